@@ -49,7 +49,7 @@ def role_of(command_line: str) -> str:
     """Which part of Spark a process is. A JVM's command line says "python" as well: its jars lie there."""
     if "java" in command_line.split(" ", 1)[0]:
         return JVM
-    if "pyspark.daemon pyspark.worker" in command_line:
+    if "daemon pyspark.worker" in command_line:
         return WORKERS
     if "streaming_source_runner" in command_line:
         return OFFSETS

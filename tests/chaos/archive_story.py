@@ -33,7 +33,7 @@ from tests.peers.ours import OurCluster
 from tests.rig.iceberg_rest import rest_catalog
 from tests.rig.s3_server import S3Server, s3_server
 
-from .story import GROUP, ORDERS, QUEUES, ROOT, Sender, Violation
+from .story import GROUP, ORDERS, QUEUES, ROOT, WORKER, Sender, Violation
 
 TABLE = "lake.orders"
 START_S = 240.0
@@ -183,7 +183,7 @@ class Command:
                     parent = " ".join(psutil.Process(each.ppid()).cmdline())
                     if part == "jvm" and "SparkSubmit" in words:
                         found.append(each)
-                    if part == "worker" and "pyspark.daemon" in words and "pyspark.daemon" in parent:
+                    if part == "worker" and WORKER in words and WORKER in parent:
                         found.append(each)
         return found
 

@@ -37,6 +37,7 @@ from .query import WINDOW_MS
 ROOT = Path(__file__).parents[2]
 ORDERS, TOTALS = "orders", "totals"
 GROUP = "chaos"
+WORKER = "daemon pyspark."  # in the command lines of Spark's Python workers, and of who started them
 QUEUES = 4
 BATCH = 5
 PAUSE_S = 0.05  # between batches: as much as the query can take on two cores
@@ -149,7 +150,7 @@ class Query:
                 continue
             if "CoarseGrainedExecutorBackend" in words:
                 kinds["executor"].append(process)
-            elif "pyspark.daemon" in words and "pyspark.daemon" in parent:
+            elif WORKER in words and WORKER in parent:
                 kinds["task"].append(process)
             elif "SparkSubmit" in words:
                 kinds["driver"].append(process)

@@ -14,7 +14,7 @@ from kerolox.errors import KeroloxError
 from kerolox.pipeline.archive import upkeep
 from kerolox.pipeline.archive.archive import Archive
 from kerolox.pipeline.archive.files import Format
-from kerolox.pipeline.archive.iceberg import SNAPSHOT_AGE, IcebergArchive, OthersCameFirst
+from kerolox.pipeline.archive.iceberg import NOTES, SNAPSHOT_AGE, IcebergArchive, OthersCameFirst
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
 from kerolox.pipeline.lake.iceberg_table import IcebergTable
 from kerolox.pipeline.lake.local_folder import LocalFolder
@@ -79,6 +79,21 @@ def test_both_at_work(place: CatalogPlace, broker: BrokerThread, topic: str, sen
     assert archive(place, broker.nameserver_address, topic).rows == 0
     look_after(place)
     assert files_of(place) == named(place)
+
+
+def test_a_note_that_is_being_written_is_nobodys(
+    place: CatalogPlace, broker: BrokerThread, topic: str, send: Send
+) -> None:
+    """A run that is killed leaves it; others see it while it is written. It is removed with the run's own."""
+    send(messages(topic, 20))
+    archive(place, broker.nameserver_address, topic)
+    storage = LocalFolder(place.open().load_table(NAME).location().removeprefix("file://") + "/data")
+    storage.put(f"{NOTES}/gone", b'{"sweptMs": 0}')
+    storage.put(f"{NOTES}/.gone.x1.tmp", b"")
+    storage.put(f"{NOTES}/.another.x2.tmp", b"")
+    send(messages(topic, 20, first=20))
+    assert archive(place, broker.nameserver_address, topic).rows == 20
+    assert [path for path, _ in storage.files(NOTES)] == [f"{NOTES}/.another.x2.tmp"]
 
 
 def test_upkeep_when_files_are_written_and_not_committed(

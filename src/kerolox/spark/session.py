@@ -81,6 +81,7 @@ def settings(master: str, *, memory: str = "1g", ui: bool = False) -> dict[str, 
         # Rows go to and from Python through the kernel once less than by TCP: a tenth to a fifth of the CPU
         # of a query over bodies of 1 KiB and more.
         "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
+        "spark.python.daemon.module": "kerolox.spark.worker_daemon",
         # Without Hadoop's native library every file of a checkpoint on a local disk costs processes. This
         # nearly halves the time of a micro-batch; renaming is atomic there. (RawLocalFileSystem would save
         # two more processes, but state kept in RocksDB does not work with it.)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import gc
 import sys
 
-DAEMON = "pyspark.daemon"  # the main module of processes that run task after task
+# The main modules of processes that run task after task.
+DAEMONS = ("pyspark.daemon", "kerolox.spark.worker_daemon")
 
 _modules = 0  # that were loaded when it was put aside last
 
@@ -19,7 +20,7 @@ _modules = 0  # that were loaded when it was put aside last
 def is_used_again() -> bool:
     """Whether this process was forked by Spark's daemon. Others end with what they were started for."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name == DAEMON
+    return spec is not None and spec.name in DAEMONS
 
 
 def put_aside() -> None:

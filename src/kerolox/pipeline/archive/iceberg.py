@@ -188,7 +188,9 @@ class IcebergArchive:
 
     def _sweep(self) -> None:
         """Remove what other runs wrote and no snapshot names, once none of them can commit it any more."""
-        runs = [path.rsplit("/", 1)[-1] for path, _ in self.storage.files(NOTES)]
+        notes = [path.rsplit("/", 1)[-1] for path, _ in self.storage.files(NOTES)]
+        # On disk a note that is being written, or was by a run that was killed, has a name of its own.
+        runs = [name for name in notes if not name.startswith(".")]
         left = [file for run in runs if run != self.run for file in self.storage.files(f"{FILES}{run}")]
         if left and self._strays(left):
             self._fence()
@@ -198,7 +200,7 @@ class IcebergArchive:
         now_ms = self._clock.wall_ms()
         for run in runs:
             if run != self.run:
-                self._forget(run, now_ms)
+                self._forget(run, [name for name in notes if name.startswith(f".{run}.")], now_ms)
 
     def _fence(self) -> None:
         """From now on no other run can commit what it has written before."""
@@ -212,7 +214,7 @@ class IcebergArchive:
         named = self.named() if paths else set()
         return [path for path in paths if path not in named]
 
-    def _forget(self, run: str, now_ms: int) -> None:
+    def _forget(self, run: str, unfinished: Sequence[str], now_ms: int) -> None:
         """Remove the note of a run that was swept; not at once: a task of it may live, and write a file."""
         note = f"{NOTES}/{run}"
         try:
@@ -222,7 +224,7 @@ class IcebergArchive:
         if swept_ms is None:
             self.storage.put(note, json.dumps({"sweptMs": now_ms}).encode())
         elif now_ms - swept_ms > LINGER_MS:
-            self.storage.delete([note])
+            self.storage.delete([note, *(f"{NOTES}/{name}" for name in unfinished)])
 
     def named(self) -> set[str]:
         """The files below the table's data that any snapshot names."""
