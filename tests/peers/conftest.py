@@ -56,12 +56,13 @@ LEFT_OUT = {
     "test_open_transactions_change_hands", "test_what_waits_comes_at_its_time",
     "test_the_list_is_what_apaches_broker_tells", "test_apaches_broker_registers_over_tls",
     "test_we_go_back_to_what_apaches_leader_has",
+    "test_ten_thousand_messages_while_one_of_two_name_servers_is_killed",
     "test_apaches_follower_acts_for_our_leader",  # which copies tables after a minute
     "test_our_follower_acts_under_apaches_name_server_and_sends_to_apaches_broker",
     "test_readers_go_on_at_apaches_follower",
     # Ours alone, and waiting: tests/broker has the same without Java's client.
     "test_every_level_through_a_restart_and_a_kill", "test_what_waits_survives",
-    "test_what_is_recalled_does_not_come",
+    "test_what_is_recalled_does_not_come", "test_enough_attempts_make_a_dead_letter_that_can_be_sent_again",
     "test_two_brokers_under_our_controller",
     "test_messages_of_an_account", "test_tools_for_accounts", "test_decisions",  # with RocketMQ 4's programs
     "test_a_directory_born_at_apaches_member", "test_a_plain_log_goes_on_in_a_group",
@@ -85,6 +86,9 @@ def _is_left_out(item: pytest.Item) -> bool:
     if kind is None:
         return False
     if item.path.stem in HAND_OVERS and kind.params.get("clean") is True:
+        return True
+    row = kind.params.get("row")
+    if row is not None and getattr(row, "leader", "") == getattr(row, "follower", "") == "apache":
         return True
     if kind.params.get("cluster") == "ledger":
         return name not in AT_LEDGER_STAYS
