@@ -34,7 +34,7 @@ ALLOWED = {
 # never imports one that comes later here.
 ROOMS = {
     "store": (
-        "errors delay_table options state",
+        "errors delay_table options state failures standing_failures",
         "disk",
         "log",
         "queue",

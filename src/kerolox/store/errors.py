@@ -9,8 +9,38 @@ from __future__ import annotations
 
 import errno
 import os
+from enum import Enum
 
 from kerolox.errors import KeroloxError
+
+
+class Operation(Enum):
+    """Operations on files, as far as their failures differ in consequence."""
+
+    OPEN = "open"
+    CREATE = "create"  # also to allocate, and to make a directory
+    READ = "read"
+    WRITE = "write"
+    FLUSH = "flush"
+    REMOVE = "remove"
+    RENAME = "rename"
+    TRUNCATE = "truncate"
+
+
+# By the first words of an action; see disk_error.
+_OPERATIONS = {
+    "open": Operation.OPEN,
+    "create": Operation.CREATE,
+    "allocate": Operation.CREATE,
+    "make": Operation.CREATE,
+    "write": Operation.WRITE,
+    "close": Operation.WRITE,
+    "set": Operation.WRITE,
+    "remove": Operation.REMOVE,
+    "rename": Operation.RENAME,
+    "link": Operation.RENAME,
+    "truncate": Operation.TRUNCATE,
+}  # read, list, look at, ask: READ
 
 
 class StoreError(KeroloxError):
@@ -28,9 +58,16 @@ class DiskError(StoreError):
     """The operating system refused a file operation for a reason without a class of its own."""
 
     def __init__(
-        self, what: str, *, path: str = "", offset: int | None = None, os_error: int | None = None
+        self,
+        what: str,
+        *,
+        path: str = "",
+        offset: int | None = None,
+        os_error: int | None = None,
+        operation: Operation = Operation.READ,
     ) -> None:
         self.os_error = os_error
+        self.operation = operation
         super().__init__(what, path=path, offset=offset)
 
 
@@ -173,6 +210,7 @@ def disk_error(error: OSError, action: str, path: str, offset: int | None = None
         path=path,
         offset=offset,
         os_error=error.errno,
+        operation=_OPERATIONS.get(action.split(" ", 1)[0], Operation.READ),
     )
 
 
@@ -183,4 +221,5 @@ def sync_error(error: OSError, path: str) -> FsyncFailed:
         "recovery keeps what is really there.",
         path=path,
         os_error=error.errno,
+        operation=Operation.FLUSH,
     )

@@ -50,6 +50,7 @@ from kerolox.store.queue.consume_queues import ConsumeQueues, flush
 from kerolox.store.queue.deleted_topics import DeletedTopics
 from kerolox.store.queue.reading import PULL_BYTES_MAX, Cold, QueueRead, QueueReader, ReadFilters, ReadLimits
 from kerolox.store.recovery import Recovered
+from kerolox.store.standing_failures import StandingFailures
 from kerolox.store.state import Obstacle, StoreState
 from kerolox.store.truncate import Truncation
 
@@ -84,6 +85,7 @@ class MessageStore:
         self.files = files or Files()
         self.clock = clock
         self.state = StoreState()
+        self.failing = StandingFailures(self.state, clock)
         self.progress = Progress(wait_for_flush=options.flush_mode is FlushMode.SYNC)
         self.recovered: Recovered | None = None
         self.boot = boot_identity() if boot is None else boot

@@ -16,6 +16,9 @@ class Obstacle(Enum):
 
     FENCED = "fenced"  # a write or flush failed: for good, until a restart has looked at the disk
     DISK_FULL = "disk full"  # goes away when space returns
+    NO_DESCRIPTOR = "too many open files"  # goes away when a descriptor is free
+    NO_NEXT_FILE = "no next file"  # the log cannot go on in a new file; goes away when one can be made
+    BEHIND = "behind"  # queues, index or timer cannot be written, and too much waits in memory
     FOLLOWER = "follower"  # another broker leads
     NO_LEASE = "no lease"  # another broker may lead: the controller has not answered for too long
     HANDED_OVER = "handed over"  # another broker is about to lead
@@ -38,6 +41,8 @@ class NotWritable(StoreError):
     def __init__(self, obstacles: dict[Obstacle, str]) -> None:
         self.obstacles = dict(obstacles)
         reasons = "; ".join(f"{obstacle.value}: {why}" for obstacle, why in obstacles.items())
+        # Fenced or closed, it stays so until a restart; everything else ends by itself.
+        self.retriable = not obstacles.keys() & {Obstacle.FENCED, Obstacle.CLOSED}
         super().__init__(f"the store takes no messages: {reasons}")
 
 
@@ -46,6 +51,7 @@ class StoreState:
 
     def __init__(self) -> None:
         self.obstacles: dict[Obstacle, str] = {}
+        self._holders: dict[Obstacle, dict[str, str]] = {}  # the reasons, by the work that met them
         self.on_change: list[Callable[[], None]] = []
 
     @property
@@ -66,7 +72,9 @@ class StoreState:
         if self.obstacles and set(self.obstacles) != {besides}:
             raise NotWritable(self.obstacles)
 
-    def set(self, obstacle: Obstacle, why: str) -> None:
+    def set(self, obstacle: Obstacle, why: str, *, by: str = "") -> None:
+        """Put an obstacle up. It stays until everything that put it up has cleared it."""
+        self._holders.setdefault(obstacle, {}).setdefault(by, why)
         if obstacle in self.obstacles:
             return  # the first reason is the one that matters
         self.obstacles[obstacle] = why
@@ -78,13 +86,19 @@ class StoreState:
     def reword(self, obstacle: Obstacle, why: str) -> None:
         """Another reason for an obstacle that is there, of those that have one after the other."""
         if obstacle in self.obstacles:
-            self.obstacles[obstacle] = why
+            self.obstacles[obstacle] = self._holders[obstacle][""] = why
 
-    def clear(self, obstacle: Obstacle) -> None:
+    def clear(self, obstacle: Obstacle, *, by: str = "") -> None:
         if obstacle is Obstacle.FENCED:
             raise ValueError("a fenced store stays fenced until it is opened again")
-        if self.obstacles.pop(obstacle, None) is not None:
-            if obstacle not in _PLANNED:
-                log.warning("store_obstacle_gone obstacle=%r", obstacle.value)
-            for callback in self.on_change:
-                callback()
+        holders = self._holders.get(obstacle, {})
+        if holders.pop(by, None) is None:
+            return
+        if holders:
+            self.obstacles[obstacle] = next(iter(holders.values()))
+            return
+        del self.obstacles[obstacle]
+        if obstacle not in _PLANNED:
+            log.warning("store_obstacle_gone obstacle=%r", obstacle.value)
+        for callback in self.on_change:
+            callback()

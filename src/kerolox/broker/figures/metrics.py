@@ -113,6 +113,7 @@ class Metrics:
         reasons = [f"{obstacle.value}: {why}" for obstacle, why in obstacles.items()]
         if any(obstacle in UNHEALTHY for obstacle in obstacles):
             return Page("\n".join(reasons) + "\n", 503)
+        reasons += [f"failing: {why}" for why in self._store.failing.reasons()]
         return Page("ok\n" + "".join(f"{reason}\n" for reason in reasons))
 
     async def metrics(self) -> Page:
@@ -168,6 +169,18 @@ class Metrics:
         out.metric(
             "kerolox_store_obstacle", "gauge", "1 for everything that keeps the store from being written",
             [({"obstacle": what.value}, float(what in self._store.state.obstacles)) for what in Obstacle],
+        )  # fmt: skip
+        failing = self._store.failing
+        out.metric(
+            "kerolox_store_failing", "gauge", "1 for work on files that fails now and is retried",
+            [({"file": kind.value, "work": work}, 1.0) for kind, work in failing.current],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_store_failures_total", "counter", "Failed operations on files, by kind, step and error",
+            [
+                ({"file": kind, "operation": operation, "error": error}, count)
+                for (kind, operation, error), count in failing.counted.items()
+            ],
         )  # fmt: skip
 
     def _messages(self, out: MetricText) -> None:

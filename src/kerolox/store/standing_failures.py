@@ -1,0 +1,133 @@
+"""Failures of the store that have not passed yet: obstacles, counted log lines, figures.
+
+One object per store. The part that meets a failure reports it here and is told the row of
+:mod:`kerolox.store.failures`; the part whose work succeeds again reports that, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import Counter
+from dataclasses import dataclass
+
+from kerolox.clock import Clock
+from kerolox.store.errors import DiskError, StoreError
+from kerolox.store.failures import Action, Kind, Operation, Row, decide_error
+from kerolox.store.state import Obstacle, StoreState
+
+log = logging.getLogger(__name__)
+
+SAY_AGAIN_S = 60.0
+
+_NEXT = {
+    Action.REFUSE: "it is retried, and sends are taken again when it succeeds",
+    Action.REDO: "it is written again; look at the disk and the kernel log if this goes on",
+    Action.RETRY: "it is retried; until then a start after a crash reads more of the log",
+    Action.ANSWER: "the request was answered with the error",
+    Action.CARRY_ON: "the file stays for now; its removal is retried",
+}
+
+
+@dataclass(slots=True)
+class StandingFailure:
+    """One kind of work that fails."""
+
+    row: Row
+    why: str
+    since_s: float
+    times: int
+    said_s: float
+    obstacle: Obstacle | None
+
+
+class StandingFailures:
+    """The failures of one store, by kind of file and work. The event loop owns it."""
+
+    def __init__(self, state: StoreState, clock: Clock) -> None:
+        self.state = state
+        self.current: dict[tuple[Kind, str], StandingFailure] = {}
+        # By kind, operation and name of the error, since the start.
+        self.counted: Counter[tuple[str, str, str]] = Counter()
+        self._clock = clock
+
+    def failed(
+        self,
+        kind: Kind,
+        error: StoreError,
+        *,
+        work: str,
+        operation: Operation | None = None,
+        full: bool = False,
+    ) -> Row:
+        """Do what the table says about this failure of ``work``, and return its row.
+
+        ``full``: what could not be written does not fit into memory any more, so sends are refused as well.
+        """
+        row = decide_error(kind, error, operation)
+        number = error.os_error if isinstance(error, DiskError) else None
+        step = operation or (error.operation if isinstance(error, DiskError) else Operation.WRITE)
+        self.counted[kind.value, step.value, errno.errorcode.get(number or 0, "none")] += 1
+        why = f"{kind.value}, {work}: {error}"
+        if row.action is Action.FENCE:
+            self.state.set(Obstacle.FENCED, why)
+            return row
+        obstacle = row.obstacle if row.action is Action.REFUSE or full else None
+        now_s = self._clock.monotonic_s()
+        standing = self.current.get((kind, work))
+        if standing is None:
+            standing = StandingFailure(row, why, now_s, 0, now_s, None)
+            self.current[kind, work] = standing
+            if obstacle is None:  # an obstacle has its own line
+                self._say(kind, work, standing, row)
+        standing.times += 1
+        standing.row, standing.why = row, why
+        if standing.obstacle not in (None, obstacle):
+            assert standing.obstacle is not None
+            self.state.clear(standing.obstacle, by=_name(kind, work))
+        standing.obstacle = obstacle
+        if obstacle is not None:
+            self.state.set(obstacle, why, by=_name(kind, work))
+        if now_s - standing.said_s >= SAY_AGAIN_S:
+            self._say(kind, work, standing, row)
+            standing.said_s = now_s
+        return row
+
+    def lift(self, kind: Kind, work: str) -> None:
+        """Let the work be tried again: sends are taken until it fails once more."""
+        standing = self.current.get((kind, work))
+        if standing is not None and standing.obstacle is not None:
+            self.state.clear(standing.obstacle, by=_name(kind, work))
+            standing.obstacle = None
+
+    def passed(self, kind: Kind, work: str) -> None:
+        """Note that the work succeeded. Costs nothing when it did before."""
+        if not self.current:
+            return
+        standing = self.current.pop((kind, work), None)
+        if standing is None:
+            return
+        log.warning(
+            "store_works_again file=%r work=%r times=%d seconds=%.1f",
+            kind.value, work, standing.times, self._clock.monotonic_s() - standing.since_s,
+        )  # fmt: skip
+        if standing.obstacle is not None:
+            self.state.clear(standing.obstacle, by=_name(kind, work))
+
+    def is_failing(self, kind: Kind, work: str) -> bool:
+        return (kind, work) in self.current
+
+    def reasons(self) -> list[str]:
+        """Return the failures that are no obstacle, in words: for ``/healthz``."""
+        return [each.why for each in self.current.values() if each.obstacle is None]
+
+    def _say(self, kind: Kind, work: str, standing: StandingFailure, row: Row) -> None:
+        log.error(
+            "%s file=%r work=%r error=%r times=%d next=%r",
+            row.line if row.obstacle is None else "store_failing",
+            kind.value, work, standing.why, max(1, standing.times), _NEXT[row.action],
+        )  # fmt: skip
+
+
+def _name(kind: Kind, work: str) -> str:
+    return f"{kind.value}, {work}"
