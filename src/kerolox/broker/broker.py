@@ -39,6 +39,7 @@ from kerolox.broker.remoting.graceful_stop import GracefulStop
 from kerolox.broker.remoting.ports import Ports
 from kerolox.broker.remoting.room import Remoting
 from kerolox.broker.replication.room import Replication
+from kerolox.broker.tables.fit_log import FitTables
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.room import transactions_of
 from kerolox.broker.write.escape import Escape
@@ -214,6 +215,7 @@ class Broker(CallerEvents):
         self.transactions = transactions_of(base, tables, membership, figures, path, escape)
         self.replication = replication = Replication(base, figures)
         self._stop.push_async_callback(replication.close)
+        self.leadership.fit_by(FitTables(self.store, tables))
         self.leadership.add(path, self.transactions, later.delays, later.timers)
         if not self.options.ledger:
             self.leadership.copied_by(replication.leader)

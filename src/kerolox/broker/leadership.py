@@ -68,6 +68,16 @@ class Link(Protocol):
         """Forget whom it copied from; it is stopped."""
 
 
+class Fit(Protocol):
+    """Makes the tables fit the log, when this broker takes over from another one."""
+
+    def lead(self) -> None:
+        """All that is confirmed is in the queues, and no message has been taken yet."""
+
+    def act(self) -> None:
+        """The same, for a follower that begins to act for its leader."""
+
+
 class LeaderAddress(NamedTuple):
     """Where a follower finds the broker that leads."""
 
@@ -111,6 +121,8 @@ class Leadership:
         self._acting_parts: list[ActingPart] = []
         self._at_work: list[Part] = []  # in the order they began
         self._link: Link | None = None
+        self._fit: Fit | None = None
+        self._has_followed = self._follows  # another broker led before this one does
         self._turn = asyncio.Lock()
         store.acks.wait_for_replicas = role is BrokerRole.SYNC_MASTER
         if self._follows:
@@ -173,6 +185,10 @@ class Leadership:
         """While this broker follows, it copies by this."""
         self._link = link
 
+    def fit_by(self, fit: Fit) -> None:
+        """Tables are made to fit the log by this, before a broker that followed leads or acts."""
+        self._fit = fit
+
     async def start(self) -> None:
         """Lead or follow, as the role in the options says."""
         if not self._follows:
@@ -198,6 +214,8 @@ class Leadership:
                     await store.flusher.flush_all()  # which lets all of it into its queues
                 if begin is not None:
                     await begin()
+                if self._fit is not None and self._has_followed:
+                    self._fit.lead()
                 store.log.renew_cursors()
                 store.state.clear(Obstacle.FOLLOWER)
                 for part in self._parts:
@@ -224,6 +242,7 @@ class Leadership:
                 return
             log.info("broker_follows reason=%r", why)
             self.leads = False
+            self._has_followed = True
             await self._end_parts(but=self._copies)
             self._store.state.set(Obstacle.FOLLOWER, why)
             await self._end_parts()
@@ -255,6 +274,8 @@ class Leadership:
                 return
             if self._store.progress.flushed < self._store.progress.appended:
                 await self._store.flusher.flush_all()  # which lets all of it into its queues
+            if self._fit is not None:
+                self._fit.act()
             try:
                 for part in self._acting_parts:
                     self._at_work.append(part)

@@ -76,8 +76,12 @@ class Housekeeper:
         """Delete expired files in the coming rounds, whatever the hour."""
         self._ordered_rounds = MANUAL_ROUNDS
 
-    async def delete_topic(self, topic: str) -> bool:
-        """Remove a topic's queues; False when it had none. Raises StoreError when that could not be noted."""
+    async def delete_topic(self, topic: str, *, before: int | None = None) -> bool:
+        """Remove a topic's queues; False when it had none. Raises StoreError when that could not be noted.
+
+        ``before``: the topic was deleted when the log ended there. Messages from behind are of one that was
+        made again since: if there are any, nothing is removed, for its queues begin anew with them.
+        """
         store = self._store
         # The progress notes count queues: they are not saved in between, so a kill finds some missing and
         # reads the
@@ -85,24 +89,26 @@ class Housekeeper:
         async with self._flushing:
             noted = UNKNOWN
             if topic in store.queues.by_topic:
-                noted = await self._note_deleted(topic)
+                noted = await self._note_deleted(topic, before)
                 # A start must not take a queue for lost that was deleted: nothing vouches for it any more.
                 await self._flush_round(sums=True, without=topic)
             # What is on its way must not come into queues that begin anew, now or after a crash.
             await store.flusher.flush_all()
             store.log.forget_cursors(topic)
+            if before is not None and store.queues.last_place(topic) > before:
+                return False
             store.queue_filler.forget(topic)
-            end = store.progress.appended
+            end = store.progress.appended if before is None else before
             deleted = store.queues.delete_topic(topic)
             if deleted and noted < end:  # somebody sent to it meanwhile
                 await self._note_deleted(topic)
             await self._flush_round()
         return deleted
 
-    async def _note_deleted(self, topic: str) -> int:
+    async def _note_deleted(self, topic: str, before: int | None = None) -> int:
         """Note that messages of the topic up to here are deleted; up to where that is."""
         store = self._store
-        end = store.progress.appended
+        end = store.progress.appended if before is None else before
         await store.flusher.flush_all()  # the log never ends before what is noted
         note = partial(store.deleted.note, topic, end, store.log.min_offset)
         await asyncio.get_running_loop().run_in_executor(store.keeper, note)

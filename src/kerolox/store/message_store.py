@@ -359,9 +359,9 @@ class MessageStore:
         queue = self.queues.find(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
-    async def delete_topic(self, topic: str) -> bool:
+    async def delete_topic(self, topic: str, *, before: int | None = None) -> bool:
         """Forget a topic's queues. Its messages leave the log with their files."""
-        return await self.housekeeper.delete_topic(topic)
+        return await self.housekeeper.delete_topic(topic, before=before)
 
     # --- another broker leads ------------------------------------------------------------------------
 

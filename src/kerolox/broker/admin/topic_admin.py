@@ -24,10 +24,10 @@ from kerolox.protocol.bodies.members import GroupList
 from kerolox.protocol.bodies.routes import TopicList
 from kerolox.protocol.bodies.stats import QueueBounds, TopicStats
 from kerolox.protocol.bodies.topics import (
+    AllTopics,
     DataVersion,
     TopicConfig,
     TopicConfigList,
-    TopicConfigTable,
     TopicConfigWithMapping,
 )
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -210,8 +210,9 @@ class TopicAdmin:
                 list(shown), table.version, asked.data_version, asked.topic_seq, asked.max_topic_num
             )
             shown = {name: shown[name] for name in wanted}
-        body = TopicConfigTable(
+        body = AllTopics(
             data_version=table.version,
+            kerolox_deleted={} if asked.topic_seq else self._store.deleted.before,
             mapping_data_version=DataVersion(timestamp=self._stats.started_ms),
             topic_config_table=dict(shown),
         )

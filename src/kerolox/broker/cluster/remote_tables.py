@@ -18,7 +18,7 @@ from kerolox.protocol.bodies.body import decode_list
 from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigTable, RequestModeTable
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from kerolox.protocol.bodies.stats import TimerMetrics
-from kerolox.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
+from kerolox.protocol.bodies.topics import AllTopics, DataVersion, TopicConfig, TopicConfigTable
 from kerolox.protocol.codes import RequestCode, request_name
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.auth import ListAclsRequest, ListUsersRequest
@@ -26,7 +26,7 @@ from kerolox.protocol.headers.group import AllGroupConfigAnswer, AllGroupConfigR
 from kerolox.protocol.headers.topic import AllTopicConfigAnswer, AllTopicConfigRequest
 
 T = TypeVar("T")
-Paged = TypeVar("Paged", TopicConfigTable, GroupConfigTable)
+Paged = TypeVar("Paged", AllTopics, GroupConfigTable)
 
 PAGE = 2000  # entries of one answer
 PAGE_TIMEOUT_S = 30.0
@@ -48,11 +48,11 @@ class RemoteTables:
         self.address = address
         self._dialer = dialer
 
-    async def topics(self) -> TopicConfigTable:
-        async def page(first: int, version: str | None) -> tuple[TopicConfigTable, int, int | None]:
+    async def topics(self) -> AllTopics:
+        async def page(first: int, version: str | None) -> tuple[AllTopics, int, int | None]:
             asked = AllTopicConfigRequest(topic_seq=first, max_topic_num=PAGE, data_version=version)
             answer = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, asked, PAGE_TIMEOUT_S)
-            table = await asyncio.to_thread(TopicConfigTable.decode, answer.body)
+            table = await asyncio.to_thread(AllTopics.decode, answer.body)
             total = answer.header(AllTopicConfigAnswer).total_topic_num
             return table, len(table.topic_config_table), total
 
@@ -60,7 +60,11 @@ class RemoteTables:
         found: dict[str, TopicConfig] = {}
         for table in pages:
             found |= table.topic_config_table
-        return TopicConfigTable(data_version=pages[0].data_version, topic_config_table=found)
+        return AllTopics(
+            data_version=pages[0].data_version,
+            kerolox_deleted=pages[0].kerolox_deleted,
+            topic_config_table=found,
+        )
 
     async def topics_version(self) -> DataVersion:
         """The version alone, with one topic. A broker that knows no pages gives all of them."""

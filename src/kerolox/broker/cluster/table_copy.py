@@ -32,7 +32,7 @@ from kerolox.net.tls import ClientTls
 from kerolox.protocol.bodies.groups import GroupConfigTable, RequestModeTable
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from kerolox.protocol.bodies.stats import TimerMetrics
-from kerolox.protocol.bodies.topics import DataVersion, TopicConfigTable
+from kerolox.protocol.bodies.topics import AllTopics, DataVersion
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.table import Table
 
@@ -96,7 +96,6 @@ class TableCopy:
         self._older_told = 0  # the epoch in which that was told last
         self._progress_s = 0.0  # when the next look at progress is due
         self._failed: dict[str, str] = {}  # by table, the error that was told last
-        self._ends: dict[str, dict[int, int]] = {}  # of all queues, when topics were asked for
         self._asked = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -154,7 +153,6 @@ class TableCopy:
 
     async def _copy(self, leader: LeaderAddress, remote: RemoteTables) -> None:
         take = self._take
-        self._ends = {topic: self._ends_of(topic) for topic in self._store.queues.by_topic}
         done = [
             await take(leader, "topics", remote.topics, self._topics),
             await take(leader, "consumer offsets", remote.offsets, self._offsets),
@@ -171,7 +169,6 @@ class TableCopy:
     async def _copy_changes(self, leader: LeaderAddress, remote: RemoteTables) -> None:
         """What a new leader must not lack: topics and groups when they are other ones, and progress."""
         take = self._take
-        self._ends = {topic: self._ends_of(topic) for topic in self._store.queues.by_topic}
         if await self._differs(leader, "topics", remote.topics_version, self._tables.topics.table.version):
             await take(leader, "topics", remote.topics, self._topics)
         if await self._differs(leader, "groups", remote.groups_version, self._groups.table.version):
@@ -225,27 +222,49 @@ class TableCopy:
             log.info("table_copied_again table=%r leader=%r", what, leader.address)
         return True
 
-    async def _topics(self, found: TopicConfigTable) -> None:
+    async def _topics(self, found: AllTopics) -> None:
         topics = self._tables.topics
-        if found.data_version == topics.table.version or self._is_older(found, topics.table.state_version):
+        if self._is_older(found, topics.table.state_version):
             return
+        if found.data_version != topics.table.version:
+            await self._replace_topics(found)
+        for topic, end in found.kerolox_deleted.items():
+            await self._delete_queues(topic, end)
+
+    async def _replace_topics(self, found: AllTopics) -> None:
+        topics = self._tables.topics
         told = dict(found.topic_config_table)
         if self._keeps_topics:
             for topic, config in topics.table.topics.items():
-                if topic not in told and any(self._ends_of(topic).values()):
+                end = found.kerolox_deleted.get(topic, -1)
+                if topic not in told and self._store.queues.last_place(topic) > end:
                     told[topic] = config
         gone = topics.follow(told, found.data_version)
         log.info("topics_copied topics=%d gone=%d", len(topics.table.topics), len(gone))
         await self._tables.topic_saver.saved()
         self._register()
-        for topic in gone:
-            # What came while we asked is of a topic that was made after the answer.
-            if self._ends_of(topic) == self._ends.get(topic, {}):
-                # Made again under this name, its queues begin at 0: these must not be in the way.
-                self._tables.offsets.remove_topic(topic)
-                await self._store.delete_topic(topic)
+        # The leader may lack a topic because it had no copy of its settings when it was promoted: the queues
+        # are not deleted for that.
+        last_place, deleted = self._store.queues.last_place, found.kerolox_deleted
+        kept = [topic for topic in gone if last_place(topic) > deleted.get(topic, -1)]
+        if kept:
+            log.info(
+                "queues_kept topics=%d first=%r reason='the leader does not have these topics, and does not "
+                "say that they were deleted: their messages expire with the log'",
+                len(kept), kept[0],
+            )  # fmt: skip
 
-    def _is_older(self, found: TopicConfigTable, epoch: int) -> bool:
+    async def _delete_queues(self, topic: str, end: int) -> None:
+        """The leader deleted the topic when its log ended there. Messages from behind that are of one that
+        was made again."""
+        store = self._store
+        if 0 <= store.queues.last_place(topic) <= end <= store.progress.confirmed:
+            if self._tables.topics.find(topic) is None:
+                self._tables.offsets.remove_topic(topic)
+            await store.delete_topic(topic, before=end)
+            log.info("queues_deleted topic=%r reason='the leader deleted the topic'", topic)
+
+    def _is_older(self, found: AllTopics, epoch: int) -> bool:
         """Whether whoever has this table does not lead in the epoch this broker knows of. A leader that lost
         its disk is back at its address before anybody is elected: what it does not have is not gone."""
         told = found.data_version.state_version
@@ -255,10 +274,6 @@ class TableCopy:
                 "topics_refused epoch=%d known=%d next='copied when the one that leads is found'", told, epoch
             )
         return told < epoch
-
-    def _ends_of(self, topic: str) -> dict[int, int]:
-        queues = self._store.queues.by_topic.get(topic, {})
-        return {queue_id: queue.max_offset for queue_id, queue in queues.items()}
 
     async def _offsets(self, found: ConsumerOffsetTable) -> None:
         table = self._tables.offsets

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from kerolox.broker.controlled.leader_search import LeaderSearch
 from kerolox.broker.controlled.mastership import NONE_YET, Mastership, News, news
 from kerolox.broker.leadership import Leadership
-from kerolox.broker.tables.fit_log import fit_log
 from kerolox.broker.tables.room import Tables
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
@@ -198,7 +197,6 @@ class RoleTurns:
         for table in (self._tables.topics.table, self._tables.groups):
             table.state_version = told.epoch
             table.bump()
-        fit_log(self._store, self._tables)
 
     async def _follow(self, told: Mastership) -> None:
         why = f"broker {told.id} at {told.address} leads in epoch {told.epoch}"

@@ -95,6 +95,12 @@ class TopicConfigTable(Body, frozen=True, kw_only=True):
     topic_queue_mapping_info_map: dict[str, QueueMapping] = {}
 
 
+class AllTopics(TopicConfigTable, frozen=True, kw_only=True):
+    """Answer to GET_ALL_TOPIC_CONFIG. Brokers of RocketMQ neither send nor read the deletions."""
+
+    kerolox_deleted: dict[str, int] = {}  # topic → end of the log when it was deleted
+
+
 class TopicConfigList(Body, frozen=True, kw_only=True):
     """Body of UPDATE_AND_CREATE_TOPIC_LIST."""
 

@@ -215,6 +215,10 @@ class ConsumeQueues:
         """Remove files all of whose messages left the commit log; how many. For a thread."""
         return sum(queue.delete_before(log_min) for queue in self)
 
+    def last_place(self, topic: str) -> int:
+        """Where the last message of a topic ends in the log; -1 when its queues hold none."""
+        return max((queue.max_physical for queue in self.by_topic.get(topic, {}).values()), default=-1)
+
     def delete_topic(self, topic: str) -> bool:
         """Remove the queues of a topic and their files; False when there are none. Waits for the disk."""
         queues = self.by_topic.pop(topic, None)
