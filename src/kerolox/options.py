@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import logging
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -32,6 +33,14 @@ KEY_SHOWN_MAX = 100  # characters of an unknown key in a log line
 ENVIRONMENT_PREFIX = "KEROLOX_"
 
 
+@dataclass(frozen=True)
+class Form:
+    """Syntax of an option that is text."""
+
+    pattern: str  # the whole text matches it
+    expected: str  # the same in words, for errors
+
+
 def option(
     default: Any,
     about: str,
@@ -42,6 +51,7 @@ def option(
     changeable: bool = False,
     environment: str | None = None,
     secret: bool = False,
+    form: Form | None = None,
 ) -> Any:
     """A field of an Options class. ``key`` is its name in RocketMQ's files (camelCase of ours if absent)."""
     return dataclasses.field(
@@ -54,6 +64,7 @@ def option(
             "changeable": changeable,
             "environment": environment,
             "secret": secret,
+            "form": form,
         },
     )
 
@@ -95,6 +106,7 @@ class Spec:
     changeable: bool
     environment: str
     secret: bool
+    form: Form | None = None
 
     def parse(self, text: object, source: str = "") -> Any:
         """A value of the right type from text. Raises OptionError."""
@@ -129,12 +141,15 @@ class Spec:
         too_long = isinstance(value, str) and len(value) > TEXT_LENGTH_MAX
         if too_long:
             value = value[:KEY_SHOWN_MAX] + "..."
-        if too_low or too_high or too_long or value != value:  # the last one is no number
+        malformed = self.form is not None and re.fullmatch(self.form.pattern, value) is None
+        if too_low or too_high or too_long or malformed or value != value:  # the last one is no number
             raise OptionError(self.key, value, self.expected, source)
         return value
 
     @property
     def expected(self) -> str:
+        if self.form is not None:
+            return self.form.expected
         kind, _ = _unwrap(self.kind)
         if kind is bool:
             return "true or false"
@@ -217,6 +232,7 @@ def specs(cls: type[Options]) -> tuple[Spec, ...]:
                 changeable=field.metadata["changeable"],
                 environment=field.metadata["environment"] or ENVIRONMENT_PREFIX + field.name.upper(),
                 secret=field.metadata["secret"],
+                form=field.metadata["form"],
             )
             for field in dataclasses.fields(cls)
         )

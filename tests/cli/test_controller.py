@@ -175,3 +175,14 @@ async def test_apaches_peers_of_both_kinds(peers: str, ids: list[str | None]) ->
     assert (seen.group, seen.leader) == ("g", server.address)
     assert [one.id for one in seen.members] == ids
     assert seen.members[0].address == server.address
+
+
+async def test_settings(controller: Controller) -> None:
+    found = await told(controller.address, "settings")
+    assert found[controller.address]["enableElectUncleanMaster"] == "false"
+    changed = await told(controller.address, "settings", "--set", "enableElectUncleanMaster=true")
+    assert changed == {controller.address: {"enableElectUncleanMaster": "true"}}
+    assert controller.options.enable_elect_unclean_master
+    code, _, errors = await command(controller.address, "settings", "--set", "noSuchKey=1")
+    assert code == 1
+    assert "noSuchKey is no setting of it" in errors

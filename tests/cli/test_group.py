@@ -39,6 +39,31 @@ def test_create_list_delete(cluster: Cluster) -> None:
     assert "INVALID_PARAMETER" in cluster.error("group", "create", "no good")
 
 
+def test_a_group_that_exists_is_not_reset_by_create(cluster: Cluster) -> None:
+    cluster.ok("group", "create", "kept", "--retries", "3", "--no-consume")
+    assert "exists at broker-a" in cluster.error("group", "create", "kept")
+    cluster.ok("group", "update", "kept", "--retries", "5")
+    row = {row["group"]: row for row in cluster.json("group", "list")}["kept"]
+    assert (row["retryMax"], row["consumeEnabled"]) == (5, False)
+    assert "there is no group 'none'" in cluster.error("group", "update", "none", "--retries", "5")
+    assert "at least one setting" in cluster.error("group", "update", "kept")
+
+
+def test_lag_of_all_groups_and_the_consumers_of_a_topic(cluster: Cluster) -> None:
+    cluster.ok("group", "create", "all-1")
+    cluster.ok("group", "create", "all-2")
+    cluster.ok("group", "reset", "all-1", "t", "--to", "earliest", "--yes")
+    found = cluster.json("group", "lag")
+    (row,) = [row for row in found["groups"] if row["group"] == "all-1" and row["topic"] == "t"]
+    assert (row["queues"], row["lag"]) == (2, 3)
+    assert "all-2" in found["withoutProgress"]
+    assert "all-1" in cluster.ok("group", "lag", "--topic", "t")
+    consumers = {row["group"]: row for row in cluster.json("topic", "consumers", "t")}
+    assert consumers["all-1"] == {"group": "all-1", "members": 0, "lag": 3}
+    assert "all-2" not in consumers
+    assert "there is no topic 'u'" in cluster.error("topic", "consumers", "u")
+
+
 def test_reset_and_lag(cluster: Cluster) -> None:
     cluster.ok("group", "create", "g")
     moved = cluster.json("group", "reset", "g", "t", "--to", "earliest", "--yes")

@@ -283,6 +283,44 @@ def test_a_broker_reads_its_file_its_environment_and_its_flags(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("setting", "key", "value"),
+    [
+        ("bindAddress=127.0.0.1", "bindAddress", "127.0.0.1"),
+        ("listenPort=10999", "listenPort", "10999"),
+        ("storePathRootDir=/tmp/kept", "storePathRootDir", "/tmp/kept"),
+        ("brokerName=named", "brokerName", "named"),
+        ("namesrvAddr=10.0.0.9:9876", "namesrvAddr", "10.0.0.9:9876"),
+        ("brokerIP1=10.0.0.7", "brokerIP1", "10.0.0.7"),
+    ],
+)
+def test_every_setting_of_a_broker_holds(setting: str, key: str, value: str) -> None:
+    result = CliRunner().invoke(app, ["broker", "--set", setting, "--print-config", "--json"])
+    assert json.loads(result.stdout)[key] == {"value": value, "source": "flag"}
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+def test_settings_changed_at_run_time_hold_after_a_restart(
+    start: type[Up], tmp_path: Path, brokers: int
+) -> None:
+    words = ("up", *FREE, "--data", str(tmp_path), "--brokers", str(brokers))
+    servers = start(*words)
+    environment = {"NAMESRV_ADDR": servers.nameserver}
+    change = ["broker", "settings", "--broker", "broker-a", "--set", "fileReservedTime=24"]
+    change += ["--set", "enablePropertyFilter=false"]
+    changed = CliRunner().invoke(app, change, env=environment)
+    assert changed.exit_code == 0, changed.output
+    servers.stop()
+    servers = start(*words)
+    shown = CliRunner().invoke(
+        app,
+        ["broker", "settings", "--broker", "broker-a", "--json"],
+        env={"NAMESRV_ADDR": servers.nameserver},
+    )
+    found = json.loads(shown.stdout)["broker-a:0"]
+    assert (found["fileReservedTime"], found["enablePropertyFilter"]) == ("24", "false")
+
+
+@pytest.mark.parametrize(
     ("args", "says"),
     [
         (["broker", "--set", "nonsense"], "key=value"),
@@ -290,6 +328,14 @@ def test_a_broker_reads_its_file_its_environment_and_its_flags(tmp_path: Path) -
         (["broker", "--set", "fileReservedTime=soon"], "fileReservedTime"),
         (["up", "--set", "noSuchKey=1"], "noSuchKey"),
         (["up", "--broker-listen", "nowhere"], "host:port"),
+        (["up", "--broker-listen", "127.0.0.1:80000"], "80000 is out of range"),
+        (["up", "--set", "bindAddress=0.0.0.0"], "--broker-listen"),
+        (["up", "--set", "storePathRootDir=/tmp/other"], "--data DIR"),
+        (["up", "--brokers", "2", "--set", "brokerName=b"], "--brokers 1"),
+        (["broker", "--listen", "127.0.0.1:0", "--set", "listenPort=7"], "one value; --listen"),
+        (["broker", "--name", "a", "--set", "brokerName=b"], "one value; --name"),
+        (["broker", "--set", "deleteWhen=25"], "hours from 00 to 23"),
+        (["cluster", "up", "--like", "2m-noslave", "--set", "bindAddress=0.0.0.0"], "--nameserver-listen"),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_exit_code_1(args: list[str], says: str, tmp_path: Path) -> None:

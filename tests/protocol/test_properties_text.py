@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerolox.errors import ProtocolError
-from kerolox.protocol.bodies.properties_text import read_properties, write_properties
+from kerolox.protocol.bodies.properties_text import edit_properties, read_properties, write_properties
 
 
 def test_reads_properties_as_java_does() -> None:
@@ -78,3 +78,29 @@ def test_any_properties_are_read_or_refused(text: str | bytes) -> None:
         read_properties(text)
     except ProtocolError:
         pass
+
+
+def test_an_edit_keeps_comments_order_and_other_settings() -> None:
+    text = (
+        b"# brokers of the shop\r\nbrokerName = broker-a\r\n\r\n! old value: 72\r\nfileReservedTime: 48\r\n"
+        b"joined=1,\\\r\n  2\r\nfileReservedTime=24\r\nmine=1\r\n\r\n"
+    )
+    edited = edit_properties(text, {"fileReservedTime": 12, "joined": "3", "traceOn": False})
+    assert edited == (
+        b"# brokers of the shop\r\nbrokerName = broker-a\r\n\r\n! old value: 72\r\n"
+        b"joined=3\r\nfileReservedTime=12\r\nmine=1\r\ntraceOn=false\r\n"
+    )
+    assert edit_properties(b"", {"a": 1}) == b"a=1\n"
+    assert edit_properties("# é\nk=é".encode("latin-1"), {"a": 1}) == "# é\nk=é\na=1\n".encode("latin-1")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(), st.dictionaries(st.text(st.characters(codec="ascii")), st.text(), max_size=3))
+def test_an_edit_changes_what_it_names_and_nothing_else(text: bytes, changes: dict[str, str]) -> None:
+    try:
+        before = read_properties(text)
+    except ProtocolError:
+        return
+    if any("\ud800" <= letter <= "\udfff" for value in changes.values() for letter in value):
+        return
+    assert read_properties(edit_properties(text, changes)) == before | changes

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli import broker_followers, broker_promote
+from kerolox.cli import broker_followers, broker_promote, broker_upkeep
 from kerolox.cli.output import JsonFlag, one_line_errors
 from kerolox.cli.serving import (
     LogLevel,
@@ -19,11 +20,19 @@ from kerolox.cli.serving import (
 )
 from kerolox.errors import OptionError, nearest
 
+if TYPE_CHECKING:
+    from kerolox.options import Options
+
 EXAMPLE = "Example: kerolox broker -c broker.conf -n 127.0.0.1:9876 --store /var/lib/kerolox"
 
 
-app = typer.Typer(help="Run a broker, or look after its followers.")
+app = typer.Typer(help="Run a broker, or administer running ones.")
 app.command("followers", epilog=broker_followers.EXAMPLE)(broker_followers.show)
+app.command("status", epilog=broker_upkeep.STATUS_EXAMPLE)(broker_upkeep.status)
+app.command("settings", epilog=broker_upkeep.SETTINGS_EXAMPLE)(broker_upkeep.settings)
+app.command("drain", epilog=broker_upkeep.DRAIN_EXAMPLE)(broker_upkeep.drain)
+app.command("undrain", epilog=broker_upkeep.UNDRAIN_EXAMPLE)(broker_upkeep.undrain)
+app.command("expire", epilog=broker_upkeep.EXPIRE_EXAMPLE)(broker_upkeep.expire)
 app.command("promote", epilog=broker_promote.EXAMPLE)(broker_promote.promote)
 
 
@@ -38,7 +47,9 @@ def serve(
         str | None, typer.Option(help="Where to listen; port 0 takes a free one.", metavar="HOST:PORT")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the broker.")] = None,
-    store: Annotated[Path | None, typer.Option(help="Directory of the store.", metavar="DIR")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Directory of the store.", metavar="DIR", file_okay=False)
+    ] = None,
     nameserver: Annotated[
         str | None,
         typer.Option("--nameserver", "-n", help="Name servers, joined by ';'.", metavar="HOST:PORT"),
@@ -57,7 +68,7 @@ def serve(
     log_level: Annotated[LogLevel, typer.Option(help="What to log, on stderr.")] = LogLevel.INFO,
     parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")] = None,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT; or, with one of the commands below, look after running ones."""
+    """Run a broker until SIGTERM or SIGINT; or, with one of the commands below, administer running ones."""
     if context.invoked_subcommand is not None:
         return
     from kerolox.broker.broker import Broker
@@ -65,16 +76,20 @@ def serve(
     from kerolox.net.loop import run
 
     host, port = (None, None) if listen is None else listen_address(listen)
-    flags = by_key(BrokerOptions, settings or []) | {
-        "bind_address": host,
-        "listen_port": port,
-        "broker_name": name,
-        "store_path": None if store is None else str(store),
-        "nameservers": nameserver,
-        "advertised_host": advertised_host,
-        # Options changed while running go to the file they came from, as in RocketMQ.
-        "config_path": None if config_file is None else str(config_file),
-    }
+    flags = merged(
+        by_key(BrokerOptions, settings or []),
+        BrokerOptions,
+        {
+            "bind_address": ("--listen", host),
+            "listen_port": ("--listen", port),
+            "broker_name": ("--name", name),
+            "store_path": ("--store", None if store is None else str(store)),
+            "nameservers": ("--nameserver", nameserver),
+            "advertised_host": ("--advertised-host", advertised_host),
+            # Options changed at run time are written to the file they came from, as in RocketMQ.
+            "config_path": ("--config-file", None if config_file is None else str(config_file)),
+        },
+    )
     loaded = load_options(BrokerOptions, config_file, flags)
     if print_config:
         print_options(loaded, json)
@@ -82,6 +97,33 @@ def serve(
     log_to_stderr(log_level)
     loaded.warn_unknown()
     run(serve_until_told("broker", Broker(loaded.options), parent=parent))
+
+
+def merged(
+    chosen: Mapping[str, Any], options: type[Options], flags: Mapping[str, tuple[str, Any]]
+) -> dict[str, Any]:
+    """Join values of ``--set`` with flags (by our names: the flag and its value, None if it was not used).
+
+    Raises OptionError when both set one option to different values.
+    """
+    from kerolox.options import specs
+
+    used = {name: (flag, value) for name, (flag, value) in flags.items() if value is not None}
+    keys = {spec.name: spec.key for spec in specs(options)}
+    for name, (flag, value) in used.items():
+        if name in chosen and chosen[name] != value:
+            raise OptionError(
+                "--set", f"{keys[name]}={chosen[name]}", f"one value; {flag} sets it to {value!r}. Remove one"
+            )
+    return {**chosen, **{name: value for name, (_, value) in used.items()}}
+
+
+def refuse_own(settings: list[str], own: Mapping[str, str]) -> None:
+    """Raise OptionError for a ``--set`` of an option that the command chooses by a flag of its own."""
+    for text in settings:
+        key = text.partition("=")[0].strip()
+        if key in own:
+            raise OptionError("--set", text, own[key])
 
 
 def by_key(options: Any, settings: list[str]) -> dict[str, Any]:

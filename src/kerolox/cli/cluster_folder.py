@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 from kerolox.atomic_file import write_atomically
 from kerolox.cli.cluster_layouts import NAMESERVER, Planned
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.protocol.bodies.properties_text import read_properties, write_properties
+from kerolox.protocol.bodies.properties_text import edit_properties, read_properties, write_properties
 
 if TYPE_CHECKING:
     from kerolox.net.dialer import Dialer
@@ -156,7 +156,8 @@ class ClusterFolder:
                 new.append(path)
                 self._write(path, _text(like, one, asked | self._paths(one)))
             elif known != known | asked:
-                self._write(path, write_properties(known | asked))
+                changed = {key: value for key, value in asked.items() if known.get(key) != value}
+                self._write(path, edit_properties(path.read_bytes(), changed).decode())
         return new
 
     def _write(self, path: Path, text: str) -> None:

@@ -32,7 +32,16 @@ ASK_S = 3.0
 DOWN_S = 180.0
 COLUMNS = ("name", "role", "broker", "id", "address", "followers at", "state", "pid", "restarts")
 
-DataOption = Annotated[Path, typer.Option(help="Folder of everything that is kept.", metavar="DIR")]
+# Options that the cluster chooses for each broker.
+_CHOSEN = "nothing: the cluster chooses it for each broker. To change it, edit the files in DIR/conf"
+OWN = {
+    "bindAddress": "--nameserver-listen HOST:PORT, whose host the brokers use too",
+    "namesrvAddr": "--nameserver-listen HOST:PORT, of the cluster's own name server",
+    "storePathRootDir": "--data DIR",
+    **dict.fromkeys(("listenPort", "haListenPort", "brokerName", "brokerId", "brokerRole"), _CHOSEN),
+}
+
+DataOption = Annotated[Path, typer.Option(help="Data folder.", metavar="DIR", file_okay=False)]
 
 
 @one_line_errors
@@ -83,7 +92,7 @@ def up(
     addresses beyond this machine they let in whom --access or --open says."""
     from kerolox.broker.options import BrokerOptions
     from kerolox.cli.access_folder import AccessFolder
-    from kerolox.cli.broker import by_key
+    from kerolox.cli.broker import by_key, refuse_own
     from kerolox.cli.cluster_folder import ClusterFolder
     from kerolox.cli.cluster_layouts import layout
     from kerolox.cli.cluster_servers import ClusterServers
@@ -95,6 +104,7 @@ def up(
     folder, users = ClusterFolder(data), AccessFolder(data)
     planned = _planned(folder, like, controllers, etcd)
     chosen = settings or []
+    refuse_own(chosen, OWN)
     by_key(BrokerOptions, chosen)  # a wrong one is told before anything starts
     if nameserver_listen is not None:
         listen_address(nameserver_listen)

@@ -23,6 +23,7 @@ EXAMPLE = "Example: kerolox controller --listen 0.0.0.0:9878 --store /var/lib/ke
 app = typer.Typer(help="Run a controller, or look after brokers that are under one.")
 app.command("status", epilog=controller_admin.STATUS_EXAMPLE)(controller_admin.status)
 app.command("elect", epilog=controller_admin.ELECT_EXAMPLE)(controller_admin.elect)
+app.command("settings", epilog=controller_admin.SETTINGS_EXAMPLE)(controller_admin.settings)
 app.command("clean", epilog=controller_admin.CLEAN_EXAMPLE)(controller_admin.clean)
 
 
@@ -37,7 +38,9 @@ def serve(
     listen: Annotated[
         str | None, typer.Option(help="Where to listen; port 0 takes a free one.", metavar="HOST:PORT")
     ] = None,
-    store: Annotated[Path | None, typer.Option(help="Directory of its state.", metavar="DIR")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Directory of its state.", metavar="DIR", file_okay=False)
+    ] = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Show every option and its source, and exit.")
     ] = False,

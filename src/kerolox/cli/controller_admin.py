@@ -1,4 +1,4 @@
-"""``kerolox controller status``, ``elect`` and ``clean``"""
+"""``kerolox controller status``, ``settings``, ``elect`` and ``clean``"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.settings import KeysArgument, SetOption, changes_of, matching, settings_tables
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 STATUS_EXAMPLE = "Example: kerolox controller status --controller 10.0.0.1:9878"
 ELECT_EXAMPLE = "Example: kerolox controller elect --broker broker-a --id 2"
 CLEAN_EXAMPLE = "Example: kerolox controller clean --broker broker-a --id 3 --yes"
+
+SETTINGS_EXAMPLE = "Example: kerolox controller settings unclean --set enableElectUncleanMaster=true"
 
 DEFAULT_ADDRESS = "127.0.0.1:9878"
 MEMBER_COLUMNS = ("controller", "address", "leads", "why not")
@@ -37,6 +40,12 @@ ControllerOption = Annotated[
     ),
 ]
 BrokerOption = Annotated[str, typer.Option("--broker", help="Name of the brokers.", metavar="NAME")]
+
+
+class SettingsIncomplete(KeroloxError):
+    """Some controllers of the group did not answer."""
+
+    retriable = True
 
 
 class NotElected(KeroloxError):
@@ -103,6 +112,37 @@ def status(
     out.show(document, *tables)
     if seen.leader is None:
         raise NotFound("no controller leads: nobody is elected until one does. Ask again in a few seconds")
+
+
+@one_line_errors
+def settings(
+    keys: KeysArgument = None,
+    changes: SetOption = None,
+    controller: ControllerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Show settings of all controllers of a group, or change them at run time."""
+    wanted = changes_of(changes)
+
+    async def work(controllers: Controllers) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        silent: dict[str, str] = {}
+        for member in (await controllers.survey()).members:
+            if member.error is not None:
+                silent[member.address] = member.error
+                continue
+            if wanted:
+                await controllers.change(member.address, wanted)
+            found[member.address] = await controllers.settings(member.address)
+        return found, silent
+
+    found, silent = _run(controller, work)
+    shown = {at: matching(f"the controller at {at}", table, keys, wanted) for at, table in found.items()}
+    output(json).show(shown, *settings_tables(shown, ("setting", "value")))
+    if silent:
+        which = "; ".join(f"{at}: {error}" for at, error in silent.items())
+        changed = " The others are changed; repeat the command when these answer." if wanted else ""
+        raise SettingsIncomplete(f"{len(silent)} of the controllers do not answer: {which}.{changed}")
 
 
 @one_line_errors

@@ -11,6 +11,7 @@ from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, Output, OutputTable, one_line_errors, output
 from kerolox.cli.times import parse_time, time_text
+from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
@@ -135,36 +136,93 @@ def _let_consume(group: str, may: bool, nameserver: str, json: bool) -> None:
         out.show({"group": group, "consumeEnabled": may, "brokers": list(before), "changed": changed})
 
 
+RetriesOption = Annotated[int | None, typer.Option(help="Retries before a message is dead.", min=-1)]
+ConsumeOption = Annotated[bool | None, typer.Option("--consume/--no-consume", help="Allow to consume.")]
+OrderlyOption = Annotated[bool | None, typer.Option("--orderly/--no-orderly", help="Consume in order.")]
+BroadcastOption = Annotated[
+    bool | None, typer.Option("--broadcast/--no-broadcast", help="Allow broadcast consumption.")
+]
+ClusterOption = Annotated[
+    str | None, typer.Option(help="Only at the brokers of this cluster. Default: all clusters.")
+]
+
+
 @app.command("create", epilog="Example: kerolox group create billing --retries 16")
 @one_line_errors
 def create(
     group: GroupArgument,
-    retries: Annotated[int, typer.Option(help="Tries before a message is given up.", min=-1)] = 16,
-    consume: Annotated[bool, typer.Option("--consume/--no-consume", help="Whether it may.")] = True,
-    orderly: Annotated[bool, typer.Option("--orderly", help="It consumes in order.")] = False,
-    broadcast: Annotated[
-        bool, typer.Option("--broadcast/--no-broadcast", help="Whether its members may all get all.")
-    ] = True,
-    cluster: Annotated[str | None, typer.Option(help="At the brokers of this cluster; else of all.")] = None,
+    retries: RetriesOption = 16,
+    consume: ConsumeOption = True,
+    orderly: OrderlyOption = False,
+    broadcast: BroadcastOption = True,
+    cluster: ClusterOption = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Create a group, or give it these settings."""
+    """Create a group. Fails if the group exists."""
+    _put(nameserver, json, group, cluster, _changes(retries, consume, orderly, broadcast), new=True)
+
+
+@app.command("update", epilog="Example: kerolox group update billing --retries 3")
+@one_line_errors
+def update(
+    group: GroupArgument,
+    retries: RetriesOption = None,
+    consume: ConsumeOption = None,
+    orderly: OrderlyOption = None,
+    broadcast: BroadcastOption = None,
+    cluster: ClusterOption = None,
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Change settings of a group. Settings without an option stay as they are."""
+    changes = _changes(retries, consume, orderly, broadcast)
+    if not changes:
+        raise OptionError("--retries", None, "at least one setting to change")
+    _put(nameserver, json, group, cluster, changes, new=False)
+
+
+def _changes(
+    retries: int | None, consume: bool | None, orderly: bool | None, broadcast: bool | None
+) -> dict[str, Any]:
+    """Return the settings that were given, by the fields of GroupConfig."""
+    given = {
+        "retry_max_times": retries,
+        "consume_enable": consume,
+        "consume_message_orderly": orderly,
+        "consume_broadcast_enable": broadcast,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _put(
+    nameserver: str, json: bool, group: str, cluster: str | None, changes: dict[str, Any], *, new: bool
+) -> None:
+    import msgspec
+
     from kerolox.protocol.bodies.groups import GroupConfig
 
-    config = GroupConfig(
-        group_name=group,
-        retry_max_times=retries,
-        consume_enable=consume,
-        consume_message_orderly=orderly,
-        consume_broadcast_enable=broadcast,
-    )
-
     async def work(admin: Admin) -> list[str]:
+        from kerolox.client.admin.admin import AlreadyThere, NotFound
+
         masters = await admin.masters(cluster=cluster)
-        for address in masters.values():
-            await admin.put_group(address, config)
-        return sorted(masters)
+        try:
+            there = await admin.group(group)
+        except NotFound:
+            if not new:
+                raise
+            there = {}
+        there = {name: config for name, config in there.items() if name in masters}
+        if new and there:
+            raise AlreadyThere(
+                f"group {group} exists at {', '.join(there)}. Change it with: kerolox group update {group}"
+            )
+        for name, address in masters.items():
+            if not new and name not in there:
+                continue
+            base = there.get(name) or GroupConfig(group_name=group)
+            await admin.put_group(address, msgspec.structs.replace(base, **changes))
+        return sorted(masters if new else there)
 
     brokers = run_admin(nameserver, work)
     out = output(json)
@@ -204,12 +262,18 @@ def delete(
 @app.command("lag", epilog="Example: kerolox group lag billing")
 @one_line_errors
 def lag(
-    group: GroupArgument,
+    group: Annotated[
+        str | None,
+        typer.Argument(help="Name of the group. Default: all groups.", autocompletion=completion.groups),
+    ] = None,
     topic: Annotated[str | None, typer.Option(help="Only of this topic.")] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Show how far a group is behind, queue by queue."""
+    """Show the lag of a group by queue, or the lag of all groups."""
+    if group is None:
+        _lag_of_all(topic, nameserver, json)
+        return
 
     async def work(admin: Admin) -> tuple[dict[MessageQueue, ConsumeOffsets], dict[str, str]]:
         if topic is not None:
@@ -245,6 +309,48 @@ def lag(
         ),
     )
     tell_disabled(out, group, why)
+
+
+def _lag_of_all(topic: str | None, nameserver: str, json: bool) -> None:
+    """Show a line for each group and topic. Groups that consumed nothing yet are counted in a note."""
+
+    async def work(admin: Admin) -> dict[str, dict[MessageQueue, ConsumeOffsets]]:
+        from kerolox.client.admin.admin import at_all
+
+        if topic is not None:
+            await admin.route(topic)
+        tables = await at_all(await admin.masters(), admin.groups)
+        names = sorted({name for table in tables.values() for name in table})
+        return {name: await admin.progress(name, topic) for name in names}
+
+    found = run_admin(nameserver, work)
+    rows: list[dict[str, Any]] = []
+    for name, queues in found.items():
+        by_topic: dict[str, list[ConsumeOffsets]] = {}
+        for queue, offsets in queues.items():
+            by_topic.setdefault(queue.topic, []).append(offsets)
+        for one, offsets_of in by_topic.items():
+            rows.append(
+                {
+                    "group": name,
+                    "topic": one,
+                    "queues": len(offsets_of),
+                    "lag": sum(each.broker_offset - each.consumer_offset for each in offsets_of),
+                    "inFlight": sum(max(0, each.pull_offset - each.consumer_offset) for each in offsets_of),
+                    "lastConsumedStoreTime": max(each.last_timestamp for each in offsets_of) or None,
+                }
+            )
+    rows.sort(key=lambda row: (-row["lag"], row["group"], row["topic"]))
+    idle = [name for name, queues in found.items() if not queues]
+    columns = ("group", "topic", "queues", "lag", "in flight", "consumed")
+    shown = [(*list(row.values())[:-1], time_text(row["lastConsumedStoreTime"])) for row in rows]
+    out = output(json)
+    out.show(
+        {"groups": rows, "withoutProgress": idle},
+        OutputTable(columns, shown, empty="no group has consumed anything yet"),
+    )
+    if idle:
+        out.note(f"{len(idle)} groups have no progress: {', '.join(idle[:10])}{', ...' * (len(idle) > 10)}")
 
 
 @app.command("members", epilog="Example: kerolox group members billing")

@@ -11,6 +11,7 @@ from kerolox.cli.messages import COLUMNS, document, row
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 from kerolox.cli.times import parse_time, time_text
+from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
@@ -89,6 +90,29 @@ def find(
     output(json).show(shown, OutputTable(COLUMNS, [row(message) for message in found.messages]))
     if found.cut:
         typer.echo(f"not all: {found.cut}", err=True)
+
+
+@app.command("resume", epilog="Example: kerolox message resume 7F00000100002A9F00000000000003E8")
+@one_line_errors
+def resume(
+    id: Annotated[str, typer.Argument(help="Offset id of the half message.", metavar="ID")],
+    nameserver: NameServerOption = DEFAULT_ADDRESS,
+    json: JsonFlag = False,
+) -> None:
+    """Resume the checks of a half message whose broker had given up: its producer is asked again."""
+    from kerolox.client.admin.lookups import place_of
+    from kerolox.client.admin.servers import Servers
+    from kerolox.protocol.hosts import host_text
+
+    place = place_of(id)
+    if place is None:
+        raise OptionError("ID", id, "an offset id of 32 or 56 hexadecimal digits, as message get shows it")
+    address = host_text(place.store_host)
+    run_admin(nameserver, lambda admin: Servers(admin).resume_check(address, id, None))
+    out = output(json)
+    out.note(f"the broker at {address} asks the producer of {id} again")
+    if json:
+        out.show({"id": id, "broker": address})
 
 
 def _shown(key: str, value: Any) -> object:

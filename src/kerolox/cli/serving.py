@@ -16,6 +16,7 @@ from kerolox.cli.output import OutputTable, output, say
 from kerolox.errors import OptionError
 
 PARENT_CHECK_S = 0.25
+PORT_MAX = 65535
 
 if TYPE_CHECKING:
     import asyncio
@@ -79,8 +80,10 @@ def log_to_stderr(level: LogLevel) -> None:
 def listen_address(text: str) -> tuple[str, int]:
     """``0.0.0.0:9876``, ``[::]:9876``, or ``:9876`` for all addresses; port 0 takes a free one."""
     host, separator, port = text.rpartition(":")
-    if not separator or not port.isdigit() or int(port) > 65535:
+    if not separator or not port.isdigit():
         raise OptionError("--listen", text, "host:port, as in 0.0.0.0:9876 or [::]:9876")
+    if int(port) > PORT_MAX:
+        raise OptionError("--listen", text, f"a port from 0 to {PORT_MAX}; {port} is out of range")
     return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
 
 

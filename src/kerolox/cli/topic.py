@@ -250,3 +250,25 @@ def stats(topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json
     rows = [(*list(row.values())[:-1], time_text(row["lastStoreTime"])) for row in document]  # type: ignore[arg-type]
     columns = ("broker", "queue", "min offset", "max offset", "messages", "last stored")
     output(json).show(document, OutputTable(columns, rows, empty=f"no broker has queues of topic {topic}"))
+
+
+@app.command("consumers", epilog="Example: kerolox topic consumers TopicTest")
+@one_line_errors
+def consumers(
+    topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
+) -> None:
+    """List the groups that consume a topic, with their members and their lag."""
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for group in await admin.consumers_of(topic):
+            progress, members = await admin.progress(group, topic), await admin.members(group)
+            clients = {one.client_id for found in members.values() for one in found.connection_set}
+            lag = sum(each.broker_offset - each.consumer_offset for each in progress.values())
+            rows.append({"group": group, "members": len(clients), "lag": lag if progress else None})
+        return rows
+
+    rows = run_admin(nameserver, work)
+    shown = [tuple(row.values()) for row in rows]
+    table = OutputTable(("group", "members", "lag"), shown, empty=f"no group consumes topic {topic}")
+    output(json).show(rows, table)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.broker import by_key
+from kerolox.cli.broker import by_key, refuse_own
 from kerolox.cli.output import JsonFlag, one_line_errors, output
 from kerolox.cli.posture import AccessFlag, OpenFlag
 from kerolox.cli.serving import (
@@ -24,6 +24,7 @@ from kerolox.cli.serving import (
     stop_signals,
 )
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.protocol.bodies.properties_text import read_properties
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,13 +52,22 @@ EMBEDDED: dict[str, int | str] = {
 }
 
 
+# Options that have a flag of their own here. Both checks of an open address go by the flag.
+OWN = {
+    "bindAddress": "--broker-listen HOST:PORT, which sets the address",
+    "listenPort": "--broker-listen HOST:PORT, which sets the port",
+    "storePathRootDir": "--data DIR; a broker's store is in DIR/broker-a",
+    "brokerConfigPath": "--data DIR; changed options are in DIR/broker-a/broker.conf",
+}
+
+
 class BrokerEnded(KeroloxError):
     """A broker process stopped by itself."""
 
 
 @one_line_errors
 def serve(
-    data: Annotated[Path, typer.Option(help="Folder of everything that is kept.", metavar="DIR")] = Path(
+    data: Annotated[Path, typer.Option(help="Data folder.", metavar="DIR", file_okay=False)] = Path(
         "kerolox-data"
     ),
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Keep nothing after the stop.")] = False,
@@ -102,6 +112,7 @@ def serve(
     from kerolox.net.loop import run
 
     chosen = settings or []
+    refuse_own(chosen, OWN if brokers == 1 else OWN | {"brokerName": "one broker (--brokers 1) for a name"})
     by_key(BrokerOptions, chosen)  # a wrong one is told before anything starts
     nameserver_at, broker_at = listen_address(nameserver_listen), listen_address(broker_listen)
     with tempfile.TemporaryDirectory(prefix="kerolox-") as temporary:
@@ -133,6 +144,24 @@ class _Servers:
     settings: list[str]  # of brokers, as they were given
     access: dict[str, str] = field(default_factory=dict)  # of all servers, by RocketMQ's keys
 
+    @property
+    def registers_elsewhere(self) -> bool:
+        """True if the brokers are told to register at other name servers than the one beside them."""
+        return any(setting.partition("=")[0] == "namesrvAddr" for setting in self.settings)
+
+    def config_file(self, name: str) -> Path:
+        """Return the file of options that were changed at run time; make an empty one for a new broker."""
+        path = self.data / name / "broker.conf"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("# Options of this broker; changes at run time are written here.\n")
+        return path
+
+    def embedded(self, file: Path) -> list[str]:
+        """Return the ``--set`` words of small files, less what the broker's file sets."""
+        kept = read_properties(file.read_bytes()) if file.exists() else {}
+        return [f"{key}={value}" for key, value in EMBEDDED.items() if key not in kept]
+
     def secure(self, *, make: bool) -> None:
         from kerolox.cli.access_folder import AccessFolder
         from kerolox.cli.posture import secured
@@ -156,22 +185,25 @@ class _Servers:
         access = self.access_of(NamesrvOptions)
         return nameserver_in(self.data, self.nameserver_at, brokers_awaited, access)
 
-    def broker_options(self, nameserver: str, number: int) -> Loaded[BrokerOptions]:
+    def broker_options(
+        self, nameserver: str, number: int, *, show_only: bool = False
+    ) -> Loaded[BrokerOptions]:
         from kerolox.broker.options import BrokerOptions
 
         name = broker_name(number)
+        file = self.data / name / "broker.conf" if show_only else self.config_file(name)
         own: dict[str, Any] = {
             "bind_address": self.broker_at[0],
             "listen_port": _port(self.broker_at, number),
             "broker_name": name,
             "store_path": str(self.data / name),
             "nameservers": _reachable(nameserver),
-            "config_path": str(self.data / name / "broker.conf"),
-            **by_key(BrokerOptions, [f"{key}={value}" for key, value in EMBEDDED.items()]),
+            "config_path": str(file),
+            **by_key(BrokerOptions, self.embedded(file)),
             **self.access_of(BrokerOptions),
         }
         chosen = {"advertised_host": self.advertised_host, **by_key(BrokerOptions, self.settings)}
-        loaded = load_options(BrokerOptions, None, {**own, **chosen})
+        loaded = load_options(BrokerOptions, file if file.exists() else None, {**own, **chosen})
         for key in own.keys() - chosen.keys():
             loaded.sources[key] = "kerolox up"
         return loaded
@@ -214,9 +246,8 @@ async def _serve_in_process(servers: _Servers) -> None:
     from kerolox.broker.broker import Broker
 
     told = stop_signals()
-    # A broker that is told to register elsewhere would be waited for in vain.
-    elsewhere = any(setting.partition("=")[0] == "namesrvAddr" for setting in servers.settings)
-    async with servers.nameserver(0 if elsewhere else 1) as nameserver:
+    # A broker that registers elsewhere would be waited for in vain.
+    async with servers.nameserver(0 if servers.registers_elsewhere else 1) as nameserver:
         loaded = servers.broker_options(nameserver.address, 0)
         async with Broker(loaded.options) as broker:
             servers.say_ready(nameserver.address, [broker.address])
@@ -234,7 +265,7 @@ def _print_config(servers: _Servers, json: bool) -> None:
     given |= servers.access_of(type(options)).keys()
     shown: dict[str, Loaded[Any]] = {"nameserver": Loaded(options, dict.fromkeys(given, "kerolox up"), {})}
     for number in range(servers.count):
-        shown[broker_name(number)] = servers.broker_options(address, number)
+        shown[broker_name(number)] = servers.broker_options(address, number, show_only=True)
     document = {name: options_document(loaded) for name, loaded in shown.items()}
     output(json).show(document, *(options_table(loaded, name) for name, loaded in shown.items()))
 
@@ -243,7 +274,7 @@ async def _serve_processes(servers: _Servers, log_level: LogLevel) -> None:
     import asyncio
 
     told = stop_signals()
-    async with servers.nameserver(servers.count) as nameserver:
+    async with servers.nameserver(0 if servers.registers_elsewhere else servers.count) as nameserver:
         children: list[Process] = []
         try:
             for number in range(servers.count):  # one by one: who was started is ended, whatever happens
@@ -292,8 +323,11 @@ async def _spawn(servers: _Servers, nameserver: str, number: int, log_level: Log
     # What stands in a command line, everybody on the machine can read.
     secret = {spec.environment: value for spec, value in access.items() if spec.secret}
     told = [f"{spec.key}={value}" for spec, value in access.items() if not spec.secret]
-    embedded = [f"{key}={value}" for key, value in EMBEDDED.items()]
+    file = servers.config_file(name)
+    embedded = servers.embedded(file)
     flags = [word for setting in [*embedded, *told, *servers.settings] for word in ("--set", setting)]
+    if not servers.registers_elsewhere:
+        flags += ["--nameserver", _reachable(nameserver)]
     if servers.advertised_host:
         flags += ["--advertised-host", servers.advertised_host]
     return await asyncio.create_subprocess_exec(
@@ -301,7 +335,7 @@ async def _spawn(servers: _Servers, nameserver: str, number: int, log_level: Log
         "--listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
         "--name", name,
         "--store", str(servers.data / name),
-        "--nameserver", _reachable(nameserver),
+        "--config-file", str(file),
         "--parent", str(os.getpid()),
         "--log-level", log_level.value,
         *flags,

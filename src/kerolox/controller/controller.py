@@ -87,7 +87,6 @@ class Controller(CallerEvents):
     async def start(self) -> None:
         self.options.check_server()
         peer = self.options.own_peer
-        await self._config_file.load()
         await self.access.open()
         self._server = Server(
             self._handlers(),

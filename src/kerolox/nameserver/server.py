@@ -95,7 +95,6 @@ class NameServer(CallerEvents):
             )
         self.options.check_server()
         await self.kv.load()
-        await self._config_file.load()
         await self.access.open()
         self._server = Server(
             self._handlers(),

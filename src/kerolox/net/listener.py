@@ -7,6 +7,7 @@ Such a look costs no task and no buffer, so thousands of silent connections cost
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -31,7 +32,29 @@ class ListenFailed(KeroloxError):
 
     def __init__(self, address: str, reason: object) -> None:
         self.address = address
-        super().__init__(f"cannot listen on {address}: {reason}. Is another process using the port?")
+        super().__init__(f"cannot listen on {address}: {listen_failure(address, reason)}")
+
+
+def listen_failure(address: str, reason: object) -> str:
+    """Return the cause of a failed listen and the next step, by its errno."""
+    host, _, port = address.partition(" ")[0].rpartition(":")
+    number = reason.errno if isinstance(reason, OSError) else None
+    if number == errno.EADDRNOTAVAIL:
+        return (
+            f"{host} is not an address of this machine. Next: listen on one that `ip address` shows, or on "
+            "0.0.0.0; clients can be given another address (--advertised-host, brokerIP1)."
+        )
+    if number == errno.EADDRINUSE:
+        return (
+            f"another process uses port {port}. Next: find it (`ss -ltnp 'sport = :{port}'`) and stop it, or "
+            "choose another port."
+        )
+    if number in (errno.EACCES, errno.EPERM):
+        return (
+            f"this user may not use port {port} ({reason}). Next: choose a port above 1023, or grant "
+            "CAP_NET_BIND_SERVICE."
+        )
+    return f"{reason}. Next: check the address and the network of this machine."
 
 
 class Listener:

@@ -196,6 +196,7 @@ _KINDS: dict[int | None, tuple[type[DiskError], str]] = {
     errno.EMFILE: (TooManyOpenFiles, "raise the limit of open files (ulimit -n)"),
     errno.ENFILE: (TooManyOpenFiles, "raise the system's limit of open files (fs.file-max)"),
     errno.ENOENT: (FileMissing, "check the path"),
+    errno.ENOTDIR: (DiskError, "a file is where a folder is needed: correct the path (storePathRootDir)"),
     errno.EEXIST: (FileExists, "it should not be there: move it away"),
 }
 

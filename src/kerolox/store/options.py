@@ -5,11 +5,14 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from kerolox.options import Options, option
+from kerolox.options import Form, Options, option
 from kerolox.protocol.limits import MESSAGE_BODY_BYTES_MAX
 from kerolox.store.delay_table import DEFAULT_LEVELS
 
 GIB = 1 << 30
+HOURS = Form(
+    r"\s*([01]?\d|2[0-3])\s*(;\s*([01]?\d|2[0-3])\s*)*;?", "hours from 00 to 23, joined by semicolons"
+)
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 # Slots and entries of index files that tools know by their size: those of a broker, and of ``kerolox up``.
@@ -225,7 +228,7 @@ class StoreOptions(Options):
     # --- retention -----------------------------------------------------------------------------------
     delete_hours: str = option(
         "04", "Hours of the day at which old files are deleted, joined by semicolons.", key="deleteWhen",
-        changeable=True,
+        changeable=True, form=HOURS,
     )  # fmt: skip
     keep_hours: int = option(
         72, "How long messages are kept.", key="fileReservedTime", low=0, high=1_000_000, changeable=True

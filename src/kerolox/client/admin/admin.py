@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,6 +21,7 @@ from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.clients import ConsumerConnection
 from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigTable
+from kerolox.protocol.bodies.members import GroupList
 from kerolox.protocol.bodies.offsets import ResetOffsets
 from kerolox.protocol.bodies.routes import ClusterInfo, KVTable, TopicList, TopicRoute
 from kerolox.protocol.bodies.stats import ConsumeOffsets, ConsumeStats, HaStatus, QueueBounds, TopicStats
@@ -229,6 +231,16 @@ class Admin:
             answer = await self.ask(address, RequestCode.GET_TOPIC_STATS_INFO, asked)
             found |= TopicStats.decode(answer.body).offset_table
         return dict(sorted(found.items()))
+
+    async def consumers_of(self, topic: str) -> list[str]:
+        """Return the groups that are connected to a topic's brokers for it, or have progress in it."""
+        asked = topic_headers.TopicConsumersRequest(topic=topic)
+
+        async def one(address: str) -> Collection[str]:
+            answer = await self.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, asked)
+            return GroupList.decode(answer.body).group_list
+
+        return sorted({*itertools.chain(*(await at_all(await self.brokers_of(topic), one)).values())})
 
     # --- groups ---------------------------------------------------------------------------------------
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from kerolox.client.admin.admin import NotFound
+from kerolox.client.admin.servers import change_settings, read_settings
 from kerolox.client.errors import failure
 from kerolox.errors import KeroloxError, RequestFailed, nearest
 from kerolox.net.dialer import Dialer
@@ -133,6 +134,15 @@ class Controllers:
         )
         await self._ask(leader, RequestCode.CLEAN_BROKER_DATA, header)
 
+    async def settings(self, address: str) -> dict[str, str]:
+        """Return the settings of one controller, by RocketMQ's keys."""
+        return await read_settings(self._ask, address, RequestCode.GET_CONTROLLER_CONFIG)
+
+    async def change(self, address: str, changes: Mapping[str, str]) -> None:
+        """Change settings of one controller at run time. Raises SettingsNotChanged."""
+        show, update = RequestCode.GET_CONTROLLER_CONFIG, RequestCode.UPDATE_CONTROLLER_CONFIG
+        await change_settings(self._ask, address, changes, show=show, update=update)
+
     async def _ask_all(
         self, addresses: Collection[str]
     ) -> dict[str, headers.ControllerMetadataAnswer | KeroloxError]:
@@ -146,8 +156,15 @@ class Controllers:
         except KeroloxError as error:
             return error
 
-    async def _ask(self, address: str, code: int, header: Header | None = None, body: bytes = b"") -> Command:
-        answer = await self._dialer.call(address, code, header, body, timeout_s=ASK_S)
+    async def _ask(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> Command:
+        answer = await self._dialer.call(address, code, header, body, timeout_s=timeout_s or ASK_S)
         if answer.code != ResponseCode.SUCCESS:
             raise failure(answer, address=address, code=code)
         return answer

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kerolox.errors import ProtocolError
 
-__all__ = ["read_properties", "write_properties"]
+__all__ = ["edit_properties", "read_properties", "write_properties"]
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _BLANK = " \t\f"
@@ -26,24 +27,61 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 def read_properties(text: str | bytes) -> dict[str, str]:
     """All settings of the text, in their order; of two with one key the last counts."""
     if not isinstance(text, str):
-        text = _decoded(text)
-    settings: dict[str, str] = {}
+        text = _decoded(text)[0]
+    return {entry.key: entry.value for entry in _entries(text) if entry.key is not None}
+
+
+def edit_properties(text: bytes, changes: Mapping[str, object]) -> bytes:
+    """Set keys in the text of a file. Comments, blank lines, order, encoding and all other settings stay.
+
+    A key that occurs is changed on its last line, and its earlier lines are removed; new keys are appended.
+    """
+    decoded, encoding = _decoded(text)
+    end = "\r\n" if "\r\n" in decoded else "\n"
+    entries = _entries(decoded)
+    last = {entry.key: place for place, entry in enumerate(entries) if entry.key in changes}
+    lines: list[str] = []
+    for place, entry in enumerate(entries):
+        if entry.key is None or entry.key not in changes:
+            lines += entry.lines
+        elif last[entry.key] == place:
+            lines.append(_line(entry.key, changes[entry.key]))
+    while lines and not lines[-1]:
+        lines.pop()
+    lines += [_line(key, value) for key, value in changes.items() if key not in last]
+    return "".join(line + end for line in lines).encode(encoding)
+
+
+class _Entry(NamedTuple):
+    """A setting of a text, or, without a key, a comment or a blank line."""
+
+    lines: list[str]  # as they stand, without their ends
+    key: str | None = None
+    value: str = ""
+
+
+def _entries(text: str) -> list[_Entry]:
+    found: list[_Entry] = []
     lines = iter(enumerate(_LINE_END.split(text.removeprefix("\ufeff")), start=1))
     for number, line in lines:
         logical = line.lstrip(_BLANK)
         if not logical or logical[0] in "#!":
+            found.append(_Entry([line]))
             continue
-        pieces = [logical]
+        raw, pieces = [line], [logical]
         while _joins_next(pieces[-1]):
             pieces[-1] = pieces[-1][:-1]
-            pieces.append(next(lines, (0, ""))[1].lstrip(_BLANK))
+            following = next(lines, (0, ""))[1]
+            raw.append(following)
+            pieces.append(following.lstrip(_BLANK))
         logical = "".join(pieces)
         key = _KEY.match(logical)
         assert key is not None  # it matches nothing, too
         separator = _SEPARATOR.match(logical, key.end())
         assert separator is not None
-        settings[_unescaped(key[0], number)] = _unescaped(logical[separator.end() :], number)
-    return settings
+        value = _unescaped(logical[separator.end() :], number)
+        found.append(_Entry(raw, _unescaped(key[0], number), value))
+    return found
 
 
 def write_properties(settings: Mapping[str, object]) -> str:
@@ -51,19 +89,19 @@ def write_properties(settings: Mapping[str, object]) -> str:
 
     What is not ASCII is escaped: Java reads the bytes as Latin-1.
     """
-    lines = [
-        f"{_escaped(key, in_key=True)}={_escaped(_text(value), in_key=False)}\n"
-        for key, value in settings.items()
-        if value is not None
-    ]
-    return "".join(lines)
+    return "".join(_line(key, value) + "\n" for key, value in settings.items() if value is not None)
 
 
-def _decoded(data: bytes) -> str:
+def _line(key: str, value: object) -> str:
+    return f"{_escaped(key, in_key=True)}={_escaped(_text(value), in_key=False)}"
+
+
+def _decoded(data: bytes) -> tuple[str, str]:
+    """Return the text and its encoding."""
     try:
-        return bytes(data).decode("utf-8")
+        return bytes(data).decode("utf-8"), "utf-8"
     except UnicodeDecodeError:
-        return bytes(data).decode("latin-1")
+        return bytes(data).decode("latin-1"), "latin-1"
 
 
 def _joins_next(line: str) -> bool:
