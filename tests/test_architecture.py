@@ -98,8 +98,8 @@ ROOMS = {
         "blocking",
     ),
     "spark": (
-        "columns offsets option_table configured times java worker_daemon worker_memory short_errors tasks"
-        " record_columns records shipping patient_start",
+        "columns last_read offsets option_table configured times java worker_daemon worker_memory"
+        " short_errors tasks record_columns records shipping patient_start",
         "bodies",
         "source",
         "sink",

@@ -114,6 +114,25 @@ def test_where_queries_begin_and_end(peer: Any, new_topic: NewTopic, java_driver
         gathered(late, 1)
 
 
+def test_a_topic_made_anew_while_a_query_is_stopped(
+    peer: Any, new_topic: NewTopic, java_driver: JavaDriver
+) -> None:
+    topic = new_topic(queues=1)
+    send(peer, texts(topic, 0, 5))
+    query = Query(peer, topic, startingOffsets="earliest")
+    assert gathered(query, 5) == names(0, 5)
+    java_driver.mqadmin("deleteTopic", "-n", peer.nameserver_address, "-c", "DefaultCluster", "-t", topic)
+    java_driver.create_topic(peer.nameserver_address, peer.address, topic, 1)
+    send(peer, texts(topic, 10, 17))
+    again, tolerant = Query(peer, topic), Query(peer, topic, failOnDataLoss="false")
+    again.at = tolerant.at = query.at
+    with pytest.raises(DataLoss, match=rf"{topic}/.*: offset 5 .*deleted and made anew"):
+        again.next()
+    assert gathered(tolerant, 7) == names(10, 17)
+    send(peer, texts(topic, 17, 19))
+    assert gathered(tolerant, 2) == names(17, 19)
+
+
 def test_messages_of_all_kinds(peer: Any, new_topic: NewTopic) -> None:
     topic = new_topic(queues=1)
     rng = random.Random(1)

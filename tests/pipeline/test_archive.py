@@ -37,6 +37,7 @@ from kerolox.spark.source.options import read_wanted
 from kerolox.spark.source.queues import DataLoss
 from kerolox.spark.source.ranges import Range
 from kerolox.testing.threads import BrokerThread
+from tests.spark.source_kit import delete_topic
 
 from .archiving import KINDS, STEPS, archive, bodies, here, rows
 
@@ -334,6 +335,48 @@ def test_messages_that_are_gone(
         archive(tmp_path, broker.nameserver_address, topic, kind=kind)
     told = archive(tmp_path, broker.nameserver_address, topic, kind=kind, options={"failOnDataLoss": "false"})
     assert told.rows == 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [10, 13])  # as many as were archived, and more
+def test_a_topic_made_anew_between_two_runs(
+    count: int, kind: str, broker: BrokerThread, new_topic: Callable[..., str], send: Send, tmp_path: Path
+) -> None:
+    """Its first messages are not passed over: an error, or the archive reads it from its beginning."""
+    topic = new_topic(queues=1)
+    former = messages(topic, 10)
+    send(former)
+    archive(tmp_path, broker.nameserver_address, topic, kind=kind)
+    delete_topic(broker, topic)
+    broker.create_topic(topic, queues=1)
+    anew = messages(topic, count, 100)
+    send(anew)
+    with pytest.raises(DataLoss, match=f"{topic}/broker-a/0: offset 10 .*deleted and made anew.*archive"):
+        archive(tmp_path, broker.nameserver_address, topic, kind=kind)
+    told = archive(tmp_path, broker.nameserver_address, topic, kind=kind, options={"failOnDataLoss": "false"})
+    assert told.rows == count
+    assert archive(tmp_path, broker.nameserver_address, topic, kind=kind).rows == 0
+    assert bodies(tmp_path, kind) == expected(*former, *anew)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_archive_without_last_messages_goes_on_and_learns_them(
+    kind: str, broker: BrokerThread, new_topic: Callable[..., str], send: Send, tmp_path: Path
+) -> None:
+    """Versions before did not keep them."""
+    topic = new_topic(queues=1)
+    send(messages(topic, 10))
+    (queue,) = ends(broker, topic)
+    older = KINDS[kind](tmp_path)
+    older.open(Format())
+    older.commit("archive", {}, {queue: 4}, [])
+    older.close()
+    assert archive(tmp_path, broker.nameserver_address, topic, kind=kind).rows == 6
+    newer = KINDS[kind](tmp_path)
+    newer.open(Format())
+    newer.find_places([queue])
+    newer.close()
+    assert (newer.places[queue], newer.last_read[queue].queue_offset) == (10, 9)
 
 
 def test_hours_and_full_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

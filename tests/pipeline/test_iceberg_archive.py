@@ -28,7 +28,9 @@ from kerolox.pipeline.replay.plan import ReplayChoice, ReplayError
 from kerolox.pipeline.replay.replay import replay
 from kerolox.pipeline.replay.source import find_source
 from kerolox.spark.source.options import read_wanted
+from kerolox.spark.source.queues import DataLoss
 from kerolox.testing.threads import BrokerThread
+from tests.spark.source_kit import delete_topic
 
 from .archiving import here
 from .iceberg_archiving import NAME, STEPS, archive, bodies, rows, told
@@ -79,6 +81,24 @@ def test_every_message_once_with_its_columns(
     assert archive(place, broker.nameserver_address, topic).rows == 0
     assert len(place.open().load_table(NAME).metadata.snapshots) == before  # nothing new changes nothing
     assert files_of(place) == named(place)
+
+
+@pytest.mark.parametrize("count", [10, 13])  # as many as were archived, and more
+def test_a_topic_made_anew_between_two_runs(
+    count: int, place: CatalogPlace, broker: BrokerThread, new_topic: Callable[..., str], send: Send
+) -> None:
+    topic = new_topic(queues=1)
+    send(messages(topic, 10))
+    archive(place, broker.nameserver_address, topic)
+    delete_topic(broker, topic)
+    broker.create_topic(topic, queues=1)
+    send(messages(topic, count, 10))
+    with pytest.raises(DataLoss, match=f"{topic}/broker-a/0: offset 10 .*deleted and made anew"):
+        archive(place, broker.nameserver_address, topic)
+    told = archive(place, broker.nameserver_address, topic, options={"failOnDataLoss": "false"})
+    assert told.rows == count
+    assert archive(place, broker.nameserver_address, topic).rows == 0
+    assert bodies(place) == once(10 + count)
 
 
 @pytest.mark.parametrize(

@@ -103,3 +103,15 @@ def batch_read(broker: BrokerThread, topic: str = "", **options: object) -> list
 def batch_table(broker: BrokerThread, topic: str, *columns: str, **options: object) -> list[dict[str, Any]]:
     source = BatchSource(_texts(broker, topic, options), schema(*columns))
     return [row for part in source.partitions() for batch in source.read(part) for row in batch.to_pylist()]
+
+
+def delete_topic(broker: BrokerThread, topic: str) -> None:
+    from kerolox.client.admin.admin import Admin
+    from kerolox.client.nameservers import NameServers
+    from kerolox.net.dialer import Dialer
+
+    async def work() -> None:
+        async with Dialer() as dialer:
+            await Admin(NameServers([broker.nameserver_address], dialer), dialer).delete_topic(topic)
+
+    broker.run(work)

@@ -21,7 +21,7 @@ from kerolox.errors import ConnectionLost, KeroloxError, OptionError, ProtocolEr
 from kerolox.spark import fill_metrics
 from kerolox.spark.source.queues import DataLoss
 from kerolox.testing.threads import BrokerThread, broker_in_thread
-from tests.spark.source_kit import Query, batch_read, close_all, schema, through_json
+from tests.spark.source_kit import Query, batch_read, close_all, delete_topic, schema, through_json
 
 Send = Callable[[Sequence[Message]], Any]
 NewTopic = Callable[..., str]
@@ -487,18 +487,6 @@ def test_a_topic_deleted_and_made_again(broker: BrokerThread, new_topic: NewTopi
     assert easy.next() == names(8, 9)
 
 
-def delete_topic(broker: BrokerThread, topic: str) -> None:
-    from kerolox.client.admin.admin import Admin
-    from kerolox.client.nameservers import NameServers
-    from kerolox.net.dialer import Dialer
-
-    async def work() -> None:
-        async with Dialer() as dialer:
-            await Admin(NameServers([broker.nameserver_address], dialer), dialer).delete_topic(topic)
-
-    broker.run(work)
-
-
 def test_messages_deleted_before_they_were_read() -> None:
     with broker_in_thread(commit_log_file_bytes=16 << 10, delete_pause_ms=0) as broker:
         broker.create_topic("aging", queues=1)
@@ -676,3 +664,113 @@ def test_what_travels_to_tasks_holds_no_connection(broker: BrokerThread, topic: 
     copy = pickle.loads(pickle.dumps(query.source))
     assert copy._offsets is None
     assert copy._table.needed.names == schema("queue_id", "queue_offset", "body").fieldNames()
+
+
+# --- topics deleted and made anew while a query is stopped -------------------------------------------
+
+
+def anew(broker: BrokerThread, topic: str, send: Send, begin: int, end: int, queues: int = 1) -> None:
+    """Delete the topic, make it again and send other messages."""
+    delete_topic(broker, topic)
+    broker.create_topic(topic, queues=queues)
+    send([Message(topic, f"new{number:03d}") for number in range(begin, end)])
+
+
+def stopped(broker: BrokerThread, topic: str, **options: object) -> dict[str, Any]:
+    """The checkpoint of a query that has read all there was."""
+    query = Query(broker, topic, startingOffsets="earliest", **options)
+    while query.next():
+        pass
+    assert query.at is not None
+    return query.at
+
+
+@pytest.mark.parametrize("count", [5, 8])  # as many as were read, and more
+def test_a_topic_made_anew_is_not_gone_on_with(
+    count: int, broker: BrokerThread, new_topic: NewTopic, send: Send
+) -> None:
+    topic = new_topic(queues=1)
+    send(texts(topic, 0, 5))
+    at = stopped(broker, topic)
+    anew(broker, topic, send, 0, count)
+    again = Query(broker, topic)
+    again.at = at
+    with pytest.raises(DataLoss) as failed:
+        again.next()
+    said = str(failed.value)
+    assert f"queue {topic}/broker-a/0: offset 5 was to be read next" in said
+    assert "the message at offset 4 is not the one that was read there" in said
+    assert "deleted and made anew" in said
+    assert "set failOnDataLoss to false for one start" in said
+    tolerant = Query(broker, topic, failOnDataLoss="false")
+    tolerant.at = at
+    assert tolerant.next() == [f"new{number:03d}" for number in range(count)]
+    later = Query(broker, topic)  # its checkpoint knows the new topic
+    later.at = tolerant.at
+    send(texts(topic, 90, 91))
+    assert later.next() == names(90, 91)
+
+
+def test_a_topic_made_anew_while_a_query_runs_is_noticed_with_the_next_message(
+    broker: BrokerThread, new_topic: NewTopic, send: Send
+) -> None:
+    topic = new_topic(queues=1)
+    send(texts(topic, 0, 5))
+    query = Query(broker, topic, startingOffsets="earliest")
+    assert query.next() == names(0, 5)
+    assert query.next() == []
+    anew(broker, topic, send, 0, 7)
+    with pytest.raises(DataLoss, match="deleted and made anew"):
+        query.next()
+
+
+def test_a_batch_planned_of_the_former_topic_is_not_read_from_the_new_one(
+    broker: BrokerThread, new_topic: NewTopic, send: Send
+) -> None:
+    topic = new_topic(queues=1)
+    send(texts(topic, 0, 5))
+    at = stopped(broker, topic)
+    send(texts(topic, 5, 9))
+    planned = Query(broker, topic)
+    end = through_json(planned.source.latestOffset(at, planned.limit))
+    anew(broker, topic, send, 0, 20)
+    again = Query(broker, topic)
+    with pytest.raises(DataLoss, match=f"{topic}/broker-a/0: offset 9 .* deleted and made anew"):
+        again.read(at, end)
+    tolerant = Query(broker, topic, failOnDataLoss="false")
+    assert tolerant.read(at, end) == []
+    tolerant.at = end
+    assert tolerant.next() == [f"new{number:03d}" for number in range(20)]
+
+
+def test_checkpoints_of_older_versions_are_read_and_learn_the_last_message(
+    broker: BrokerThread, new_topic: NewTopic, send: Send
+) -> None:
+    topic = new_topic(queues=1)
+    send(texts(topic, 0, 5))
+    at = stopped(broker, topic)
+    assert at.pop("last")[topic]["broker-a"].keys() == {"0"}
+    query = Query(broker, topic)
+    query.at = at
+    assert query.next() == []
+    send(texts(topic, 5, 7))
+    assert query.next() == names(5, 7)
+    assert query.at["last"][topic]["broker-a"].keys() == {"0"}
+
+
+def test_a_last_message_deleted_by_its_age_is_no_loss() -> None:
+    with broker_in_thread(commit_log_file_bytes=16 << 10, delete_pause_ms=0) as broker:
+        broker.create_topic("aging", queues=1)
+        with Producer(broker.nameserver_address, group="p") as producer:
+            producer.send_many(texts("aging", 0, 200))
+        query = Query(broker, "aging", startingOffsets="earliest", maxOffsetsPerTrigger=1)
+        marks = []
+        while query.next():
+            marks.append(query.at)
+        store = broker.cluster.brokers[0].broker.store
+        broker.run(lambda: store.housekeeper._delete_log_before(16 << 10))
+        first = store.min_offset("aging", 0)
+        again = Query(broker, "aging")
+        again.at = marks[first - 1]  # the last message it read is gone, and the next one is there
+        assert again.next() == names(first, 200)
+        close_all()

@@ -5,22 +5,25 @@ earliest, -1 the latest.
 
 Spark keeps the offset of a batch's end, and compares offsets as texts: keys are sorted, and an offset that
 did not change is given back as it came. The marked form is ``{"fmt": "rmq1", "group": "g", "ns":
-"host:9876", "q": {...}}``, with two parts that are not always there. ``from`` tells where the batch that ends
+"host:9876", "q": {...}}``, with parts that are not always there. ``from`` tells where the batch that ends
 here began in queues whose begin is not the end of the batch before: all queues in the first batch, new
 queues, queues that lost messages. So a batch that is done again after a crash is the same batch, whatever
-``latest`` and ``earliest`` mean by then. ``first`` marks the offset a query begins at.
+``latest`` and ``earliest`` mean by then. ``first`` marks the offset a query begins at. ``last`` has the
+identity of the last message before each offset (:mod:`kerolox.spark.last_read`); checkpoints of versions
+before it have none.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kerolox.client.messages import Queue
 from kerolox.client.names import with_namespace
 from kerolox.errors import ProtocolError
+from kerolox.spark.last_read import LastRead, LastReads
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -28,15 +31,18 @@ FORM: Final = "rmq1"
 
 QueueOffsets = dict[Queue, int]
 Tree = dict[str, dict[str, dict[str, int]]]
+LastTree = dict[str, dict[str, dict[str, list[int]]]]
+
+T = TypeVar("T")
 
 
 def queue_text(queue: Queue) -> str:
     return f"{queue.topic}/{queue.broker}/{queue.queue_id}"
 
 
-def to_tree(places: Mapping[Queue, int]) -> Tree:
+def to_tree(places: Mapping[Queue, T]) -> dict[str, dict[str, dict[str, T]]]:
     """Nested, with sorted keys."""
-    tree: Tree = {}
+    tree: dict[str, dict[str, dict[str, T]]] = {}
     for queue in sorted(places):
         brokers = tree.setdefault(queue.topic, {})
         brokers.setdefault(queue.broker, {})[str(queue.queue_id)] = places[queue]
@@ -46,15 +52,39 @@ def to_tree(places: Mapping[Queue, int]) -> Tree:
 def from_tree(tree: object) -> QueueOffsets:
     """Raises ValueError that says what is wrong."""
     found: QueueOffsets = {}
+    for queue, offset in _leaves(tree):
+        if type(offset) is not int or offset < EARLIEST:
+            raise ValueError(f"offset {offset!r} of {queue_text(queue)} is none")
+        found[queue] = offset
+    return found
+
+
+def last_tree(last: LastReads) -> LastTree:
+    """The identities of last messages, nested as offsets are."""
+    return to_tree({queue: list(read) for queue, read in last.items()})
+
+
+def from_last_tree(tree: object) -> LastReads:
+    """Raises ValueError that says what is wrong."""
+    found: LastReads = {}
+    for queue, parts in _leaves(tree):
+        if (
+            not isinstance(parts, list)
+            or len(parts) != len(LastRead._fields)
+            or any(type(part) is not int for part in parts)
+        ):
+            raise ValueError(f"{parts!r} of {queue_text(queue)} is no identity of a message")
+        found[queue] = LastRead(*parts)
+    return found
+
+
+def _leaves(tree: object) -> Iterator[tuple[Queue, Any]]:
     for topic, brokers in _items(tree, "topics"):
         for broker, queues in _items(brokers, f"brokers of {topic}"):
-            for number, offset in _items(queues, f"queues of {topic}/{broker}"):
+            for number, leaf in _items(queues, f"queues of {topic}/{broker}"):
                 if not number.isdecimal():
                     raise ValueError(f"queue {number!r} of {topic}/{broker} is no number")
-                if type(offset) is not int or offset < EARLIEST:
-                    raise ValueError(f"offset {offset!r} of {topic}/{broker}/{number} is none")
-                found[Queue(topic, broker, int(number))] = offset
-    return found
+                yield Queue(topic, broker, int(number)), leaf
 
 
 def _items(tree: object, what: str) -> list[tuple[str, Any]]:
@@ -86,6 +116,7 @@ class StreamOffset:
     places: QueueOffsets = field(default_factory=dict)
     begins: QueueOffsets = field(default_factory=dict)  # of the batch that ends here, where they need saying
     first: bool = False
+    last: LastReads = field(default_factory=dict)  # the message before each place, where it is known
 
     def encode(self) -> dict[str, Any]:
         form: dict[str, Any] = {"fmt": FORM}
@@ -93,6 +124,8 @@ class StreamOffset:
             form["first"] = True
         if self.begins:
             form["from"] = to_tree(self.begins)
+        if self.last:
+            form["last"] = last_tree(self.last)
         return form | {"group": self.group, "ns": self.nameserver, "q": to_tree(self.places)}
 
     @classmethod
@@ -109,6 +142,7 @@ class StreamOffset:
                 places=from_tree(form["q"]),
                 begins=from_tree(form.get("from", {})),
                 first=bool(form.get("first", False)),
+                last=from_last_tree(form.get("last", {})),
             )
         except (ValueError, KeyError) as error:
             raise ProtocolError(f"{json.dumps(form)} is no offset of the format rocketmq: {error}") from None

@@ -32,7 +32,9 @@ from kerolox.pipeline.archive.files import Format, WriteTask, WrittenFile
 from kerolox.pipeline.archive.log import OffsetRanges
 from kerolox.pipeline.archive.on_spark import ArchiveFailed
 from kerolox.pipeline.archive.summary import Summary, TopicCount
+from kerolox.spark.last_read import LastReads
 from kerolox.spark.offsets import QueueOffsets, queue_text
+from kerolox.spark.source.last_messages import last_messages
 from kerolox.spark.source.options import Start, Wanted
 from kerolox.spark.source.queues import ClusterQueues
 from kerolox.spark.source.ranges import Range, ranges, shares
@@ -106,8 +108,7 @@ class Archive:
         """Check that the offsets to begin and end at exist. The archive is open; this changes nothing."""
         with self._cluster.once():
             known, fresh = self._known(self._edges)
-            for queue, at in known.items():
-                self._queues.within(queue, at, self._edges[queue])
+            self._queues.go_on(known, self.destination.last_read, self._edges)
             # In an archive that is new, all queues that are named must be there.
             self._queues.places(self._given(fresh) if self.destination.places else self.wanted.start, fresh)
             self._queues.places(self.wanted.end, self._edges, ending=True)
@@ -174,7 +175,7 @@ class Archive:
         """What the queues hold. Queues that were archived before and are gone are noted in the summary."""
         queues = self._queues.look_again() if self.summary.rounds else self._queues.find()
         self.destination.find_places(queues)
-        edges = self._cluster.edges(queues)
+        self._edges = edges = self._cluster.edges(queues)
         topics = {queue.topic for queue in queues}
         gone = [queue for queue in self.destination.places if queue.topic in topics and queue not in edges]
         self.summary.unreachable = [queue_text(queue) for queue in sorted(gone)]
@@ -188,7 +189,7 @@ class Archive:
 
     def _starts(self, edges: Mapping[Queue, Edges]) -> QueueOffsets:
         known, fresh = self._known(edges)
-        starts = {queue: self._queues.within(queue, at, edges[queue]) for queue, at in known.items()}
+        starts = self._queues.go_on(known, self.destination.last_read, edges)
         for queue, at in starts.items():
             self._note_missing(queue, known[queue], at)
         return starts | self._begin(fresh)
@@ -199,7 +200,14 @@ class Archive:
         begun = self._queues.places(given, fresh)
         if begun and given.word != "earliest":
             # Written down at once: the latest of today is not the latest of the next look.
-            self.destination.commit(self.wanted.group, {}, self.destination.places | begun, ())
+            last = last_messages(self._cluster, begun, fresh, self.wanted.group)
+            self.destination.commit(
+                self.wanted.group,
+                {},
+                self.destination.places | begun,
+                (),
+                last=self.destination.last_read | last,
+            )
         return begun
 
     def _given(self, fresh: Mapping[Queue, Edges]) -> Start:
@@ -210,10 +218,11 @@ class Archive:
         return replace(given, offsets={q: at for q, at in given.offsets.items() if q in fresh})
 
     def _note_missing(self, queue: Queue, expected: int, found: int) -> None:
-        if found > expected:
-            self._topic(queue.topic).missing += found - expected
+        if found != expected:
+            self._topic(queue.topic).missing += max(0, found - expected)
             # Counted once: the place is taken over with the next commit, and by us now.
             self.destination.places[queue] = found
+            self.destination.last_read.pop(queue, None)
 
     def _round(self, starts: QueueOffsets, ends: Mapping[Queue, int]) -> bool:
         """Archive a bounded part of the messages between two offsets. Returns whether there were any."""
@@ -226,6 +235,8 @@ class Archive:
         self._on_round(self.summary, left)
         if not wanted:
             return False
+        read = {each.queue: stops[each.queue] for each in wanted}
+        last = last_messages(self._cluster, read, self._edges, self.wanted.group)
         results = list(self._run(self._works(wanted)))
         files = [file for done in results for file in done.files]
         failed = [done for done in results if done.error]
@@ -234,7 +245,7 @@ class Archive:
             raise ArchiveFailed(failed[0].error, retriable=all(done.retriable for done in failed))
         self.is_committing = True
         try:
-            self._commit(wanted, stops, files)
+            self._commit(wanted, stops, files, last)
         finally:
             self.is_committing = False
         self._on_round(self.summary, left - sum(each.count for each in wanted))
@@ -265,14 +276,18 @@ class Archive:
                 )
         return made
 
-    def _commit(self, wanted: Sequence[Range], stops: QueueOffsets, files: Sequence[WrittenFile]) -> None:
+    def _commit(
+        self, wanted: Sequence[Range], stops: QueueOffsets, files: Sequence[WrittenFile], last: LastReads
+    ) -> None:
         missing = self._missing(wanted, files)
         tree: OffsetRanges = {}
         for each in wanted:
             brokers = tree.setdefault(each.queue.topic, {})
             brokers.setdefault(each.queue.broker, {})[str(each.queue.queue_id)] = (each.start, each.end)
         places = self.destination.places | stops
-        self.destination.commit(self.wanted.group, tree, places, files, missing=missing)
+        read = {each.queue for each in wanted}
+        kept = {queue: known for queue, known in self.destination.last_read.items() if queue not in read}
+        self.destination.commit(self.wanted.group, tree, places, files, missing=missing, last=kept | last)
         self.summary.rounds += 1
         for file in files:
             topic = self._topic(file.topic)

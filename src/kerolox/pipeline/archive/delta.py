@@ -5,7 +5,8 @@ nothing of a killed run stays: which files are moved to their places is written 
 finds those that no commit came to name. How far each queue is
 lies in the same commit, as the version of an application transaction named after the queue: Delta keeps the
 last version of every application for good, and refuses two writers that move the same one. So files and
-offsets are committed together or not at all.
+offsets are committed together or not at all. The identity of each queue's last message lies there as well,
+its numbers as the versions of further applications.
 
 Every commit moves one more application, the writer. A run that finds files of another one moves it alone
 before it removes them: should the other one live, its next commit is refused, and it stops. That is what
@@ -37,6 +38,7 @@ from kerolox.pipeline.archive.log import HEAD, OffsetRanges, check_folder, same_
 from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Expired, Staging, Swept, remove
 from kerolox.pipeline.lake.delta_options import delta_options
 from kerolox.pipeline.lake.storage import Storage, open_storage, without_secrets
+from kerolox.spark.last_read import LastRead, LastReads
 from kerolox.spark.offsets import QueueOffsets
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
@@ -60,6 +62,7 @@ class DeltaArchive:
             raise KeroloxError("deltalake is not installed. Install it: pip install 'kerolox[spark,delta]'")
         self.storage = open_storage(root)
         self.places: QueueOffsets = {}
+        self.last_read: LastReads = {}
         self.number = 0
         self._clock = clock
         self._lock = StoreLock(Files(), self.storage.lock_folder)
@@ -171,6 +174,12 @@ class DeltaArchive:
                 found = self._table.transaction_version(application(queue))
                 if found is not None:
                     self.places[queue] = found
+                    self._find_last(queue)
+
+    def _find_last(self, queue: Queue) -> None:
+        parts = [self._table.transaction_version(last_application(queue, part)) for part in LastRead._fields]
+        if None not in parts:  # commits of older versions have none
+            self.last_read[queue] = LastRead(*parts)
 
     def stem(self) -> str:
         return (
@@ -185,8 +194,15 @@ class DeltaArchive:
         files: Iterable[WrittenFile],
         *,
         missing: dict[str, int] | None = None,
+        last: LastReads | None = None,
     ) -> None:
+        last = self.last_read if last is None else last
         changed = {queue: at for queue, at in places.items() if self.places.get(queue) != at}
+        moved = {application(queue): at for queue, at in changed.items()}
+        for queue, read in last.items():
+            if self.last_read.get(queue) != read:
+                parts = zip(LastRead._fields, read, strict=True)
+                moved |= {last_application(queue, part): value for part, value in parts}
         about = {"group": group, "ranges": json.dumps(ranges)}
         if missing:
             about["missing"] = json.dumps(missing)
@@ -197,18 +213,18 @@ class DeltaArchive:
         for file in self._staging.publish(files):
             raise KeroloxError(f"{self.storage.name(file.staged)} is gone. Was it deleted?")
         with delta_errors(self.storage):
-            self._write(files, about, changed)
+            self._write(files, about, moved)
             self.storage.delete([note])
             self._table.update_incremental()
             self.number = self._table.version()
-        self.places = dict(places)
+        self.places, self.last_read = dict(places), dict(last)
 
-    def _write(self, files: Sequence[WrittenFile], about: dict[str, str], changed: QueueOffsets) -> None:
+    def _write(self, files: Sequence[WrittenFile], about: dict[str, str], moved: dict[str, int]) -> None:
         """Here it is decided: the table takes it, or says why not."""
         from deltalake import CommitProperties, Transaction
 
         now_ms = self._clock.wall_ms()
-        moved = {application(queue): at for queue, at in changed.items()} | {WRITER: self.number + 1}
+        moved = moved | {WRITER: self.number + 1}
         self._table.create_write_transaction(
             [_added(file, self._folders, now_ms) for file in files],
             mode="append",
@@ -294,6 +310,11 @@ def delta_errors(storage: Storage) -> Iterator[None]:
 def application(queue: Queue) -> str:
     """The name under which a queue's next offset is kept in the table's log."""
     return f"kerolox-archive:{queue.topic}:{queue.broker}:{queue.queue_id}"
+
+
+def last_application(queue: Queue, part: str) -> str:
+    """The name under which a part of the identity of a queue's last message is kept."""
+    return f"kerolox-archive-last:{part}:{queue.topic}:{queue.broker}:{queue.queue_id}"
 
 
 def table_schema(format: Format) -> pa.Schema:

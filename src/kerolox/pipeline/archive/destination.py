@@ -11,6 +11,7 @@ from kerolox.pipeline.archive.joining import JoinTask
 from kerolox.pipeline.archive.log import OffsetRanges
 from kerolox.pipeline.archive.staging import Expired, Swept
 from kerolox.pipeline.lake.storage import Storage
+from kerolox.spark.last_read import LastReads
 from kerolox.spark.offsets import QueueOffsets
 
 Runner = Callable[[Sequence[WriteTask | JoinTask]], Sequence[TaskResult]]
@@ -20,6 +21,7 @@ class Destination(Protocol):
     """Where the files go, and what keeps the count of them."""
 
     places: QueueOffsets
+    last_read: LastReads  # the message before each place, where it is known
     swept: Swept
 
     @property
@@ -38,6 +40,7 @@ class Destination(Protocol):
         files: Sequence[WrittenFile],
         *,
         missing: dict[str, int] | None = None,
+        last: LastReads | None = None,
     ) -> object: ...
     def discard(self, files: Sequence[WrittenFile]) -> None: ...
     def find_places(self, queues: Iterable[Queue]) -> None:

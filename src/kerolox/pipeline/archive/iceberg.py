@@ -1,8 +1,9 @@
 """An archive that is an Iceberg table: Spark, Trino, DuckDB, pyiceberg and others read it by its catalog.
 
 Tasks write files straight to where the table keeps its data, in a folder of the run. They count when a
-snapshot names them; that snapshot has the next offset of every queue, as a mark (lake/iceberg_table.py). So
-files and offsets are committed together or not at all, and there is nothing to move.
+snapshot names them; that snapshot has the next offset of every queue and the identity of the message before
+it, as marks (lake/iceberg_table.py). So files and offsets are committed together or not at all, and there is
+nothing to move.
 
 Several runs may write to one table, of different topics or the same: a commit compares the offsets that the
 table has by then with those the run began at. Whoever comes second with the same messages throws its files
@@ -21,7 +22,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -39,18 +40,28 @@ from kerolox.pipeline.lake.iceberg_storage import catalog_options, metadata_stor
 from kerolox.pipeline.lake.iceberg_table import CommitUnknown, IcebergTable, Marks, TableFile
 from kerolox.pipeline.lake.storage import Storage, StoredFile
 from kerolox.spark.columns import COLUMNS, arrow_schema
-from kerolox.spark.offsets import QueueOffsets, from_tree, queue_text, to_tree
+from kerolox.spark.last_read import LastReads
+from kerolox.spark.offsets import (
+    QueueOffsets,
+    from_last_tree,
+    from_tree,
+    last_tree,
+    queue_text,
+    to_tree,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
 OFFSETS: Final = "archive.offsets"  # marks
+LAST: Final = "archive.last"
 SWEEPS: Final = "archive.sweeps"
 NOTES: Final = f"{OWN_FOLDER}/running"
 FILES: Final = "kerolox-"  # a folder for each run, below the table's data
 LINGER_MS: Final = 600_000  # longer than tasks of a killed run live
 SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
 SNAPSHOT_AGE_MS: Final = 86_400_000  # for readers that began before; Iceberg's own five days keep much
+T = TypeVar("T")
 BY_TIME: Final = {"hour": True, "day": False, "month": False, "year": False}  # whether files are of an hour
 
 
@@ -85,12 +96,14 @@ class IcebergArchive:
         told = {**catalog_options(storage_options or {}), **place.options}
         self.table = IcebergTable(replace(place, options=told), name)
         self.places: QueueOffsets = {}
+        self.last_read: LastReads = {}
         self.swept = NOTHING
         self.run = f"{clock.wall_ms()}-{os.getpid()}-{os.urandom(3).hex()}"  # nobody else has this name
         self._options = dict(storage_options or {})
         self._clock = clock
         self._storage: Storage | None = None
         self._base: QueueOffsets = {}  # what the table says, which ``places`` may be ahead of
+        self._base_last: LastReads = {}
         self._sweeps = 0
         self._rounds = 0
         self._is_unsure = False  # of how the last commit ended
@@ -237,16 +250,22 @@ class IcebergArchive:
     # --- how far it is --------------------------------------------------------------------------------
 
     def _offsets(self) -> QueueOffsets:
-        text = self.table.mark(OFFSETS)
+        return self._read_mark(OFFSETS, from_tree)
+
+    def _last(self) -> LastReads:
+        return self._read_mark(LAST, from_last_tree)
+
+    def _read_mark(self, name: str, decode: Callable[[object], dict[Queue, T]]) -> dict[Queue, T]:
+        text = self.table.mark(name)
         try:
-            return from_tree(json.loads(text)) if text else {}
+            return decode(json.loads(text)) if text else {}
         except ValueError as error:
-            raise KeroloxError(f"the offsets in {self.text} cannot be read: {error}") from None
+            raise KeroloxError(f"the mark {name} of {self.text} cannot be read: {error}") from None
 
     def _learn(self) -> None:
         """Take over what the table says now."""
-        self._base = self._offsets()
-        self.places = dict(self._base)
+        self._base, self._base_last = self._offsets(), self._last()
+        self.places, self.last_read = dict(self._base), dict(self._base_last)
         self._sweeps = self._count_sweeps()
 
     def find_places(self, queues: Iterable[Queue]) -> None:
@@ -273,9 +292,12 @@ class IcebergArchive:
         files: Iterable[WrittenFile],
         *,
         missing: dict[str, int] | None = None,
+        last: LastReads | None = None,
     ) -> None:
         files = list(files)
         changed = {queue: at for queue, at in places.items() if self._base.get(queue) != at}
+        last = self.last_read if last is None else last
+        read = {queue: known for queue, known in last.items() if self._base_last.get(queue) != known}
         about = {"group": group, "ranges": json.dumps(ranges, separators=(",", ":"))}
         if missing:
             about["missing"] = json.dumps(missing)
@@ -283,18 +305,27 @@ class IcebergArchive:
         def marks() -> Marks:
             there = self._offsets()
             self._check_files(files)
-            moved = [queue for queue in changed if there.get(queue) != self._base.get(queue)]
+            there_last = self._last()
+            moved = [
+                queue
+                for queue in changed | read
+                if there.get(queue) != self._base.get(queue)
+                or there_last.get(queue) != self._base_last.get(queue)
+            ]
             if moved:
                 first = moved[0]
                 raise OthersCameFirst(
                     f"another run has archived to {self.text} meanwhile: {queue_text(first)} is at "
                     f"{there.get(first)}, and was at {self._base.get(first)}. This run goes on from there"
                 )
-            return {OFFSETS: json.dumps(to_tree(there | changed), separators=(",", ":"))}
+            return {
+                OFFSETS: json.dumps(to_tree(there | changed), separators=(",", ":")),
+                LAST: json.dumps(last_tree(there_last | read), separators=(",", ":")),
+            }
 
         self._append([self._entry(file) for file in files], files, marks, about)
-        self._base = self._offsets()
-        self.places = self._base | places
+        self._base, self._base_last = self._offsets(), self._last()
+        self.places, self.last_read = self._base | places, self._base_last | last
 
     def _append(
         self,

@@ -47,7 +47,16 @@ from kerolox.pipeline.archive.joining import JoinRule, JoinTask, end_ms, small_f
 from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Expired, Staging
 from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.pipeline.lake.storage import Storage, StorageError, open_storage
-from kerolox.spark.offsets import QueueOffsets, Tree, from_tree, to_tree
+from kerolox.spark.last_read import LastReads
+from kerolox.spark.offsets import (
+    LastTree,
+    QueueOffsets,
+    Tree,
+    from_last_tree,
+    from_tree,
+    last_tree,
+    to_tree,
+)
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
 from kerolox.store.errors import StoreLocked
@@ -90,6 +99,7 @@ class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
     files: list[WrittenFile] = []
     removed: list[str] = []  # files that hold nothing but what is in these
     missing: dict[str, int] = {}  # by topic: messages that were gone before they were read
+    last: LastTree = {}  # the message before each offset, where it is known
     run: str = ""  # which run made it: no two write the same document
 
 
@@ -99,6 +109,7 @@ class ParquetArchive:
     def __init__(self, root: str | os.PathLike[str] | Storage, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.storage = open_storage(root)
         self.places: QueueOffsets = {}
+        self.last_read: LastReads = {}
         self.number = 0  # of the last commit
         self._clock = clock
         self._lock = StoreLock(Files(), self.storage.lock_folder)
@@ -142,6 +153,7 @@ class ParquetArchive:
             self._publish(last)
             self.number = last.number
             self.places = from_tree(last.offsets)
+            self.last_read = from_last_tree(last.last)
 
     def _sweep(self) -> None:
         """Remove what killed runs have left, after no other run can commit any more."""
@@ -195,11 +207,13 @@ class ParquetArchive:
         *,
         missing: dict[str, int] | None = None,
         removed: Iterable[str] = (),
+        last: LastReads | None = None,
     ) -> Commit:
         """Commit it. When this returns, the commit survives any crash."""
         files = list(files)
         self._publish_last()
-        made = self._made(group, ranges, places, files, missing, removed)
+        last = self.last_read if last is None else last
+        made = self._made(group, ranges, places, files, missing, removed, last)
         self._is_unsure = True
         try:
             self._write(made)
@@ -216,7 +230,7 @@ class ParquetArchive:
                 "Start again: the same command goes on with what is committed"
             ) from error
         self.number = made.number
-        self.places = dict(places)
+        self.places, self.last_read = dict(places), dict(last)
         self._unpublished, self._is_unsure = made, False
         self._publish_last()
         return made
@@ -235,6 +249,7 @@ class ParquetArchive:
         files: Iterable[WrittenFile] = (),
         missing: dict[str, int] | None = None,
         removed: Iterable[str] = (),
+        last: LastReads | None = None,
     ) -> Commit:
         return Commit(
             form=FORM,
@@ -246,6 +261,7 @@ class ParquetArchive:
             files=sorted(files, key=lambda file: file.path),
             removed=sorted(removed),
             missing=missing or {},
+            last=last_tree(self.last_read if last is None else last),
             run=self._staging.run,
         )
 

@@ -11,7 +11,9 @@ from kerolox.client.names import is_system, without_namespace
 from kerolox.client.sockets.socket_cluster import Edges, SocketCluster
 from kerolox.errors import KeroloxError, OptionError, sentences
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
+from kerolox.spark.last_read import LastReads
 from kerolox.spark.offsets import EARLIEST, LATEST, QueueOffsets, queue_text
+from kerolox.spark.source.last_messages import Replaced, replaced
 from kerolox.spark.source.options import Start, Wanted
 from kerolox.spark.times import Times
 
@@ -51,6 +53,25 @@ class DataLoss(KeroloxError):
         return cls(queue, asked, f"its broker is gone or does not answer (for {patience_s:g} s)")
 
 
+class MadeAnew(DataLoss):
+    """Another message lies where the last one was read: the queue is not the one that was read before."""
+
+    next_step = (
+        "to go on with what the queue has now, from its beginning, set failOnDataLoss to false for one start "
+        "(what is still to be read of the former queue is gone); to keep both apart, begin a new checkpoint "
+        "or archive"
+    )
+
+    def __init__(self, queue: Queue, asked: int, other: Replaced) -> None:
+        super().__init__(
+            queue,
+            asked,
+            f"the message at offset {asked - 1} is not the one that was read there: that one was "
+            f"{other.read}, this one was {other.found}. The topic was deleted and made anew, or its broker "
+            "lost messages that had been read",
+        )
+
+
 class _AtTheLeader(DataLoss):
     """Only a leader that is gone has the messages."""
 
@@ -70,6 +91,7 @@ class ClusterQueues:
         self._matches = re.compile(wanted.pattern).fullmatch
         self._topics: Sequence[str] = wanted.topics
         self._warned: set[tuple[Queue, int]] = set()
+        self._compared: dict[Queue, tuple[int, int]] = {}  # place and end at which it was the same queue
 
     def find(self, expected: Collection[str] = ()) -> list[Queue]:
         """All of them, asked for now. Raises a kind of NoRoute for a topic that is named but not there.
@@ -174,6 +196,32 @@ class ClusterQueues:
             else:
                 exact[queue] = at
         return found | self._checked(exact, edges)
+
+    def go_on(self, places: QueueOffsets, last: LastReads, edges: Mapping[Queue, Edges]) -> QueueOffsets:
+        """Where to go on in queues that were read up to these places, with these last messages: there, if the
+        last message is still the one that was read, or was deleted by its age."""
+        found = self._checked(places, edges)
+        standing = {
+            queue: at
+            for queue, at in found.items()
+            if at == places[queue] and self._compared.get(queue) != (at, edges[queue].end)
+        }
+        others = replaced(self.cluster, standing, last, edges, self._wanted.group)
+        for queue, at in standing.items():
+            if queue not in others:
+                self._compared[queue] = at, edges[queue].end
+                continue
+            if self._wanted.fail_on_data_loss:
+                raise MadeAnew(queue, at, others[queue])
+            if (queue, at) not in self._warned:
+                self._warned.add((queue, at))
+                log.warning(
+                    "topic_made_anew queue=%s asked=%d was=%r found=%r next='read from its beginning, %d'",
+                    queue_text(queue), at, str(others[queue].read), str(others[queue].found),
+                    edges[queue].first,
+                )  # fmt: skip
+            found[queue] = edges[queue].first
+        return found
 
     def _checked(self, places: QueueOffsets, edges: Mapping[Queue, Edges]) -> QueueOffsets:
         return {queue: self.within(queue, at, edges[queue]) for queue, at in places.items()}

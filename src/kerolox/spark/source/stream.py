@@ -30,12 +30,14 @@ from kerolox.client.errors import TopicNotFound
 from kerolox.client.messages import Queue
 from kerolox.client.sockets.socket_cluster import Edges
 from kerolox.errors import KeroloxError
-from kerolox.spark.offsets import QueueOffsets, StreamOffset
+from kerolox.spark.last_read import LastReads
+from kerolox.spark.offsets import QueueOffsets, StreamOffset, queue_text
 from kerolox.spark.short_errors import tells_shortly
+from kerolox.spark.source.last_messages import last_messages, replaced
 from kerolox.spark.source.metrics import behind
 from kerolox.spark.source.options import Wanted, read_wanted
 from kerolox.spark.source.progress import tell_group
-from kerolox.spark.source.queues import ClusterQueues, DataLoss
+from kerolox.spark.source.queues import ClusterQueues, DataLoss, MadeAnew
 from kerolox.spark.source.ranges import Range, Ranges, ranges, shares, tasks
 from kerolox.spark.source.reading import chosen_table, mean_size, read_range
 
@@ -89,7 +91,8 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         wanted = self._wanted
-        return tasks(between(start, end), pieces_min=wanted.pieces_min, rows_max=wanted.piece_rows_max)
+        parts = self.offsets.still_there(between(start, end), end)
+        return tasks(parts, pieces_min=wanted.pieces_min, rows_max=wanted.piece_rows_max)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Ranges):
@@ -138,6 +141,7 @@ class QueryOffsets:
         self._edges: dict[Queue, Edges] = {}
         self._group = "" if wanted.has_own_group else wanted.group
         self._planned: QueueOffsets = {}  # where the batch ends that was planned last
+        self._planned_form: dict[str, Any] | None = None  # the same, as Spark keeps it
         self._is_available_now = False
         self._target: QueueOffsets | None = None  # of Trigger.AvailableNow: no further than this
         self._read_before: set[str] = set()  # topics of the checkpoint
@@ -149,9 +153,16 @@ class QueryOffsets:
         self._pause_s = IDLE_PAUSE_S
 
     def _mark(
-        self, places: QueueOffsets, begins: QueueOffsets | None = None, *, first: bool = False
+        self,
+        places: QueueOffsets,
+        begins: QueueOffsets | None = None,
+        *,
+        first: bool = False,
+        last: LastReads | None = None,
     ) -> dict[str, Any]:
-        return StreamOffset(self._group, self._wanted.nameserver, places, begins or {}, first).encode()
+        return StreamOffset(
+            self._group, self._wanted.nameserver, places, begins or {}, first, last or {}
+        ).encode()
 
     # --- what there is --------------------------------------------------------------------------------
 
@@ -245,11 +256,12 @@ class QueryOffsets:
         edges = self._look_at_leaders(mark.places, edges)
         begins = dict(mark.places) if mark.first else {}
         starts = dict(mark.places)
+        known = {queue: at for queue, at in mark.places.items() if queue in edges}
+        standing = self._queues.go_on(known, mark.last, edges)
         for queue, edge in edges.items():
-            at = starts.get(queue)
             # A queue that is new is read from its beginning; an offset that is gone is passed over.
-            chosen = edge.first if at is None else self._queues.within(queue, at, edge)
-            if chosen != at:
+            chosen = standing.get(queue, edge.first)
+            if chosen != starts.get(queue):
                 starts[queue] = begins[queue] = chosen
         limits = {queue: edge.end for queue, edge in edges.items()}
         if self._target is not None:
@@ -268,7 +280,37 @@ class QueryOffsets:
         }
         begins = {queue: at for queue, at in begins.items() if queue in places}
         self._planned = places
-        return self._mark(places, begins)
+        self._planned_form = self._mark(places, begins, last=self._last(mark, places, begins, edges))
+        return self._planned_form
+
+    def _last(
+        self, mark: StreamOffset, places: QueueOffsets, begins: QueueOffsets, edges: Mapping[Queue, Edges]
+    ) -> LastReads:
+        """The last message before each place; of a queue that stays where it was, the one known."""
+        stays = {q for q, at in places.items() if at == mark.places.get(q) and q not in begins}
+        kept = {queue: read for queue, read in mark.last.items() if queue in stays}
+        asked = {queue: at for queue, at in places.items() if queue not in kept}
+        return kept | last_messages(self.cluster, asked, edges, self._wanted.group)
+
+    def still_there(self, parts: list[Range], end: dict[str, Any]) -> list[Range]:
+        """The ranges of a batch, without queues that were made anew since.
+
+        A batch that was planned before the query was stopped is read from the queues of today: its last
+        messages are compared before.
+        """
+        last = StreamOffset.decode(end).last
+        if not parts or not last or end == self._planned_form:
+            return parts
+        self._read_before = {part.queue.topic for part in parts}
+        edges = self._look()
+        ends = {part.queue: part.end for part in parts}
+        others = replaced(self.cluster, ends, last, edges, self._wanted.group)
+        for queue, other in others.items():
+            loss = MadeAnew(queue, ends[queue], other)
+            if self._wanted.fail_on_data_loss:
+                raise loss
+            log.warning("batch_lost queue=%s error=%r", queue_text(queue), str(loss))
+        return [part for part in parts if part.queue not in others]
 
     def _is_enough(self, count: int, *, unlimited: bool) -> bool:
         wanted = self._wanted
