@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kerolox.store.disk.files import File, Files
-from kerolox.store.disk.segment import OpenFiles, Segment, SegmentGone, remove_segment, segment_name
+from kerolox.store.disk.segment import OpenFiles, Segment, remove_segment, segment_name
+from kerolox.store.errors import SegmentGone
 
 
 def make(directory: Path, count: int, size: int = 100) -> list[Segment]:

@@ -108,6 +108,29 @@ class FsyncFailed(DiskError):
     """
 
 
+class SegmentGone(StoreError):
+    """The store removed the file between finding it and reading it."""
+
+
+class Unreadable(DiskError):
+    """A file of the store that cannot be read at the moment, so nothing is known of what it holds.
+
+    Not to be taken for deleted data: whoever reads stays at the same place and tries again. Consumers of
+    every client do so at this code; they would go on behind it at the codes for deleted messages.
+    """
+
+    code = 2  # SYSTEM_BUSY
+    retriable = True
+
+    @classmethod
+    def of(cls, error: StoreError) -> Unreadable:
+        """The error of a failed read, raised ``from`` the one of the disk."""
+        number = error.os_error if isinstance(error, DiskError) else None
+        found = cls(str(error), path=error.path, offset=error.offset, os_error=number)
+        found.__cause__ = error
+        return found
+
+
 class StoreLocked(StoreError):
     """Another process, or another store of this process, uses the directory."""
 

@@ -45,6 +45,7 @@ class Housekeeper:
         self._closing = asyncio.Event()
         self._ordered_rounds = 0
         self._has_looked = False  # at age and disk; or will soon
+        self._probing = False
         self._summed = 0  # sums vouch for messages before this place
 
     def start(self) -> None:
@@ -124,6 +125,16 @@ class Housekeeper:
         self._schedule_flush()
         if not self._flushing.locked():
             self._spawn(self.flush())
+        if self._store.reads.lasting and not self._probing:
+            self._spawn(self._probe())
+
+    async def _probe(self) -> None:
+        """Read again what could not be read: readers that came to it may be gone."""
+        self._probing = True
+        try:
+            await self._store.in_reader(self._store.reads.probe)
+        finally:
+            self._probing = False
 
     async def flush(self, *, sums: bool = False, without: str | None = None) -> None:
         """Write queue and index tails, flush them in a thread, and note how far that is safe.

@@ -22,6 +22,7 @@ from kerolox.store.disk.epoch_file import EpochFile
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
 from kerolox.store.disk.progress_notes import ProgressNotesFile, boot_identity
+from kerolox.store.disk.read_failures import ReadFailures
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.disk.sums import SumsFile
@@ -93,7 +94,8 @@ class MessageStore:
         self.ahead = ThreadPoolExecutor(1, thread_name_prefix="kerolox-ahead")  # allocates the next file
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="kerolox-read")  # cold reads
         self.keeper = ThreadPoolExecutor(1, thread_name_prefix="kerolox-keep")  # queue flushes, deletion
-        self._open_files = open_files = OpenFiles(self.files)
+        self.reads = ReadFailures(self.files, self.root, clock)
+        self._open_files = open_files = OpenFiles(self.files, failures=self.reads)
         plain = _paths(options.commit_log_paths) or [self.path("commitlog")]
         member = self.path(f"{LEDGER_PREFIX}{options.ledger_self_id}")
         self.segments = Segments(
@@ -134,6 +136,7 @@ class MessageStore:
             slots=options.index_slots,
             entries=options.index_entries,
             clock=clock,
+            failures=self.reads,
         )
         self.checkpoint = Checkpoint(self.files, self.path("checkpoint"))
         self.marks = ProgressNotesFile(self.files, self.root)
@@ -318,13 +321,8 @@ class MessageStore:
         count = min(count_max, self.options.query_count_max)
 
         def look() -> list[bytes]:
-            records = []
-            for physical in sorted(self.index.query(topic, key, count, begin_ms, end_ms)):
-                try:
-                    records.append(self.log.record_at(physical))
-                except StoreError:
-                    continue  # deleted meanwhile
-            return records
+            places = sorted(self.index.query(topic, key, count, begin_ms, end_ms))
+            return [record for place in places if (record := self.log.record_if_there(place)) is not None]
 
         return await self.in_reader(look)
 

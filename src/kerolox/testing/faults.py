@@ -123,6 +123,7 @@ class FaultyFile(File):
 
     def pread(self, size: int, offset: int) -> bytes:
         self._alive()
+        self._faults._refuse_reads("read", self.path, offset)
         self._faults._count_read(self.path, offset, hot=False)
         return super().pread(size, offset)
 
@@ -132,6 +133,7 @@ class FaultyFile(File):
         if faults.is_cold(self.path, offset, size):
             faults.cold_answers += 1
             return None
+        faults._refuse_reads("read", self.path, offset)
         faults._count_read(self.path, offset, hot=True)
         # Whether a page happens to be in memory is no business of a test: only is_cold decides.
         return super().pread(size, offset)
@@ -221,6 +223,7 @@ class FaultyFiles(Files):
         self.writes = 0
         self.synced_paths: Counter[str] = Counter()
         self.cold_answers = 0
+        self.failed_reads = 0  # by fail_reads
         self.reads: deque[tuple[str, int, bool, int]] = deque(maxlen=100_000)  # path, offset, hot, thread
         self.usage: DiskUsage | None = None  # what disk_usage answers, if set
         self.read_only = False
@@ -228,6 +231,7 @@ class FaultyFiles(Files):
         self._space: int | None = None
         self._blocks: dict[str, int] = {}  # of sparse files: how many bytes have blocks
         self._tear_after: int | None = None
+        self._read_failures: dict[str, int] = {}  # part of a path → error number
         self._sync_failures = 0
         self._sync_failure_paths = ""
         self._flowing = threading.Event()
@@ -281,6 +285,16 @@ class FaultyFiles(Files):
         self._sync_failures = -1 if count is None else count
         self._sync_failure_paths = path_contains
 
+    def fail_reads(self, number: int | None = errno.EIO, *, path_contains: str = "") -> None:
+        """Let files so named fail to be opened and to be read, with this error number; None ends it."""
+        with self._lock:
+            failures = dict(self._read_failures)  # replaced, never changed: readers are in threads
+            if number is None:
+                failures.pop(path_contains, None)
+            else:
+                failures[path_contains] = number
+            self._read_failures = failures
+
     def stall_syncs(self, for_s: float | None = None) -> None:
         """Flushes wait: this long each, or until :meth:`release_syncs`."""
         self._stall_s = for_s
@@ -322,6 +336,10 @@ class FaultyFiles(Files):
             file = FaultyFile(self, path, fd, size, read_only)
             self._handles.add(file)
             return file
+
+    def open(self, path: PathLike, *, read_only: bool = False) -> File:
+        self._refuse_reads("open", os.fspath(path))
+        return super().open(path, read_only=read_only)
 
     def create(
         self, path: PathLike, size: int = 0, *, write_zeros: bool = False, sparse: bool = False
@@ -422,6 +440,12 @@ class FaultyFiles(Files):
     def _refuse_writes(self, action: str, path: str, offset: int | None = None) -> None:
         if self.read_only:
             raise disk_error(OSError(errno.EROFS, "Read-only file system"), action, path, offset)
+
+    def _refuse_reads(self, action: str, path: str, offset: int | None = None) -> None:
+        for part, number in self._read_failures.items():
+            if part in path:
+                self.failed_reads += 1
+                raise disk_error(OSError(number, os.strerror(number)), action, path, offset)
 
     def _torn_at(self, length: int) -> int | None:
         after, self._tear_after = self._tear_after, None

@@ -21,6 +21,7 @@ from kerolox.protocol.headers.query import (
 from kerolox.protocol.json_dialect import dumps
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.subscription import is_tag_type, matches_hash
+from kerolox.store.errors import Unreadable
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY
 from kerolox.store.queue.extended_queue import ExtendedQueue
@@ -76,6 +77,8 @@ class Queries:
                 record = await store.message_at(place)
                 if decode_record(record).topic != asked.topic:
                     continue  # the index knows hashes alone: a key can be found that meets another topic's
+            except Unreadable:
+                raise  # "not found" would be wrong
             except KeroloxError:
                 continue  # deleted meanwhile
             if records and size_bytes + len(record) > ANSWER_BYTES_MAX:
@@ -103,6 +106,8 @@ class Queries:
             topic = decode_record(record).topic
         except KeroloxError as error:
             self._guard.check_reading(request, None)
+            if isinstance(error, Unreadable):
+                raise
             return Answer(
                 code=ResponseCode.SYSTEM_ERROR,
                 remark=f"can not find message by the offset, {offset}: {error}",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kerolox.broker.tables.topics import Topics
+from kerolox.store.errors import StoreError
 from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.offsets import ConsumerOffsets
@@ -55,7 +56,8 @@ def queue_lags(store: MessageStore, topics: Topics, offsets: ConsumerOffsets) ->
 
 
 def store_time_ms(store: MessageStore, topic: str, queue_id: int, offset: int) -> int:
-    """When the message at a queue offset was stored; -1 when it is not there. For threads: it may wait."""
+    """When the message at a queue offset was stored; -1 when it is not there. For threads: it may wait.
+    Raises Unreadable when that cannot be read now."""
     queue = store.queues.find(topic, queue_id)
     if queue is None:
         return -1
@@ -70,15 +72,18 @@ def waiting_since_ms(store: MessageStore, lags: Iterable[QueueLag]) -> dict[tupl
     for lag in lags:
         not_consumed, not_pulled = times.get((lag.topic, lag.group), (0, 0))
         if lag.messages:
-            not_consumed = _earlier(
-                not_consumed, store_time_ms(store, lag.topic, lag.queue_id, _first(store, lag, lag.consumed))
-            )
+            not_consumed = _earlier(not_consumed, _known_time_ms(store, lag, lag.consumed))
         if lag.ready:
-            not_pulled = _earlier(
-                not_pulled, store_time_ms(store, lag.topic, lag.queue_id, _first(store, lag, lag.pulled))
-            )
+            not_pulled = _earlier(not_pulled, _known_time_ms(store, lag, lag.pulled))
         times[lag.topic, lag.group] = not_consumed, not_pulled
     return times
+
+
+def _known_time_ms(store: MessageStore, lag: QueueLag, offset: int) -> int:
+    try:
+        return store_time_ms(store, lag.topic, lag.queue_id, _first(store, lag, offset))
+    except StoreError:
+        return -1  # it cannot be read now: other metrics say so
 
 
 def _first(store: MessageStore, lag: QueueLag, offset: int) -> int:

@@ -108,10 +108,16 @@ class Metrics:
         return {"/metrics": self.metrics, "/healthz": self.health}
 
     async def health(self) -> Page:
-        """200 while the broker can do its work, 503 and why when only a restart can help."""
+        """200 while the broker can do its work; 503 and why while files cannot be read, or when only a
+        restart can help."""
         obstacles = self._store.state.obstacles
+        unreadable = self._store.reads.lasting
         reasons = [f"{obstacle.value}: {why}" for obstacle, why in obstacles.items()]
-        if any(obstacle in UNHEALTHY for obstacle in obstacles):
+        reasons += [
+            f"unreadable: {files} files of {kind} ({error}): {text}"
+            for (kind, error), (files, text) in unreadable.items()
+        ]
+        if unreadable or any(obstacle in UNHEALTHY for obstacle in obstacles):
             return Page("\n".join(reasons) + "\n", 503)
         reasons += [f"failing: {why}" for why in self._store.failing.reasons()]
         return Page("ok\n" + "".join(f"{reason}\n" for reason in reasons))
@@ -181,6 +187,19 @@ class Metrics:
                 ({"file": kind, "operation": operation, "error": error}, count)
                 for (kind, operation, error), count in failing.counted.items()
             ],
+        )  # fmt: skip
+        reads = self._store.reads
+        lasting = reads.lasting
+        out.metric(
+            "kerolox_store_unreadable_files", "gauge", "Files of the store that cannot be read now",
+            [
+                ({"file": kind, "error": error}, lasting[kind, error][0] if (kind, error) in lasting else 0)
+                for kind, error in reads.total
+            ],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_store_failed_reads_total", "counter", "Reads of the store's files that failed",
+            [({"file": kind, "error": error}, count) for (kind, error), count in reads.total.items()],
         )  # fmt: skip
 
     def _messages(self, out: MetricText) -> None:
@@ -303,7 +322,10 @@ class Metrics:
             "Bytes of the disk in use",
             [(STORAGE, usage.total - usage.free)],
         )
-        earliest_ms = store.log.earliest_ms
+        try:
+            earliest_ms = store.log.earliest_ms
+        except StoreError:
+            return  # the log cannot be read now: another metric says so
         if earliest_ms > 0:
             out.metric(
                 "rocketmq_storage_message_reserve_time_milliseconds", "gauge", "Age of the oldest message",

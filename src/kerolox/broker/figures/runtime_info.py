@@ -112,7 +112,11 @@ class RuntimeInfo:
     def collect_from_disk(self) -> dict[str, str]:
         """Collect the figures that the file system and the log give: in a thread."""
         store = self._store
-        info: dict[str, object] = {"earliestMessageTimeStamp": store.log.earliest_ms}
+        info: dict[str, object] = {}
+        try:
+            info["earliestMessageTimeStamp"] = store.log.earliest_ms
+        except StoreError:
+            pass  # the log cannot be read now
         ratios: list[float] = []
         for directory in store.segments.directories:
             ratio = self._used(directory)

@@ -42,7 +42,7 @@ from kerolox.protocol.record import decode_each, decode_record
 from kerolox.protocol.record_scan import Entry
 from kerolox.protocol.reserved import HALF_TOPIC, SCHEDULE_TOPIC
 from kerolox.store.delay_table import parse_levels
-from kerolox.store.errors import FileMissing, OffsetOutOfRange, StoreError
+from kerolox.store.errors import OffsetOutOfRange, StoreError, Unreadable
 from kerolox.store.log.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT, AppendRefused, QueueCursor
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, HOLE_TAGS, ConsumeQueue
@@ -240,7 +240,7 @@ class Delays:
         entry = queue.entry(mark.next_offset - 1)
         if entry is None or entry[0] != mark.parked_at:
             return False
-        try:
+        try:  # what cannot be read now proves nothing: such messages may come twice
             parked = decode_record(self._store.log.record_at(mark.parked_at))
             return is_copy(decode_record(self._store.log.record_at(mark.delivered_at)), parked)
         except (StoreError, ProtocolError, Unrestorable):
@@ -375,7 +375,7 @@ class Delays:
         parts: list[bytes | None]
         try:
             parts = list(self._store.reader.parts(ranges, may_wait))
-        except StoreError:
+        except OffsetOutOfRange:  # some were deleted
             if not may_wait:
                 raise Cold from None
             parts = [self._record(low, high) for low, high in ranges]
@@ -385,8 +385,8 @@ class Delays:
     def _record(self, low: int, high: int) -> bytes | None:
         try:
             return self._store.log.read(low, high - low)
-        except (OffsetOutOfRange, FileMissing):
-            return None  # deleted, or never there. Other errors may pass.
+        except OffsetOutOfRange:
+            return None  # deleted, or never there
 
     async def _append(self, level: Level, due: list[_Due]) -> bool:
         """Store these messages under their own topics; False when not all of them could be stored."""
@@ -497,6 +497,8 @@ class Delays:
         return AGAIN_ELSEWHERE_S if self._acts else AGAIN_S
 
     def _warn(self, level: Level, error: KeroloxError) -> None:
+        if isinstance(error, Unreadable):
+            return  # counted where it was read
         level.failures += 1
         if level.failures & (level.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ... in a row
             log.warning(

@@ -12,7 +12,7 @@ from kerolox.errors import ProtocolError
 from kerolox.protocol import reserved
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.record_scan import Entry
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import StoreError, Unreadable
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.consume_queue import ENTRY, ConsumeQueue
 
@@ -73,7 +73,7 @@ class Arrivals:
 
     async def read(self, count_max: int, end: int) -> list[Arrival]:
         """The next entries, those before ``end`` only. Does not move on: set ``offset`` when they are done
-        with."""
+        with. Raises Unreadable when the next one cannot be read now."""
         queue = self.queue
         if queue is None:
             return []
@@ -110,8 +110,12 @@ class Arrivals:
                 if record is None:
                     return found or None
                 message = decode_record(record)
+            except Unreadable:
+                if found:
+                    return found
+                raise  # it is read again: nothing is known of it
             except (StoreError, ProtocolError) as error:
-                log.warning("timer_message_unreadable offset=%d at=%d error=%r", number, physical, str(error))
+                log.warning("timer_message_gone offset=%d at=%d error=%r", number, physical, str(error))
                 found.append(Arrival(number, physical, size, None))
                 continue
             whole = message.topic == reserved.TIMER_TOPIC and message.physical_offset == physical

@@ -31,7 +31,7 @@ from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_each
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import OffsetOutOfRange, StoreError
 from kerolox.store.log.commit_log import Place
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.timer_counts import TimerCounts
@@ -205,14 +205,15 @@ class TimerDelivery:
         return due(message, unit.entered_ms, wall_ms)
 
     def _messages(self, places: array[int]) -> list[_Found]:
-        """Units and their messages. Waits for the disk."""
+        """Units and their messages. Waits for the disk. Raises Unreadable when one cannot be read now: then
+        none of them counts as delivered."""
         units = self._files.log.units(places)
         try:
             # Sent one after the other they lie so in the log: in this order it takes few reads.
             records = self._store.reader.parts(
                 [(unit.physical, unit.physical + unit.size) for unit in reversed(units)], True
             )
-        except StoreError:
+        except OffsetOutOfRange:  # some were deleted
             return [(unit, self._record(unit.physical, unit.size)) for unit in units]
         messages = decode_each(records)
         messages.reverse()
@@ -227,9 +228,10 @@ class TimerDelivery:
         ]
 
     def _record(self, physical: int, size: int) -> StoredMessage | None:
+        """The message there; None when it was deleted. Raises Unreadable when that cannot be told now."""
         try:
             record = self._store.log.read(physical, size)
-        except StoreError as error:
+        except OffsetOutOfRange as error:
             log.warning("timer_message_gone at=%d error=%r", physical, str(error))
             return None
         return parked(record, physical) or _skipped(physical)

@@ -35,7 +35,7 @@ from kerolox.protocol.java import java_hash
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.record_scan import Entry
 from kerolox.store.disk.cut_note import Cut
-from kerolox.store.errors import DiskFull, StoreError
+from kerolox.store.errors import DiskFull, OffsetOutOfRange, StoreError, Unreadable
 from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 from kerolox.store.tables.timer_counts import TimerCounts
@@ -88,6 +88,7 @@ class Timers:
             precision_ms=options.timer_precision_ms,
             log_file_bytes=options.timer_log_file_bytes,
             roll_slots=options.timer_roll_slots,
+            failures=store.reads,
         )
         self.arrivals = Arrivals(store, self._threads)
         self._closing = asyncio.Event()
@@ -176,7 +177,7 @@ class Timers:
     def _proves(self, mark: TimerNote) -> bool:
         try:
             message = decode_record(self._store.log.read(mark.physical, mark.size))
-        except (StoreError, ProtocolError):
+        except (OffsetOutOfRange, ProtocolError):
             return False
         return (message.physical_offset, message.queue_offset) == (mark.physical, mark.offset)
 
@@ -194,7 +195,7 @@ class Timers:
         queue = self.arrivals.queue
         try:
             message = parked(self._store.log.read(unit.physical, unit.size), unit.physical)
-        except StoreError:
+        except OffsetOutOfRange:
             return None
         if message is None:
             return None
@@ -355,6 +356,9 @@ class Timers:
                 busy = await self._deliver() or busy
             except Stopped:
                 return
+            except Unreadable:  # counted where it was read
+                await pause(self._clock, self._closing, RETRY_S)
+                continue
             except StoreError as error:
                 log.error("timer_waits error=%r next='it is tried again'", str(error))
                 await pause(self._clock, self._closing, RETRY_S)
@@ -453,6 +457,8 @@ class Timers:
         self._note()
         try:
             await self._enter()
+        except Unreadable:
+            pass  # counted where it was read; the next turn tries again
         except StoreError as error:
             log.error("timer_waits error=%r next='it is tried again'", str(error))
 

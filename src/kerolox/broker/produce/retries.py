@@ -36,6 +36,7 @@ from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.store.errors import Unreadable
 from kerolox.store.log.acks import NotCopied, NotSafe
 from kerolox.store.log.cursors import AppendRefused
 from kerolox.store.message_store import MessageStore
@@ -110,6 +111,8 @@ class Retries:
             message = decode_record(await self._store.message_at(asked.offset))
         except KeroloxError as error:
             self._guard.check_reading(request, None, asked.group)
+            if isinstance(error, Unreadable):
+                raise
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {asked.offset}: {error}"
             ) from error

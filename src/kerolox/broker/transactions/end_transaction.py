@@ -25,6 +25,7 @@ from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCh
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.message_id import read_offset_id
 from kerolox.protocol.record import decode_record
+from kerolox.store.errors import Unreadable
 from kerolox.store.log.safe import Safe
 from kerolox.store.message_store import MessageStore
 
@@ -97,8 +98,8 @@ class EndTransaction:
             await asyncio.wait(self._cold)
 
     async def _end_cold(self, request: Request[EndTransactionRequest]) -> None:
-        half = await self._read(request.header.commit_log_offset)
         try:
+            half = await self._read(request.header.commit_log_offset)
             answer = self._carry_out(request, _opened(half))
         except KeroloxError as error:
             answer = Answer(code=error.code, remark=str(error))
@@ -173,9 +174,10 @@ class EndTransaction:
         if not self._leadership.leads:
             return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
         try:
-            given = await self._read(read_offset_id(request.header.msg_id or "").physical_offset)
+            place = read_offset_id(request.header.msg_id or "").physical_offset
         except KeroloxError:
-            given = None
+            place = -1
+        given = await self._read(place)
         if given is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -188,7 +190,8 @@ class EndTransaction:
         return Answer()
 
     def _read_hot(self, place: int) -> StoredMessage | None:
-        """The message at an offset of the log, if it is in memory; None also when there is no message."""
+        """The message at an offset of the log, if it is in memory; None also when there is no message, or it
+        cannot be read: a thread looks again, and tells which."""
         readable = self._store.log
         try:
             head = readable.read_hot(place, 4)
@@ -199,8 +202,11 @@ class EndTransaction:
         return found if found is not None and found.physical_offset == place else None
 
     async def _read(self, place: int) -> StoredMessage | None:
+        """The message there; None when there is none. Raises Unreadable when that cannot be told now."""
         try:
             return decode_record(await self._store.message_at(place))
+        except Unreadable:
+            raise
         except KeroloxError:
             return None
 

@@ -28,6 +28,7 @@ from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record, decode_records
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SYS_FLAG
+from kerolox.store.errors import Unreadable
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.offsets import ConsumerOffsets
 
@@ -300,6 +301,8 @@ class FinishedHalfMessages:
             entry = queue.entry(offset)
             try:
                 half = decode_record(self._store.log.record_at(entry[0])) if entry is not None else None
+            except Unreadable:
+                raise  # one that was committed would be committed twice
             except KeroloxError:
                 continue
             if half is None or not half.unique_key:

@@ -13,7 +13,8 @@ import threading
 from collections import OrderedDict
 
 from kerolox.store.disk.files import File, Files
-from kerolox.store.errors import FileMissing, StoreError
+from kerolox.store.disk.read_failures import ReadFailures, failed_read
+from kerolox.store.errors import FileMissing, SegmentGone, StoreError, Unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -24,10 +25,6 @@ _VICTIMS_LOOKED_AT = 16
 def segment_name(start: int) -> str:
     """The file name of the segment that starts at this offset: 20 digits."""
     return f"{start:0{NAME_DIGITS}d}"
-
-
-class SegmentGone(StoreError):
-    """The file was removed between finding it and opening it."""
 
 
 class Segment:
@@ -80,10 +77,11 @@ class Segment:
 class OpenFiles:
     """The open descriptors of many segments, at most ``limit`` of them beyond those in use right now."""
 
-    def __init__(self, files: Files, limit: int = 256) -> None:
+    def __init__(self, files: Files, limit: int = 256, failures: ReadFailures | None = None) -> None:
         if limit < 1:
             raise ValueError(f"limit of open files is {limit}, expected at least 1")
         self.files = files
+        self.failures = failures
         self.limit = limit
         self._lock = threading.Lock()
         self._open: OrderedDict[Segment, None] = OrderedDict()  # longest idle first
@@ -136,6 +134,13 @@ class OpenFiles:
         if file is None:
             raise SegmentGone(f"{segment.path} was removed", path=segment.path)
         return file
+
+    def read_failed(self, segment: Segment, error: StoreError, offset: int, size: int) -> StoreError:
+        """Return the error to raise for a failed read of these bytes of a file, after it was counted."""
+        found = failed_read(segment, error)
+        if isinstance(found, Unreadable) and found is not error and self.failures is not None:
+            self.failures.note(found, segment, offset, size)
+        return found
 
     def release(self, segment: Segment) -> None:
         with self._lock:

@@ -13,11 +13,17 @@ from kerolox.store.disk.segment import (
     NAME_DIGITS,
     OpenFiles,
     Segment,
-    SegmentGone,
     remove_segment,
     segment_name,
 )
-from kerolox.store.errors import DiskError, FsyncFailed, StoreError, StrayFile, WrongFileSize
+from kerolox.store.errors import (
+    DiskError,
+    FsyncFailed,
+    SegmentGone,
+    StoreError,
+    StrayFile,
+    WrongFileSize,
+)
 
 logger = logging.getLogger(__name__)
 

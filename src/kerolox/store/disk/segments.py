@@ -24,9 +24,9 @@ from concurrent.futures import Executor, Future
 from itertools import pairwise
 
 from kerolox.store.disk.files import PAGE, Buffer, File, Files, PathLike
-from kerolox.store.disk.segment import OpenFiles, Segment, SegmentGone, remove_segment
+from kerolox.store.disk.segment import OpenFiles, Segment, remove_segment
 from kerolox.store.disk.segment_files import SegmentFiles
-from kerolox.store.errors import FsyncFailed, OffsetOutOfRange, StoreError, WrongFileSize
+from kerolox.store.errors import FsyncFailed, OffsetOutOfRange, SegmentGone, StoreError, WrongFileSize
 
 logger = logging.getLogger(__name__)
 
@@ -298,22 +298,31 @@ class Segments:
         return max(0, min(segment.end, self.committed) - offset) if segment is not None else 0
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly these bytes, all in one file. May wait for the disk."""
+        """Exactly these bytes, all in one file. May wait for the disk.
+
+        Raises OffsetOutOfRange for what is not in the log: deleted, or never there. Raises Unreadable when
+        the file cannot be read at the moment.
+        """
         cuts = self._cuts
         segment = self._segment_with(offset, size)
+        at = offset - segment.start
         try:
             file = self.open_files.acquire(segment)
-        except SegmentGone:
-            raise self._out_of_range(offset, size) from None
-        try:
-            data = file.pread(size, offset - segment.start)
-        finally:
-            self.open_files.release(segment)
-        if len(data) != size:
-            raise WrongFileSize(segment.path, offset - segment.start + len(data), self.size)
+            try:
+                data = file.pread(size, at)
+            finally:
+                self.open_files.release(segment)
+            if len(data) != size:
+                raise WrongFileSize(segment.path, at + len(data), self.size)
+        except StoreError as error:
+            raise self._read_failed(segment, error, offset, size) from error
         if cuts != self._cuts:
             self._segment_with(offset, size)  # what was cut off meanwhile may read as zeros
         return data
+
+    def _read_failed(self, segment: Segment, error: StoreError, offset: int, size: int) -> StoreError:
+        found = self.open_files.read_failed(segment, error, offset - segment.start, size)
+        return self._out_of_range(offset, size) if isinstance(found, SegmentGone) else found
 
     def read_hot(self, offset: int, size: int) -> bytes | None:
         """These bytes if they are in memory and their file is open, else None: then ``read`` in a thread."""
@@ -323,6 +332,8 @@ class Segments:
             return None
         try:
             return file.pread_hot(size, offset - segment.start)
+        except StoreError as error:
+            raise self._read_failed(segment, error, offset, size) from error
         finally:
             self.open_files.release(segment)
 
@@ -333,22 +344,22 @@ class Segments:
         back. None: they are not in memory, and it may not wait for the disk."""
         cuts = self._cuts
         segment = self._segment_with(begin, end - begin)
-        if may_wait:
-            try:
-                file = self.open_files.acquire(segment)
-            except SegmentGone:
-                raise self._out_of_range(begin, end - begin) from None
-        else:
-            opened = self.open_files.acquire_if_open(segment)
-            if opened is None:
-                return None
-            file = opened
         try:
-            data = file.read_messages(entries, count, segment.start, may_wait=may_wait)
-        finally:
-            self.open_files.release(segment)
-        if data is None and may_wait:
-            raise WrongFileSize(segment.path, file.size, self.size)
+            if may_wait:
+                file = self.open_files.acquire(segment)
+            else:
+                opened = self.open_files.acquire_if_open(segment)
+                if opened is None:
+                    return None
+                file = opened
+            try:
+                data = file.read_messages(entries, count, segment.start, may_wait=may_wait)
+            finally:
+                self.open_files.release(segment)
+            if data is None and may_wait:
+                raise WrongFileSize(segment.path, file.size, self.size)
+        except StoreError as error:
+            raise self._read_failed(segment, error, begin, end - begin) from error
         if cuts != self._cuts:
             self._segment_with(begin, end - begin)  # what was cut off meanwhile may read as zeros
         return data

@@ -262,7 +262,16 @@ class IndexFile:
         return self.count > 1 and self.begin_ms <= end_ms and begin_ms <= self.end_ms
 
     def collect(self, key_hash: int, count_max: int, begin_ms: int, end_ms: int, found: list[int]) -> None:
-        """Add the physical offsets under this hash from between these times, newest first. May wait."""
+        """Add the physical offsets under this hash from between these times, newest first. May wait.
+
+        Raises SegmentGone when the file was deleted meanwhile, Unreadable when it cannot be read now.
+        """
+        try:
+            self._collect(key_hash, count_max, begin_ms, end_ms, found)
+        except StoreError as error:
+            raise self._open_files.read_failed(self.segment, error, 0, HEADER.size) from error
+
+    def _collect(self, key_hash: int, count_max: int, begin_ms: int, end_ms: int, found: list[int]) -> None:
         slot = key_hash % self.slots
         table = self._table
         with _Opened(self._open_files, self.segment) as file:

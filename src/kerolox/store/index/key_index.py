@@ -19,9 +19,10 @@ from datetime import datetime
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.protocol.java import index_hash, java_hash
 from kerolox.store.disk.files import Files, PathLike
-from kerolox.store.disk.segment import OpenFiles, SegmentGone, remove_segment
+from kerolox.store.disk.read_failures import ReadFailures
+from kerolox.store.disk.segment import OpenFiles, remove_segment
 from kerolox.store.disk.sums import UNKNOWN, IndexSum
-from kerolox.store.errors import StoreError, WrongFileSize
+from kerolox.store.errors import SegmentGone, StoreError, WrongFileSize
 from kerolox.store.index.index_file import IndexFile, IndexItem, file_size
 
 logger = logging.getLogger(__name__)
@@ -125,6 +126,7 @@ class KeyIndex:
         slots: int = SLOTS,
         entries: int = ENTRIES,
         clock: Clock = SYSTEM_CLOCK,
+        failures: ReadFailures | None = None,
     ) -> None:
         if slots < 1 or entries < 2:
             raise ValueError(f"{slots} slots and {entries} entries: expected at least 1 and 2")
@@ -135,7 +137,7 @@ class KeyIndex:
         self.full_files_end_ms = 0
         self._files = files
         self._clock = clock
-        self._open_files = OpenFiles(files, limit=16)
+        self._open_files = OpenFiles(files, limit=16, failures=failures)
         self._all: list[IndexFile] = []  # replaced, never changed: threads read it
         self._change = threading.Lock()  # for replacing it
         self._unsynced: list[IndexFile] = []  # changed since the last write(), oldest first

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from kerolox.protocol.ledger_scan import Mark
 from kerolox.protocol.record_scan import Entry, Stop, scan
 from kerolox.store.disk.segments import Segments
-from kerolox.store.errors import CorruptRecord, StoreError
+from kerolox.store.errors import CorruptRecord, OffsetOutOfRange
 from kerolox.store.log.framing import head_bytes, position_of, scan_at, size_at
 
 _SIZE = struct.Struct(">i")
@@ -50,6 +50,16 @@ class ReadableLog:
             )
         return data
 
+    def record_if_there(self, offset: int) -> bytes | None:
+        """The record that starts here; None when none does: deleted, cut off, or never there. For threads.
+
+        Raises Unreadable when that cannot be told at the moment.
+        """
+        try:
+            return self.record_at(offset)
+        except (CorruptRecord, OffsetOutOfRange):
+            return None
+
     def has_record(self, offset: int, size: int) -> bool:
         """Whether a record of this size starts here, or what did was deleted. For threads."""
         if offset < self.min_offset:
@@ -64,13 +74,14 @@ class ReadableLog:
         )
 
     def store_timestamp_at(self, offset: int) -> int:
-        """Store time of the record that starts here, or -1 when there is none. For threads."""
+        """Store time of the record that starts here, or -1 when there is none. For threads. Raises Unreadable
+        when the log cannot be read there now."""
         if not self.min_offset <= offset < self.segments.committed:
             return -1
         try:
             head = self.segments.read(offset, min(76, self.segments.readable(offset)))
-        except StoreError:
-            return -1
+        except OffsetOutOfRange:
+            return -1  # deleted meanwhile
         return store_timestamp_of(head)
 
     @property

@@ -14,7 +14,7 @@ import msgspec
 
 from kerolox.compiled import compiled
 from kerolox.protocol.limits import INT64_MAX
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import OffsetOutOfRange, StoreError, Unreadable
 from kerolox.store.log.commit_log import CommitLog
 from kerolox.store.options import StoreOptions
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue
@@ -189,7 +189,7 @@ class QueueReader:
         try:
             found = self._collect(asked, entries, queue_filter, record_filter)
         except StoreError:
-            # A file was deleted meanwhile, or is missing: one by one, what cannot be read is passed over.
+            # One by one: what was deleted meanwhile is passed over, what cannot be read now ends the read.
             found = self._collect(asked, entries, queue_filter, record_filter or _everything)
         if found.count and ENTRY.unpack_from(entries)[0] < self.checked_from:
             seen = entries[: (found.next_offset - offset) * ENTRY_SIZE]
@@ -201,7 +201,7 @@ class QueueReader:
             return queue.units(entries, may_wait=may_wait)
         except NotInMemory:
             raise Cold from None
-        except StoreError:
+        except OffsetOutOfRange:
             return {}  # deleted meanwhile: then the messages themselves are looked into
 
     def _entries(self, queue: ConsumeQueue, offset: int, count: int, may_wait: bool) -> bytes:
@@ -270,7 +270,14 @@ class QueueReader:
             if record_filter is not None:
                 at = physical - block_at
                 if at < 0 or at + size > len(block):
-                    block, block_at, at = self._block(physical, size, log_end, asked.may_wait), physical, 0
+                    try:
+                        block = self._block(physical, size, log_end, asked.may_wait)
+                    except Unreadable:
+                        if seen == 1:
+                            raise
+                        seen -= 1  # the next read begins here, and raises
+                        break
+                    block_at, at = physical, 0
                 if at >= len(block):
                     if not count:
                         status = ReadStatus.MESSAGE_WAS_REMOVING
@@ -396,17 +403,22 @@ class QueueReader:
         return self._ended(asked, status, number, taken, count, size_bytes, behind, filtered)
 
     def _block(self, physical: int, size: int, log_end: int, may_wait: bool) -> bytes:
-        """A record and what follows it, which the next ones are likely in; nothing if it cannot be read."""
+        """A record and what follows it, which the next ones are likely in; nothing if it was deleted. Raises
+        Unreadable when the log cannot be read there now."""
         file_bytes = self._log.segments.size
         upto = min(physical + BLOCK_BYTES, log_end, (physical // file_bytes + 1) * file_bytes)
         longer = max(size, upto - physical)
+        read = self._log.read if may_wait else self._log.read_hot
+        block: bytes | None = None
         try:
-            if may_wait:
-                return self._log.read(physical, longer)
-            block = self._log.read_hot(physical, longer)
+            try:
+                block = read(physical, longer)
+            except Unreadable:
+                if longer == size:
+                    raise
             if block is None and longer > size:
-                block = self._log.read_hot(physical, size)
-        except StoreError:
+                block = read(physical, size)  # only what follows it may be cold, or damaged
+        except OffsetOutOfRange:
             return b""
         if block is None:
             raise Cold

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
-from kerolox.store.errors import OffsetOutOfRange, StoreError
+from kerolox.store.errors import OffsetOutOfRange
 
 log = logging.getLogger(__name__)
 
@@ -112,14 +112,15 @@ class TimerLog:
     # --- reading -------------------------------------------------------------------------------------
 
     def chain(self, last: int, behind: int = -1) -> Chain:
-        """The units of a moment, of those ``behind`` a place. Waits for the disk."""
+        """The units of a moment, of those ``behind`` a place. Waits for the disk. Raises Unreadable when the
+        log cannot be read now: a part of the chain would lose its older messages."""
         places, deletes = array("q"), array("q")
         reader = _Backwards(self.segments)
         at = last
         while at > behind and at >= self.start:  # what comes before left the commit log long ago
             try:
                 unit = reader.unit(at)
-            except StoreError as error:
+            except OffsetOutOfRange as error:
                 unit = None
                 why = str(error)
             else:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kerolox.store.disk.files import Files, PathLike
+from kerolox.store.disk.read_failures import ReadFailures
 from kerolox.store.disk.segment import OpenFiles
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import OffsetOutOfRange
 from kerolox.store.timer.checkpoint import TimerCheckpoint
 from kerolox.store.timer.log import DELETE, PLAIN, ROLL, UNIT_BYTES, TimerLog, TimerUnit, encode_unit
 from kerolox.store.timer.wheel import SLOTS, Change, Slot, TimerWheel
@@ -60,7 +61,7 @@ class TimerStore:
         precision_ms: int = 1000,
         log_file_bytes: int = 100 << 20,
         roll_slots: int = 172_800,
-        open_files: OpenFiles | None = None,
+        failures: ReadFailures | None = None,
     ) -> None:
         self.precision_ms = precision_ms
         if not 2 <= roll_slots <= SLOTS // 2 - _BLANK_SLOTS:
@@ -68,6 +69,7 @@ class TimerStore:
         self.roll_slots = roll_slots
         root = os.fspath(root)
         self.wheel = TimerWheel(files, os.path.join(root, "timerwheel"))
+        open_files = OpenFiles(files, failures=failures)
         self.log = TimerLog(files, os.path.join(root, "timerlog"), log_file_bytes, open_files)
         self.checkpoint = TimerCheckpoint(files, os.path.join(root, "config", "timercheck"))
 
@@ -226,7 +228,7 @@ class TimerStore:
     def _unit_ends(self, end: int) -> bool:
         try:
             return self.log.unit_before(end) is not None
-        except StoreError:
+        except OffsetOutOfRange:
             return False
 
     def _revise(
