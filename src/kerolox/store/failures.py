@@ -98,8 +98,8 @@ TABLE: tuple[Row, ...] = (
     # --- reading -------------------------------------------------------------------------------------
     Row(
         (Kind.LOG, *_DERIVED), (Operation.READ,), ANY, Action.ANSWER,
-        "taken", "14 with file, offset and error; may be asked again, progress stands still",
-        "store_unreadable", _FAILING, "with the next read that succeeds",
+        "taken", "2 (SYSTEM_BUSY) with file, offset and error; may be asked again, progress stands still",
+        "store_unreadable", "kerolox_store_unreadable_files", "when the place can be read again, within seconds",
     ),
     # --- the log -------------------------------------------------------------------------------------
     Row(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.store.disk.files import Files
 from kerolox.store.errors import DiskError, SegmentGone, StoreError, Unreadable, WrongFileSize
+from kerolox.store.failures import Kind
 
 if TYPE_CHECKING:
     from kerolox.store.disk.segment import Segment
@@ -27,6 +28,12 @@ log = logging.getLogger(__name__)
 PLACES_MAX = 256  # places of files that are read again to learn whether the failure has passed
 PROBE_BYTES_MAX = 1 << 20
 PROBES_MAX = 16  # places read again in one round
+_KINDS = {
+    "consumequeue": Kind.QUEUE,
+    "consumequeue_ext": Kind.QUEUE,
+    "index": Kind.INDEX,
+    "timerlog": Kind.TIMER,
+}
 QUIET_S = 60.0  # a cause that comes back within this time is counted, not reported again
 
 
@@ -124,10 +131,11 @@ class ReadFailures:
         log.warning("store_readable_again file=%r error=%r failures=%d seconds=%.1f", *key, count, lasted_s)
 
     def _kind(self, path: str) -> str:
-        """The directory of the store that a file belongs to: commitlog, consumequeue, index, timerlog."""
-        relative = os.path.relpath(path, self._root) if self._root else os.pardir
-        first = relative.split(os.sep, 1)[0]
-        return "commitlog" if first == os.pardir else first  # the log may lie elsewhere
+        """The kind of file, by the directory of the store it lies in."""
+        words = os.path.relpath(path, self._root).split(os.sep) if self._root else [""]
+        if words[0].startswith("dledger") and words[1:2] == ["index"]:
+            return Kind.LEDGER_INDEX.value
+        return _KINDS.get(words[0], Kind.LOG).value  # the log may lie elsewhere
 
 
 def error_name(number: int | None) -> str:
