@@ -99,7 +99,8 @@ TABLE: tuple[Row, ...] = (
     Row(
         (Kind.LOG, *_DERIVED), (Operation.READ,), ANY, Action.ANSWER,
         "taken", "2 (SYSTEM_BUSY) with file, offset and error; may be asked again, progress stands still",
-        "store_unreadable", "kerolox_store_unreadable_files", "when the place can be read again, within seconds",
+        "store_unreadable", "kerolox_store_unreadable_files",
+        "when the place can be read again, within seconds",
     ),
     # --- the log -------------------------------------------------------------------------------------
     Row(
