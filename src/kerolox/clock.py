@@ -28,6 +28,10 @@ class Clock:
         """Seconds since some start; never runs backwards. For deadlines and ages."""
         return time.monotonic()
 
+    def cpu_s(self) -> float:
+        """Seconds of processor time used by this thread: the cost of work, however busy the machine is."""
+        return time.thread_time()
+
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
         """Call back on the running event loop after ``delay_s`` seconds."""
         import asyncio  # here: who has no event loop asks the time too, and need not load it

@@ -305,6 +305,9 @@ class HostClock(Clock):
     def monotonic_s(self) -> float:
         return self._began_s + self._loop.time() * self._rate
 
+    def cpu_s(self) -> float:
+        return 0.0  # work takes no time here
+
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
         return self._loop.call_later(max(0.0, delay_s) / self._rate, callback)
 

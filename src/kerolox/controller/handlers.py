@@ -23,7 +23,7 @@ from kerolox.controller.requests import (
 )
 from kerolox.errors import Refused
 from kerolox.front.caller import Caller
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Later, Request, Row
 from kerolox.protocol.bodies.controller import SyncStateSet, decode_broker_names
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers import controller as headers
@@ -114,17 +114,16 @@ class GroupHandlers:
             )
         )
 
-    async def change_in_sync(self, request: Request[headers.AlterSyncStateSetRequest]) -> Answer:
+    def change_in_sync(self, request: Request[headers.AlterSyncStateSetRequest]) -> Later:
         asked, body = request.header, SyncStateSet.decode(request.body)
-        return await self._decider.change(
-            ChangeInSync(
-                group=_given(asked.broker_name, "brokerName"),
-                master=_number(asked.master_broker_id, "masterBrokerId"),
-                master_epoch=_number(asked.master_epoch, "masterEpoch"),
-                in_sync=body.sync_state_set,
-                in_sync_epoch=body.sync_state_set_epoch,
-            )
+        change = ChangeInSync(
+            group=_given(asked.broker_name, "brokerName"),
+            master=_number(asked.master_broker_id, "masterBrokerId"),
+            master_epoch=_number(asked.master_epoch, "masterEpoch"),
+            in_sync=body.sync_state_set,
+            in_sync_epoch=body.sync_state_set_epoch,
         )
+        return lambda: self._decider.change(change)
 
     def who_is_master(self, request: Request[headers.ReplicaInfoRequest]) -> Answer:
         return self._decider.look(WhoIsMaster(_given(request.header.broker_name, "brokerName")))

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-from kerolox.errors import Closed, KeroloxError
+from kerolox.errors import Closed, KeroloxError, ProtocolError
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Handler, Later, Request
 from kerolox.protocol.codes import ResponseCode, request_name
@@ -72,7 +72,11 @@ class Handlers:
         read here."""
         answer_it = asked.caller.answer
         guard = self.guard
-        if guard is not None and not guard.admits(asked):
+        try:
+            if guard is not None and not guard.admits(asked):
+                return
+        except ProtocolError as error:  # fields that cannot be read
+            answer_it(asked, refusal(error, asked))
             return
         route = self.routes.get(asked.code)
         if route is None:

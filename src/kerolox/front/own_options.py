@@ -6,12 +6,25 @@ import logging
 from collections.abc import Callable
 
 from kerolox.config_file import ConfigFile
+from kerolox.errors import InvalidRequest
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.options import Options, to_properties
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)
+
+
+SETTINGS_BYTES_MAX = 64 * 1024  # of one request
+
+
+def settings_asked(body: bytes) -> dict[str, str]:
+    """The settings of a request that changes some."""
+    if len(body) > SETTINGS_BYTES_MAX:
+        raise InvalidRequest(
+            f"settings of {len(body)} bytes, the limit is {SETTINGS_BYTES_MAX}: change fewer at once"
+        )
+    return read_properties(body)
 
 
 class OwnOptions:
@@ -37,7 +50,7 @@ class OwnOptions:
         return [(update, self.update, None), (show, self.show, None)]
 
     async def update(self, request: Request[None]) -> Answer:
-        wanted = read_properties(request.body)
+        wanted = settings_asked(request.body)
         if any(self._black_listed(key) for key in wanted):
             return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
         changed = await self._file.change(self._options, wanted)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, cast
 
 from kerolox.clock import Clock
-from kerolox.front.requests import Answer, Handler, Request, Row
+from kerolox.front.requests import Answer, Handler, Later, Request, Row
 from kerolox.nameserver import listings
 from kerolox.nameserver.brokers import BrokerRegistration, MinIdNotice
 from kerolox.nameserver.changes import Changes
@@ -23,7 +23,7 @@ from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.routes import Routes
 from kerolox.protocol.bodies.registration import Registration as RegistrationBody
 from kerolox.protocol.bodies.registration import body_crc32, decode_registration
-from kerolox.protocol.bodies.routes import BrokerMemberGroupAnswer, KVTable, TopicList, TopicRoute
+from kerolox.protocol.bodies.routes import BrokerMemberGroupAnswer, KVTable, QueueData, TopicList, TopicRoute
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
 from kerolox.protocol.headers import registration, route
@@ -324,9 +324,11 @@ class TopicHandlers:
         )
         return Answer()
 
-    async def register(self, request: Request[route.RegisterTopicRequest]) -> Answer:
-        topic = request.header.topic
+    def register(self, request: Request[route.RegisterTopicRequest]) -> Later:
         queues = TopicRoute.decode(request.body).queue_datas if request.body else ()
+        return lambda: self._register(request.header.topic, queues)
+
+    async def _register(self, topic: str, queues: Sequence[QueueData]) -> Answer:
         async with self._changes.turn:
             unknown = self._routes.register_topic(topic, queues)
         if unknown is not None:

@@ -21,6 +21,19 @@ def address_text(name: Any) -> str:
     return f"{host}:{port}"
 
 
+def source_of(address: str) -> str:
+    """The part of a connection's address that one host has for itself: an IPv4 address, the first half of an
+    IPv6 address. Bounds for each address are held by it."""
+    host = address.rpartition(":")[0]
+    if not host.startswith("["):
+        return host
+    try:
+        whole = ipaddress.IPv6Address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return host
+    return str(ipaddress.IPv6Network((int(whole) >> 64 << 64, 64)))
+
+
 def is_loopback(host: str) -> bool:
     """Whether nobody but this machine reaches what listens there."""
     if host == "localhost":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -17,9 +18,10 @@ import msgspec
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.errors import ConnectionLost, Overloaded, ProtocolError, RequestTimeout
 from kerolox.front.requests import Answer, Request
-from kerolox.net.address import address_text
+from kerolox.net.address import address_text, source_of
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.memory_budget import UNFINISHED_BYTES_MAX, UNREAD_BYTES_MAX, MemoryBudget
+from kerolox.net.work_budget import LONG_FRAME_BYTES, PASS_S_MAX, WorkBudget
 from kerolox.protocol.codes import Language, language_named, language_numbered, request_name
 from kerolox.protocol.command import (
     ANSWER,
@@ -41,18 +43,19 @@ LONG_BYTES = 64 * 1024  # what is longer is written as it is: not joined with wh
 FLUSH_BYTES = 1024 * 1024  # a pass writes at the latest when its answers have grown this large
 SWEEP_S = 0.1  # how often deadlines of open calls are looked at
 AGE_CHECK_FRAMES = 8  # inside a long pass the clock is read again after this many frames
-PASS_S_MAX = 0.01  # a server hears others after this long
+CLOSE_WAIT = 8  # state of a TCP connection whose other side has closed (linux/tcp_states.h)
 
 
 class Budgets(msgspec.Struct, frozen=True):
     """The bounds that the connections of a server have together."""
 
     unfinished: MemoryBudget = msgspec.field(
-        default_factory=lambda: MemoryBudget("frames that are not whole", UNFINISHED_BYTES_MAX)
+        default_factory=lambda: MemoryBudget("frames that are not handled yet", UNFINISHED_BYTES_MAX)
     )
     unread: MemoryBudget = msgspec.field(
         default_factory=lambda: MemoryBudget("answers that are not read", UNREAD_BYTES_MAX)
     )
+    work: WorkBudget = msgspec.field(default_factory=WorkBudget)
 
 
 class PeerLimits(msgspec.Struct, frozen=True):
@@ -92,6 +95,7 @@ class Peer(asyncio.Protocol):
     ) -> None:
         self.address = ""
         self.local_address = ""
+        self.source = ""  # bounds for each address are held by it
         self.close_reason: str | None = None
         self.data: dict[str, Any] = {}  # what a role wants to remember of this connection
         self.version = 0  # of the other side, as its last request told
@@ -116,7 +120,9 @@ class Peer(asyncio.Protocol):
         self._held: list[Frame] = []  # read but not handled: answers cannot be written, or others come first
         self._sweep: TimerHandle | None = None
         self._budgets = budgets  # None on the side that connected: it chose its peers
-        self._unfinished = 0  # bytes of a frame that is not whole, as the budget was told
+        self._unfinished = 0  # bytes of frames that are not handled, as the budget was told
+        self._waiting_bytes = 0  # bytes of the held frames, while they wait for the work budget
+        self._waiting: TimerHandle | None = None
 
     # --- asking the other side ---------------------------------------------------------------
 
@@ -257,7 +263,7 @@ class Peer(asyncio.Protocol):
             return
         self._flush()
         self.close_reason = reason
-        self._held.clear()
+        self._drop_unhandled()
         if self._transport is not None:
             if at_once:
                 self._transport.abort()
@@ -279,6 +285,7 @@ class Peer(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self.limits.write_bytes_high)
         self.address = address_text(transport.get_extra_info("peername"))
         self.local_address = address_text(transport.get_extra_info("sockname"))
+        self.source = source_of(self.address)
         if self.close_reason is not None:  # closed before it came up
             self._transport.abort()
             return
@@ -292,8 +299,8 @@ class Peer(asyncio.Protocol):
             self._sweep.cancel()
             self._sweep = None
         self._out.clear()
+        self._drop_unhandled()
         if self._budgets is not None:
-            self._budgets.unfinished.release(self)
             self._budgets.unread.release(self)
         for on_answer in self._exchange.take_all():
             on_answer(ConnectionLost(self.address, reason))
@@ -315,8 +322,9 @@ class Peer(asyncio.Protocol):
             self._received_s = now_s
         splitter = self._splitter
         self._pass(splitter.feed(data))
-        if splitter.waiting_bytes != self._unfinished and self._budgets is not None:
-            self._note_unfinished(self._budgets.unfinished, splitter.waiting_bytes)
+        size_bytes = splitter.waiting_bytes + self._waiting_bytes
+        if size_bytes != self._unfinished and self._budgets is not None:
+            self._note_unfinished(self._budgets.unfinished, size_bytes)
         if splitter.error is not None:
             self._break(splitter.error)
 
@@ -327,10 +335,24 @@ class Peer(asyncio.Protocol):
         if size_bytes and self.close_reason is None:
             budget.hold(self, size_bytes)
 
+    def _drop_unhandled(self) -> None:
+        """Forget what has come and was not handled: nobody waits for its answers any more."""
+        self._held.clear()
+        self._splitter.clear()
+        self._unfinished = self._waiting_bytes = 0
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        if self._budgets is not None:
+            self._budgets.unfinished.release(self)
+            self._budgets.work.turns.discard(self)
+
     def _pass(self, frames: list[Frame], now_s: float | None = None) -> None:
         if self._held:
             self._held += frames
             return
+        budgets = self._budgets
+        pass_s_max = PASS_S_MAX if budgets is None else budgets.work.pass_s_max
         received_s = self._received_s
         began_s = now_s = received_s if now_s is None else now_s
         handlers = self._handlers
@@ -352,7 +374,7 @@ class Peer(asyncio.Protocol):
                         return
                 if number % AGE_CHECK_FRAMES == 0 and number:
                     now_s = self._clock.monotonic_s()
-                    if now_s - began_s > PASS_S_MAX and self._server_side:
+                    if now_s - began_s > pass_s_max and self._server_side:
                         self._held = frames[number:]
                         self._put_off()
                         return
@@ -363,30 +385,85 @@ class Peer(asyncio.Protocol):
                         if count:
                             taken = number + count
                             continue
-                try:
-                    command = decode_command(encoding, header, body)
-                except ProtocolError as error:
-                    self._break(error)
-                    return
-                if command.flag & ANSWER:
-                    self._take_answer(command)
-                    continue
-                self._language = command.language
-                self.version = command.version
-                asked = Request(self, command.code, None, command.body, received_s, command)
-                handlers.handle(asked, now_s)
+                if budgets is None or len(header) + len(body) < LONG_FRAME_BYTES:
+                    self._take(encoding, header, body, now_s)
+                else:
+                    now_s = self._clock.monotonic_s()
+                    if now_s - began_s > pass_s_max:
+                        self._held = frames[number:]
+                        self._put_off()
+                        return
+                    if budgets.work.wait_s(self.source, now_s):
+                        self._held = frames[number:]
+                        self._wait_for_work(budgets.work, now_s)
+                        return
+                    self._take_long(frames[number], budgets.work, now_s)
         finally:
             handlers.end_pass()
             self._in_pass = False
             self._flush()
 
+    def _take(self, encoding: int, header: bytes, body: bytes, now_s: float) -> None:
+        try:
+            command = decode_command(encoding, header, body)
+        except ProtocolError as error:
+            self._break(error)
+            return
+        if command.flag & ANSWER:
+            self._take_answer(command)
+            return
+        self._language = command.language
+        self.version = command.version
+        asked = Request(self, command.code, None, command.body, self._received_s, command)
+        self._handlers.handle(asked, now_s)
+
+    def _take_long(self, frame: Frame, work: WorkBudget, now_s: float) -> None:
+        """Handle a long frame, and charge its source address with what it has cost."""
+        before_s = self._clock.cpu_s()
+        self._take(*frame, now_s)
+        work.charge(self.source, len(frame[1]) + len(frame[2]), self._clock.cpu_s() - before_s, now_s)
+
+    def _wait_for_work(self, work: WorkBudget, now_s: float) -> None:
+        """Handle the held frames when their source address has paid back what earlier ones cost."""
+        self._waiting_bytes = sum(len(header) + len(body) for _, header, body in self._held)
+        if self._transport is not None:
+            self._transport.pause_reading()
+        if self._waiting is None:
+            self._waiting = self._clock.call_later(work.wait_s(self.source, now_s), self._waited)
+
+    def _waited(self) -> None:
+        self._waiting = None
+        self._waiting_bytes = 0
+        if self._is_left:
+            self.close("the peer closed its side before its requests were handled", at_once=True)
+            return
+        self._go_on()
+        size_bytes = self._splitter.waiting_bytes + self._waiting_bytes
+        if self._budgets is not None and self.close_reason is None:
+            self._note_unfinished(self._budgets.unfinished, size_bytes)
+
+    @property
+    def _is_left(self) -> bool:
+        """Whether the other side has closed a connection that is not read from."""
+        if self._transport is None or not hasattr(socket, "TCP_INFO"):
+            return self._transport is None
+        sock = self._transport.get_extra_info("socket")
+        try:
+            return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == CLOSE_WAIT)
+        except (OSError, ValueError):  # the descriptor is closed
+            return True
+
     def _put_off(self) -> None:
         """Let other peers be served before the rest of what this peer sent."""
         if self._transport is not None:
             self._transport.pause_reading()
+        if self._budgets is not None:
+            self._budgets.work.turns.add(self)
         self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
+        if self._budgets is not None:
+            self._budgets.work.turns.discard(self)
         if self.close_reason is not None or self.stalled_since_s is not None:
             return  # the connection is closed; or reading goes on when the answers can be written
         held, self._held = self._held, []

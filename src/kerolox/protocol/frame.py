@@ -100,6 +100,11 @@ class FrameSplitter:
         self._buffer = bytearray()
         return found
 
+    def clear(self) -> None:
+        """Drop what is held: the connection was closed."""
+        self._buffer = bytearray()
+        self._needed = 0
+
     @property
     def waiting_bytes(self) -> int:
         """How much of an unfinished frame is held."""

@@ -15,8 +15,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from kerolox.errors import InvalidRequest
-from kerolox.protocol.limits import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
+from kerolox.errors import InvalidRequest, ProtocolError
+from kerolox.protocol.limits import EXT_FIELD_COUNT_MAX, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 
 H = TypeVar("H", bound="Header")
 
@@ -48,19 +48,32 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, rename=camel):
     """
 
 
+def check_field_count(raw: bytes | memoryview | msgspec.Raw) -> None:
+    """Refuse a table of more than EXT_FIELD_COUNT_MAX fields before it is read. A JSON string has at most two
+    quotes without a backslash before them; so a table that passes has at most twice as many fields."""
+    text = bytes(raw)
+    quotes = text.count(b'"') - text.count(b'\\"')
+    if quotes > 4 * EXT_FIELD_COUNT_MAX:
+        raise ProtocolError(
+            f"extFields of {len(text)} bytes has {quotes} quotes: more than EXT_FIELD_COUNT_MAX, "
+            f"{EXT_FIELD_COUNT_MAX}, fields"
+        )
+
+
 def decode_json_fields(raw: bytes | memoryview | msgspec.Raw, cls: type[H]) -> H:
     """A header from its ``extFields`` object as it stood in a JSON command header."""
     try:
         return _json_decoder(cls).decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        check_field_count(raw)
         # Java's reader also takes what strict JSON does not (bare keys, "TRUE", a lone sign...):
         # read again the slow and tolerant way before refusing.
         try:
             fields = _FIELDS.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            from kerolox.protocol.json_dialect import loads
+            from kerolox.protocol.json_dialect import loads_header
 
-            table = loads(bytes(raw))
+            table = loads_header(bytes(raw))
             if not isinstance(table, dict):
                 raise InvalidRequest(f"{cls.__name__}: extFields is not an object") from error
             fields = {str(key): _as_text(value) for key, value in table.items() if value is not None}

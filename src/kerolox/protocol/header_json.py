@@ -14,8 +14,8 @@ import msgspec
 
 from kerolox.errors import ProtocolError
 from kerolox.protocol.codes import VERSION, language_numbered
-from kerolox.protocol.header import Header, decode_json_fields, encode_fields
-from kerolox.protocol.json_dialect import loads
+from kerolox.protocol.header import Header, check_field_count, decode_json_fields, encode_fields
+from kerolox.protocol.json_dialect import loads_header
 from kerolox.protocol.limits import INT32_MAX, INT32_MIN
 
 if TYPE_CHECKING:
@@ -116,10 +116,11 @@ def decode_header(raw: bytes, cls: type[H]) -> H:
 
 def decode_fields(raw: bytes) -> dict[str, str]:
     """The own header as a table of strings."""
+    check_field_count(raw)
     try:
         return _decode_table(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        fields = loads(raw)
+        fields = loads_header(raw)
         if not isinstance(fields, dict):
             raise ProtocolError("command header: extFields is not an object") from None
         return {str(key): text_of(value) for key, value in fields.items() if value is not None}
@@ -205,7 +206,7 @@ def own_fields(header: bytes) -> bytes:
 def _decode_tolerantly(header: bytes) -> _Envelope:
     """Read what strict JSON refuses but Java takes: bare keys, numbers as text, enum ordinals."""
     try:
-        table = loads(header)
+        table = loads_header(header)
     except ProtocolError as error:
         raise ProtocolError(f"command header: {error.what}", at=error.at) from None
     if not isinstance(table, dict):

@@ -26,13 +26,15 @@ import msgspec
 
 from kerolox.errors import ProtocolError
 from kerolox.protocol.limits import (
+    DIALECT_HEADER_BYTES_MAX,
+    DIALECT_HEADER_STEPS_MAX,
     JSON_BYTES_MAX,
     JSON_DEPTH_MAX,
     JSON_NUMBER_LENGTH_MAX,
     JSON_SCAN_STEPS_MAX,
 )
 
-__all__ = ["ObjectKey", "dumps", "loads"]
+__all__ = ["ObjectKey", "dumps", "loads", "loads_header"]
 
 
 class ObjectKey(Mapping[str, Any]):
@@ -83,7 +85,12 @@ _BRACKET_STEP = bytes.maketrans(b"[{]}", b"\x01\x01\x00\x00")
 _BARE_INTEGER_KEY = re.compile((_STRING + r"|([{,]\s*+)(-?\d++)(?=\s*+:)").encode(), re.DOTALL)
 
 
-def loads(data: bytes | bytearray | memoryview | str) -> Any:
+def loads(
+    data: bytes | bytearray | memoryview | str,
+    *,
+    dialect_bytes_max: int = JSON_BYTES_MAX,
+    steps_max: int = JSON_SCAN_STEPS_MAX,
+) -> Any:
     """Read one JSON text, strict or of the dialect. Anything else is a ProtocolError."""
     raw = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data)
     if len(raw) > JSON_BYTES_MAX:
@@ -91,6 +98,11 @@ def loads(data: bytes | bytearray | memoryview | str) -> Any:
     strict = _loads_strict(raw)
     if strict is not _REFUSED:
         return strict
+    if len(raw) > dialect_bytes_max:
+        raise ProtocolError(
+            f"{len(raw)} bytes that are not strict JSON (RFC 8259). Other spellings of JSON are read up to "
+            f"{dialect_bytes_max} bytes here"
+        )
     # Integer keys are by far the most common departure, and whole offset tables are made of them:
     # quoting them in one pass and reading strictly again is many times faster than the scanner.
     quoted, count = _BARE_INTEGER_KEY.subn(_quote_key, raw)
@@ -98,7 +110,13 @@ def loads(data: bytes | bytearray | memoryview | str) -> Any:
         strict = _loads_strict(quoted)
         if strict is not _REFUSED:
             return strict
-    return _Scanner(raw.decode("utf-8", "replace")).whole()
+    return _Scanner(raw.decode("utf-8", "replace"), steps_max).whole()
+
+
+def loads_header(raw: bytes) -> Any:
+    """Read a command header, or a part of one: its sender is not known yet, so the dialect is read to lower
+    bounds."""
+    return loads(raw, dialect_bytes_max=DIALECT_HEADER_BYTES_MAX, steps_max=DIALECT_HEADER_STEPS_MAX)
 
 
 _REFUSED: Any = object()
@@ -163,15 +181,16 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 class _Scanner:
     """Reads what the strict parser refused, character by character where it has to."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, steps_max: int) -> None:
         self.text = text
         self.steps = 0
+        self.steps_max = steps_max
 
     def step(self, position: int) -> None:
         """Count one more value, key or escape. Each takes about a microsecond to read."""
         self.steps += 1
-        if self.steps > JSON_SCAN_STEPS_MAX:
-            raise self.error(f"strict JSON after JSON_SCAN_STEPS_MAX, {JSON_SCAN_STEPS_MAX}, steps", position)
+        if self.steps > self.steps_max:
+            raise self.error(f"strict JSON after {self.steps_max} steps (JSON_SCAN_STEPS_MAX)", position)
 
     def whole(self) -> Any:
         value, position = self.value(self.space(0), 0)

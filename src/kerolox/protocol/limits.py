@@ -38,4 +38,8 @@ JSON_NUMBER_LENGTH_MAX: Final = 400  # a double never needs more; longer ones on
 # of ten thousand queues stay below.
 JSON_SCAN_STEPS_MAX: Final = 200_000
 JSON_FIT_NODES_MAX: Final = 200_000
+# A header that is not strict JSON is read before its sender is known. No client of RocketMQ writes one longer
+# than a few hundred bytes; reading this much takes a few milliseconds.
+DIALECT_HEADER_BYTES_MAX: Final = 32 * 1024
+DIALECT_HEADER_STEPS_MAX: Final = 2048
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024  # a compressed registration, inflated

@@ -49,6 +49,9 @@ class ManualClock(Clock):
     def monotonic_s(self) -> float:
         return self._monotonic_s
 
+    def cpu_s(self) -> float:
+        return self._monotonic_s  # work takes no time
+
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> _Timer:
         timer = _Timer(callback, self._monotonic_s)
         self._push(self._monotonic_s + max(0.0, delay_s), timer)

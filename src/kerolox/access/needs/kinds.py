@@ -10,9 +10,9 @@ from kerolox.access.options import AccessOptions
 from kerolox.access.resources import Action, Need
 from kerolox.access.rules import Rule, Rules, View
 from kerolox.errors import InvalidRequest
+from kerolox.front.own_options import settings_asked
 from kerolox.front.requests import Request
 from kerolox.options import specs
-from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.header import Header
 from kerolox.protocol.reserved import RETRY_PREFIX
 
@@ -72,7 +72,7 @@ def _changes(asked: Request[Any], view: View) -> Iterator[Need]:
 def _changes_options(asked: Request[Any], view: View) -> Iterator[Need]:
     """Who may change options may still not change what is looked at and what is logged of it."""
     yield names.cluster(view, names.UPDATE)
-    if not _ACCESS_KEYS.isdisjoint(read_properties(asked.body)):
+    if not _ACCESS_KEYS.isdisjoint(settings_asked(asked.body)):
         yield names.cluster(view, names.ALL)
 
 

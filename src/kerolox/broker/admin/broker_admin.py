@@ -17,9 +17,9 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
 from kerolox.errors import Refused
+from kerolox.front.own_options import settings_asked
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.options import change, to_properties
-from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.bodies.routes import KVTable
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -89,7 +89,7 @@ class BrokerAdmin:
 
     async def update(self, request: Request[UpdateBrokerConfigRequest]) -> Answer:
         """Change what may change while running, all or none, and write it to the file it is kept in."""
-        wanted = read_properties(request.body)
+        wanted = settings_asked(request.body)
         if any(map(self._options.black_listed, wanted)):
             return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
         to = role_asked(self._options, wanted)

@@ -17,7 +17,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Later, Request, Row
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.groups import (
@@ -96,11 +96,13 @@ class GroupAdmin:
 
     # --- settings -------------------------------------------------------------------------------------
 
-    async def put(self, request: Request[None]) -> Answer:
-        return await self._put([GroupConfig.decode(request.body)] if request.body else [])
+    def put(self, request: Request[None]) -> Later:
+        configs = [GroupConfig.decode(request.body)] if request.body else []
+        return lambda: self._put(configs)
 
-    async def put_many(self, request: Request[None]) -> Answer:
-        return await self._put(GroupConfigList.decode(request.body).group_config_list)
+    def put_many(self, request: Request[None]) -> Later:
+        configs = GroupConfigList.decode(request.body).group_config_list
+        return lambda: self._put(configs)
 
     async def _put(self, configs: Iterable[GroupConfig]) -> Answer:
         wanted = list(configs)
@@ -162,8 +164,11 @@ class GroupAdmin:
             remark="", body=GroupForbidden(group=asked.group, topic=asked.topic, readable=readable).encode()
         )
 
-    async def set_mode(self, request: Request[None]) -> Answer:
+    def set_mode(self, request: Request[None]) -> Later:
         mode = SetRequestMode.decode(request.body)
+        return lambda: self._set_mode(mode)
+
+    async def _set_mode(self, mode: SetRequestMode) -> Answer:
         topic, group = mode.topic, mode.consumer_group
         if topic is None or group is None:
             raise InvalidRequest("a request mode is for one topic and one consumerGroup: name both")

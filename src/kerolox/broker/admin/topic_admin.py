@@ -17,7 +17,7 @@ from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused, sentences
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Later, Request, Row
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import GroupList
@@ -114,8 +114,9 @@ class TopicAdmin:
         )
         return await self._put([config], request.caller.address)
 
-    async def create_many(self, request: Request[None]) -> Answer:
-        return await self._put(TopicConfigList.decode(request.body).topic_config_list, request.caller.address)
+    def create_many(self, request: Request[None]) -> Later:
+        configs = TopicConfigList.decode(request.body).topic_config_list
+        return lambda: self._put(configs, request.caller.address)
 
     async def _put(self, configs: Sequence[TopicConfig], by: str) -> Answer:
         """Put all of these topics or none: all are checked before the first is put."""

@@ -1,0 +1,55 @@
+"""Budget of the event loop's time that connections may cost before others are served.
+
+Two bounds. A round over all connections that have more to be handled takes about ROUND_S, so the turn of each
+gets shorter as they become more. And a long frame that costs much more processor time than its bytes explain
+(JSON in an unusual spelling, a table that has to be bent into shape) is charged to the source address of its
+connection: the next long frames of that address wait until the time was paid back, whichever connection they
+come by. Short frames and honest long ones never wait: what they cost grows with their bytes, and slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+PASS_S_MAX: Final = 0.01  # a server serves other connections after this long
+PASS_S_MIN: Final = 0.0005
+ROUND_S: Final = 0.05
+LONG_FRAME_BYTES: Final = 1024  # shorter frames are neither measured nor put off
+# Free cost of a frame: 20 ms a MiB is more than strict JSON, signatures and records cost.
+EXPLAINED_S: Final = 0.002
+EXPLAINED_S_PER_BYTE: Final = 20e-9
+PAID_BACK_TIMES: Final = 20  # a second of the loop is paid back in so many: 5 % for each address
+DEBT_S_MAX: Final = 10.0
+SOURCES_MAX: Final = 4096
+
+
+class WorkBudget:
+    """Processor time that long frames have cost, for each source address."""
+
+    __slots__ = ("_free_from_s", "turns")
+
+    def __init__(self) -> None:
+        self.turns: set[Hashable] = set()  # connections that have more to be handled, in this round
+        self._free_from_s: dict[str, float] = {}  # source address → when its next long frame is handled
+
+    @property
+    def pass_s_max(self) -> float:
+        """Length of one connection's turn."""
+        return max(PASS_S_MIN, min(PASS_S_MAX, ROUND_S / (len(self.turns) + 1)))
+
+    def wait_s(self, source: str, now_s: float) -> float:
+        """Return how long a long frame from this address has to wait."""
+        free_from_s = self._free_from_s.get(source)
+        return 0.0 if free_from_s is None else max(0.0, free_from_s - now_s)
+
+    def charge(self, source: str, size_bytes: int, cost_s: float, now_s: float) -> None:
+        """Note the processor time that a long frame from this address has cost."""
+        beyond_s = cost_s - EXPLAINED_S - size_bytes * EXPLAINED_S_PER_BYTE
+        if beyond_s <= 0:
+            return
+        owed_s = self.wait_s(source, now_s) + beyond_s * PAID_BACK_TIMES
+        known = self._free_from_s
+        known[source] = now_s + min(DEBT_S_MAX, owed_s)
+        if len(known) > SOURCES_MAX:
+            self._free_from_s = {one: at_s for one, at_s in known.items() if at_s > now_s}
