@@ -299,11 +299,33 @@ async def test_no_more_followers_than_there_may_be(
     async with store_at(tmp_path / "leader") as leads, Leading(leads) as leading:
         host, port = leading.address.split(":")
         two = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+        for _, writer in two:
+            writer.write(pack_report(leads.log.max_offset))
+        await until(lambda: sum(one.joined for one in leading.leader.followers) == 2)
         assert await talk(leading) == b""
         assert leading.leader.refused[Why.TOO_MANY] == 1
         assert len(leading.leader.followers) == 2
         for _, writer in two:
             writer.close()
+
+
+async def test_connections_that_ask_for_nothing_make_room_for_followers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_module, "FOLLOWERS_MAX", 2)
+    async with (
+        store_at(tmp_path / "leader") as leads,
+        Leading(leads, Settings(ha_silence_ms=600_000)) as leading,
+    ):
+        host, port = leading.address.split(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(4)]
+        await until(lambda: leading.leader.refused[Why.TOO_MANY] == 2)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(pack_report(leads.log.max_offset))
+        await until(lambda: any(one.joined for one in leading.leader.followers))
+        assert len(leading.leader.followers) == 2
+        for _, one in (*silent, (reader, writer)):
+            one.close()
 
 
 async def test_one_that_reads_nothing_holds_up_nobody(tmp_path: Path) -> None:

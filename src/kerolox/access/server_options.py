@@ -27,6 +27,13 @@ class ServerOptions(TlsOptions, AccessOptions):
     ALWAYS_BLACK_LISTED: ClassVar[frozenset[str]] = frozenset({"configBlackList", "rocketmqHome"})
 
     bind_address: str = option("0.0.0.0", "Address to listen on; a loopback address shuts others out.")
+    connections_for_each_address: int = option(
+        0,
+        "Connections that one source address may have on a port; 0: three quarters of those the port takes.",
+        key="connectionsPerAddressMax",
+        low=0,
+        high=1_000_000,
+    )
     config_black_list: str = option(
         "configBlackList", "Keys, joined by semicolons, that no request may change."
     )

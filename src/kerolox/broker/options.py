@@ -107,6 +107,13 @@ class BrokerOptions(ServerOptions, StoreOptions, PlainAclOptions):
         low=1,
         high=86_400,
     )
+    connections_for_each_address: int = option(
+        0,
+        "Connections that one source address may have on a port; 0: three quarters of those the port takes.",
+        key="connectionsPerAddressMax",
+        low=0,
+        high=1_000_000,
+    )
     member_timeout_ms: int = option(
         120_000,
         "A client without heartbeat is forgotten after this.",

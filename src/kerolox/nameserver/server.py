@@ -102,6 +102,7 @@ class NameServer(CallerEvents):
             port=self.options.listen_port,
             events=self,
             limits=PeerLimits(idle_s_max=self.options.server_channel_max_idle_time_seconds),
+            for_each_address=self.options.connections_for_each_address,
             tls=self.options.tls,
             clock=self._clock,
         )

@@ -7,8 +7,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from kerolox.net.address import address_text
+from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.net.address import address_text, source_of
 from kerolox.net.listener import ListenFailed
+from kerolox.net.places import SPOKE, STRANGER, Places
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +39,33 @@ class Page:
 Pages = Mapping[str, Callable[[], Awaitable[Page]]]
 
 
+class _Visit:
+    """One connection."""
+
+    rank = STRANGER
+
+    def __init__(self, task: asyncio.Task[None], source: str, now_s: float) -> None:
+        self.source = source
+        self.silent_since_s = now_s
+        self._task = task
+
+    def close(self, reason: str, /, *, at_once: bool = False) -> None:
+        log.debug("http_closed peer=%s reason=%r", self.source, reason)
+        self._task.cancel()
+
+
 class HttpResponder:
     """Listens, and answers the pages it was given. ``async with`` starts and stops it."""
 
-    def __init__(self, pages: Pages, *, host: str, port: int) -> None:
+    def __init__(self, pages: Pages, *, host: str, port: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self.pages = pages
         self.host = host
         self.port = port
         self.address = ""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._places = Places(lambda: AT_ONCE_MAX)
+        self._clock = clock
 
     async def start(self) -> None:
         try:
@@ -77,13 +96,17 @@ class HttpResponder:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        if task is None or len(self._tasks) >= AT_ONCE_MAX:
+        assert task is not None
+        now_s = self._clock.monotonic_s()
+        visit = _Visit(task, source_of(address_text(writer.get_extra_info("peername"))), now_s)
+        if not self._places.take(visit, now_s):
             writer.close()
             return
         self._tasks.add(task)
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
+            visit.rank = SPOKE
             page, with_body = await self._page(head)
             writer.write(_encode(page, with_body))
             async with asyncio.timeout(TIMEOUT_S):
@@ -92,6 +115,7 @@ class HttpResponder:
             log.debug("http_dropped error=%r", str(error))
         finally:
             self._tasks.discard(task)
+            self._places.leave(visit)
             writer.close()
 
     async def _page(self, head: bytes) -> tuple[Page, bool]:

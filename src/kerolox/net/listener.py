@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.errors import KeroloxError
-from kerolox.net.address import address_text
+from kerolox.net.address import address_text, source_of
+from kerolox.net.places import STRANGER, Places
 from kerolox.net.tls import CLIENT_HELLO, ServerContext, ServerTls, TlsMode
 
 log = logging.getLogger(__name__)
@@ -57,9 +58,29 @@ def listen_failure(address: str, reason: object) -> str:
     return f"{reason}. Next: check the address and the network of this machine."
 
 
+class _Arrival:
+    """A connection that was accepted and has no protocol yet."""
+
+    rank = STRANGER
+
+    def __init__(self, listener: Listener, sock: socket.socket, source: str, now_s: float) -> None:
+        self.sock = sock
+        self.source = source
+        self.silent_since_s = now_s
+        self.task: asyncio.Task[None] | None = None  # that makes the protocol
+        self._listener = listener
+
+    def close(self, reason: str, /, *, at_once: bool = False) -> None:
+        log.debug("arrival_closed peer=%s reason=%r", self.source, reason)
+        if self.task is not None:
+            self.task.cancel()
+        else:
+            self._listener.drop(self)
+
+
 class Listener:
-    """``accept`` makes the protocol of each connection. ``in_use`` says how many of them there are,
-    ``connections_max`` how many there may be."""
+    """``accept`` makes the protocol of each connection. ``connections_max`` is the number of connections that
+    the port takes. Owners note in ``places`` which protocols are connected."""
 
     def __init__(
         self,
@@ -68,7 +89,7 @@ class Listener:
         host: str,
         port: int,
         tls: ServerTls = ServerTls(),
-        in_use: Callable[[], int] = lambda: 0,
+        for_each_address: int = 0,
         silent_s_max: float = SILENT_S_MAX,
         about: str = "",
         clock: Clock = SYSTEM_CLOCK,
@@ -77,11 +98,11 @@ class Listener:
         self.port = port
         self.address = ""
         self.tls: ServerContext | None = None
-        self.unknown: dict[socket.socket, float] = {}  # accepted, first byte not seen yet → since when
+        self.unknown: dict[socket.socket, _Arrival] = {}  # accepted, first byte not seen yet
         self.connections_max = connections_max()
+        self.places = Places(lambda: self.connections_max, for_each_address)
         self._accept_one = accept
         self._tls_options = tls
-        self._in_use = in_use
         self._silent_s_max = silent_s_max
         self._about = about  # for error texts
         self._clock = clock
@@ -90,7 +111,7 @@ class Listener:
         self._scan: TimerHandle | None = None
         self._closing = False
         self._is_deaf = False  # does not accept until the next scan
-        self._refused = 0  # connections above the limit since the last scan
+        self._told = 0, 0  # connections that were refused, and closed for others, as was last told
         self._plain = 0  # connections refused because they were, since it was last told
         self._plain_told_s = -TELL_AGAIN_S
 
@@ -135,9 +156,8 @@ class Listener:
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
             self._socket.close()
-        for sock in list(self.unknown):
-            self._forget(sock)
-            sock.close()
+        for arrival in list(self.unknown.values()):
+            self.drop(arrival)
         for task in list(self._tasks):
             task.cancel()
 
@@ -150,46 +170,48 @@ class Listener:
         assert self._socket is not None
         for _ in range(BACKLOG):
             try:
-                sock, _ = self._socket.accept()
+                sock, name = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # Out of descriptors: keep serving those we have. The port stays readable, so it is not looked
-                # at before the next scan: it would take all of the loop.
+                # Out of descriptors: a silent connection makes room, or those we have are served. The port
+                # stays readable, so it is not looked at before the next scan: it would take all of the loop.
+                self.places.make_room(self._clock.monotonic_s())
                 log.warning(
                     "accept_failed error=%r next='raise the limit of open files (ulimit -n)'", str(error)
                 )
                 asyncio.get_running_loop().remove_reader(self._socket.fileno())
                 self._is_deaf = True
                 return
-            if self._in_use() + len(self.unknown) + len(self._tasks) >= self.connections_max:
+            arrival = _Arrival(self, sock, source_of(address_text(name)), self._clock.monotonic_s())
+            if not self.places.take(arrival, arrival.silent_since_s):
                 sock.close()
-                self._refused += 1
                 continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.tls is None or not self.tls.speaks_tls:
-                self._adopt(sock, is_tls=False)
+                self._adopt(arrival, is_tls=False)
             else:
-                self.unknown[sock] = self._clock.monotonic_s()
-                asyncio.get_running_loop().add_reader(sock.fileno(), self._look, sock)
+                self.unknown[sock] = arrival
+                asyncio.get_running_loop().add_reader(sock.fileno(), self._look, arrival)
 
-    def _look(self, sock: socket.socket) -> None:
+    def _look(self, arrival: _Arrival) -> None:
+        sock = arrival.sock
         try:
             first = sock.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             first = b""
-        self._forget(sock)
         assert self.tls is not None
         is_tls = bool(first) and first[0] == CLIENT_HELLO
         if not first or (not is_tls and self.tls.options.mode is TlsMode.ENFORCING):
             if first:
                 self._count_plain(sock)
-            sock.close()
+            self.drop(arrival)
             return
-        self._adopt(sock, is_tls=is_tls)
+        self._forget(sock)
+        self._adopt(arrival, is_tls=is_tls)
 
     def _count_plain(self, sock: socket.socket) -> None:
         """Say that somebody spoke plainly; once a minute, for they come again and again."""
@@ -212,10 +234,23 @@ class Listener:
         if self.unknown.pop(sock, None) is not None:
             asyncio.get_running_loop().remove_reader(sock.fileno())
 
-    def _adopt(self, sock: socket.socket, *, is_tls: bool) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(sock, is_tls))
+    def drop(self, arrival: _Arrival) -> None:
+        """Close a connection that has no protocol."""
+        self._forget(arrival.sock)
+        self.places.leave(arrival)
+        arrival.sock.close()
+
+    def _adopt(self, arrival: _Arrival, *, is_tls: bool) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(arrival.sock, is_tls))
+        arrival.task = task
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: self._adopted(task, arrival))
+
+    def _adopted(self, task: asyncio.Task[None], arrival: _Arrival) -> None:
+        self._tasks.discard(task)
+        self.places.leave(arrival)
+        if task.cancelled():  # before it began
+            arrival.sock.close()
 
     async def _serve(self, sock: socket.socket, is_tls: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -235,19 +270,21 @@ class Listener:
 
     def _look_at_all(self) -> None:
         now_s = self._clock.monotonic_s()
-        for sock, since_s in list(self.unknown.items()):
-            if now_s - since_s > self._silent_s_max:
-                self._forget(sock)
-                sock.close()
+        for arrival in list(self.unknown.values()):
+            if now_s - arrival.silent_since_s > self._silent_s_max:
+                self.drop(arrival)
         if self.tls is not None and self.tls.current is not None:
             asyncio.get_running_loop().run_in_executor(None, self.tls.reload_if_changed)
-        if self._refused:
+        now = self.places.refused, self.places.closed
+        if now != self._told:
             log.warning(
-                "connections_refused count=%d limit=%d next='raise the limit of open files (ulimit -n): half "
-                "of them are for connections'",
-                self._refused, self.connections_max,
+                "connections_refused port=%d count=%d closed_for_others=%d limit=%d for_each_address=%d "
+                "next='raise the limit of open files (ulimit -n): half of them are for connections; for one "
+                "address, connectionsPerAddressMax'",
+                self.port, now[0] - self._told[0], now[1] - self._told[1], self.connections_max,
+                self.places.for_each_max,
             )  # fmt: skip
-            self._refused = 0
+            self._told = now
         if self._is_deaf and self._socket is not None and not self._closing:
             self._is_deaf = False
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)

@@ -21,6 +21,7 @@ from kerolox.front.requests import Answer, Request
 from kerolox.net.address import address_text, source_of
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.memory_budget import UNFINISHED_BYTES_MAX, UNREAD_BYTES_MAX, MemoryBudget
+from kerolox.net.places import KNOWN, SPOKE, STRANGER
 from kerolox.net.work_budget import LONG_FRAME_BYTES, PASS_S_MAX, WorkBudget
 from kerolox.protocol.codes import Language, language_named, language_numbered, request_name
 from kerolox.protocol.command import (
@@ -100,7 +101,8 @@ class Peer(asyncio.Protocol):
         self.data: dict[str, Any] = {}  # what a role wants to remember of this connection
         self.version = 0  # of the other side, as its last request told
         self._language: int | str | None = None  # of the other side, as its last request told
-        self.active_s = clock.monotonic_s()
+        self.active_s = self.silent_since_s = clock.monotonic_s()
+        self._has_spoken = False
         self._received_s = self.active_s  # when the requests that are handled now came
         self.stalled_since_s: float | None = None
         self.limits = limits
@@ -244,6 +246,11 @@ class Peer(asyncio.Protocol):
         return self.close_reason is not None
 
     @property
+    def rank(self) -> int:
+        """What a full port holds against the connection (:mod:`kerolox.net.places`)."""
+        return KNOWN if self.data else SPOKE if self._has_spoken else STRANGER
+
+    @property
     def is_stalled(self) -> bool:
         return self.stalled_since_s is not None
 
@@ -321,7 +328,11 @@ class Peer(asyncio.Protocol):
         if not self._held:
             self._received_s = now_s
         splitter = self._splitter
-        self._pass(splitter.feed(data))
+        frames = splitter.feed(data)
+        if frames:
+            self.silent_since_s = now_s
+            self._has_spoken = True
+            self._pass(frames)
         size_bytes = splitter.waiting_bytes + self._waiting_bytes
         if size_bytes != self._unfinished and self._budgets is not None:
             self._note_unfinished(self._budgets.unfinished, size_bytes)

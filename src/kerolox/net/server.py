@@ -30,6 +30,7 @@ class Server:
         limits: PeerLimits = PeerLimits(),
         tls: ServerTls = ServerTls(),
         budgets: Budgets | None = None,
+        for_each_address: int = 0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.handlers = handlers
@@ -39,7 +40,7 @@ class Server:
             host=host,
             port=port,
             tls=tls,
-            in_use=lambda: len(self.peers),
+            for_each_address=for_each_address,
             silent_s_max=limits.idle_s_max,
             clock=clock,
         )
@@ -102,10 +103,12 @@ class Server:
 
     def connected(self, peer: Peer, /) -> None:
         self.peers.add(peer)
+        self.listener.places.add(peer)
         self._events.connected(peer)
 
     def closed(self, peer: Peer, reason: str, /) -> None:
         self.peers.discard(peer)
+        self.listener.places.leave(peer)
         log.debug("peer_closed peer=%s reason=%r", peer.address, reason)
         self._events.closed(peer, reason)
 

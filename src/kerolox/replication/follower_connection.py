@@ -63,6 +63,11 @@ class FollowerConnection(asyncio.Protocol):
         self._was_there_s = 0.0
 
     @property
+    def heard_s(self) -> float:
+        """When something came from it."""
+        return self._heard_s
+
+    @property
     def joined(self) -> bool:
         return self.next >= 0
 

@@ -122,10 +122,18 @@ class Leader:
             self.turn_away(
                 follower, Why.NOT_LEADING, "this broker does not lead, so nothing is copied from it"
             )
-        elif len(self.followers) >= FOLLOWERS_MAX:
-            self.turn_away(follower, Why.TOO_MANY, f"{FOLLOWERS_MAX} followers are there already")
-        else:
-            self.followers.add(follower)
+            return
+        if len(self.followers) >= FOLLOWERS_MAX:
+            silent = [one for one in self.followers if not one.joined]
+            if not silent:
+                self.turn_away(follower, Why.TOO_MANY, f"{FOLLOWERS_MAX} followers are there already")
+                return
+            first = min(silent, key=lambda one: one.heard_s)
+            self.disconnected(first)
+            self.turn_away(
+                first, Why.TOO_MANY, f"{FOLLOWERS_MAX} connections are there, and this one asks for nothing"
+            )
+        self.followers.add(follower)
 
     def disconnected(self, follower: FollowerConnection) -> None:
         self._entering.pop(follower, None)

@@ -128,6 +128,7 @@ class Ports:
             port=port,
             events=self._events,
             limits=PeerLimits(idle_s_max=self._options.idle_s_max),
+            for_each_address=self._options.connections_for_each_address,
             budgets=self._budgets,
             tls=self._options.tls,
             clock=self._clock,
