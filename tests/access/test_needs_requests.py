@@ -294,7 +294,7 @@ LOOKS = {
 CHANGES = {
     *(306, 316, 323, 329, 2001, 2002, 2004, 5001, 200056, 200079),
     *(3001, 3002, 3003, 3006, 3007, 3008, 50, 51, 53),
-    *(902, 903, 905, 906, 908, 1008),  # what servers tell each other
+    *(902, 903, 905, 906, 908, 1008, 910_001),  # what servers tell each other
 }
 OTHERS = [
     *(Example(code, None, b"", (LOOKING,)) for code in sorted(LOOKS)),

@@ -24,6 +24,7 @@ from kerolox.broker.cluster.role_changes import RoleChanges
 from kerolox.broker.cluster.second_leader import SecondLeader
 from kerolox.broker.cluster.strict_locks import StrictLocks
 from kerolox.broker.cluster.table_copy import TableCopy
+from kerolox.broker.cluster.table_watch import TableWatch
 from kerolox.broker.consume.room import Consuming
 from kerolox.broker.controlled.room import Controlled
 from kerolox.broker.dledger.room import DLedger
@@ -216,7 +217,19 @@ class Broker(CallerEvents):
         self.replication = replication = Replication(base, figures)
         self._stop.push_async_callback(replication.close)
         self.leadership.fit_by(FitTables(self.store, tables))
-        self.leadership.add(path, self.transactions, later.delays, later.timers)
+        self.table_watch = TableWatch(
+            self.store,
+            tables.offsets,
+            self.clock,
+            in_sync=None if replication.epochs is None else replication.epochs.in_sync,
+            in_ledger=self.options.ledger,
+        )
+        watch = self.table_watch
+        tables.topics.on_change.append(lambda topic: watch.changed("topics"))
+        tables.topics.on_removed.append(lambda topic: watch.changed("topics"))
+        membership.groups.on_change.append(lambda group: watch.changed("groups"))
+        access.file.book.on_change.append(lambda: watch.changed("users"))
+        self.leadership.add(watch, path, self.transactions, later.delays, later.timers)
         if not self.options.ledger:
             self.leadership.copied_by(replication.leader)
         if self.options.remote_escape:
@@ -274,6 +287,7 @@ class Broker(CallerEvents):
             self.registrations.register_all,
             lambda: replication.follower.agrees if self.dledger is None else self.dledger.follows,
             self.clock,
+            address=self.address,
             tls=self.options.own_tls,
             credentials=self.options.own_credentials,
             access=self.access.file if self.options.authentication else None,
@@ -346,11 +360,11 @@ class Broker(CallerEvents):
             ("transaction", self.transactions.end_rows()), ("admin", self.transactions.admin_rows()),
             ("admin", [row for row in self.admin.rows() if row[0] not in own]), ("admin", own.values()),
             ("admin", self.replication.rows()),
-            ("admin", self.leader_notices.rows()),
+            ("admin", self.leader_notices.rows()), ("admin", self.table_watch.rows()),
             ("admin", self.access.rows(self.address)),
         ]  # fmt: skip
         for lane, served in rows:
-            self.ports.serve(self.lanes[lane], served)
+            self.ports.serve(self.lanes[lane], self.table_watch.waiting(served))
         for handlers in (self.ports.handlers, self.ports.vip_handlers):
             handlers.guard = self.access.guard
             handlers.after_pass.append(self.producing.sends.end_pass)
@@ -422,6 +436,7 @@ class Broker(CallerEvents):
     def closed(self, caller: Caller, reason: str, /) -> None:
         if not self._closed:
             self.consuming.waiting.forget(caller)
+            self.table_watch.forget(caller)
             self.membership.members.closed(caller, reason)
 
     async def settled(self) -> None:

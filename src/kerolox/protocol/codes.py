@@ -201,6 +201,9 @@ class RequestCode(IntEnum):
     TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
 
+    # Between brokers of ours only: RocketMQ's answer that it is not supported.
+    WATCH_TABLES = 910_001
+
 
 class ResponseCode(IntEnum):
     """How it went."""

@@ -222,6 +222,11 @@ class InSyncSet:
             follower is not None and follower.connected and follower.there_s >= since_s for follower in others
         )
 
+    @property
+    def electable(self) -> frozenset[int]:
+        """The ids of the followers that may lead next, as far as this leader knows."""
+        return self._union - {self.own_id}
+
     def confirmed_end(self) -> int:
         """Up to where the log is acknowledged and seen."""
         return self._progress.confirmed

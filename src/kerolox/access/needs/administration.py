@@ -160,6 +160,7 @@ BROKER: Rules = {
             # What name servers, controllers and other brokers tell.
             RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
             RequestCode.EXCHANGE_BROKER_HA_INFO,
+            RequestCode.WATCH_TABLES,
             RequestCode.RESET_MASTER_FLUSH_OFFSET,
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
         ),

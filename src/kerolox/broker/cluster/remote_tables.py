@@ -18,11 +18,13 @@ from kerolox.protocol.bodies.body import decode_list
 from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigTable, RequestModeTable
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from kerolox.protocol.bodies.stats import TimerMetrics
+from kerolox.protocol.bodies.table_news import TableNews
 from kerolox.protocol.bodies.topics import AllTopics, DataVersion, TopicConfig, TopicConfigTable
 from kerolox.protocol.codes import RequestCode, request_name
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.auth import ListAclsRequest, ListUsersRequest
 from kerolox.protocol.headers.group import AllGroupConfigAnswer, AllGroupConfigRequest
+from kerolox.protocol.headers.replication import WatchTablesRequest
 from kerolox.protocol.headers.topic import AllTopicConfigAnswer, AllTopicConfigRequest
 
 T = TypeVar("T")
@@ -31,6 +33,7 @@ Paged = TypeVar("Paged", AllTopics, GroupConfigTable)
 PAGE = 2000  # entries of one answer
 PAGE_TIMEOUT_S = 30.0
 TIMEOUT_S = 3.0
+HOLD_S = 5.0  # the leader keeps a question for news
 ENTRIES_MAX = 1_000_000  # of a table that comes in pages
 STARTS_MAX = 5  # of a table that changes while its pages come
 
@@ -110,6 +113,18 @@ class RemoteTables:
     async def timer_checkpoint(self) -> bytes:
         body: bytes = (await self._ask(RequestCode.GET_TIMER_CHECK_POINT)).body
         return body
+
+    async def news(self, broker_id: int, address: str, life: str, serial: int) -> TableNews:
+        """What changed since; answered when something did, or after ``HOLD_S``."""
+        asked = WatchTablesRequest(
+            broker_id=broker_id,
+            broker_address=address,
+            life=life,
+            serial=serial,
+            hold_millis=int(HOLD_S * 1000),
+        )
+        answer = await self._ask(RequestCode.WATCH_TABLES, asked, HOLD_S + TIMEOUT_S)
+        return TableNews.decode(answer.body)
 
     async def access(self) -> Book:
         """Its users, with their passwords, and their rules: it tells them to users that may do everything."""

@@ -1,6 +1,7 @@
 """A follower has its leader's tables: topics, groups, progress of groups and delays, the state of the timer.
 
-They are asked for as soon as a leader is known, and again and again, but only while its log is known to be
+They are asked for as soon as a leader is known, when a leader of ours says that they changed, and every ten
+seconds, but only while its log is known to be
 the one this follower has a part of: a leader that came back with an empty disk, or with another history, has
 tables to match, and they would take topics and progress from the better copy.
 
@@ -14,11 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from kerolox.access.book import Book, User
 from kerolox.access.book_file import BookFile
 from kerolox.access.policies import Policies
+from kerolox.broker.cluster.leader_news import LeaderNews
 from kerolox.broker.cluster.remote_tables import RemoteTables
 from kerolox.broker.later.timers import Timers
 from kerolox.broker.leadership import LeaderAddress, Leadership
@@ -32,6 +35,7 @@ from kerolox.net.tls import ClientTls
 from kerolox.protocol.bodies.groups import GroupConfigTable, RequestModeTable
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from kerolox.protocol.bodies.stats import TimerMetrics
+from kerolox.protocol.bodies.table_news import TableNews
 from kerolox.protocol.bodies.topics import AllTopics, DataVersion
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.table import Table
@@ -54,6 +58,7 @@ class TableCopy:
     """Copies while this broker follows and a leader is known whose log ``agrees``. ``register`` asks the name
     servers anew who leads, and tells them of topics that are other ones now. Without a timer there is nothing
     of it to copy.
+    ``address`` is this broker's, by which its leader knows it.
     ``access`` are the users of a broker that has any, which are its leader's then.
     ``acting``: this broker may act for its leader, and has to know soon what that has delivered.
     ``electable``: it may have to lead at any moment, with all the topics there are.
@@ -72,6 +77,7 @@ class TableCopy:
         agrees: Callable[[], bool],
         clock: Clock,
         *,
+        address: str,
         tls: ClientTls | None = None,
         credentials: Credentials | None = None,
         access: BookFile | None = None,
@@ -95,6 +101,8 @@ class TableCopy:
         self._keeps_topics = keeps_topics
         self._older_told = 0  # the epoch in which that was told last
         self._progress_s = 0.0  # when the next look at progress is due
+        self._address = address
+        self._news = LeaderNews(clock, self._hear)
         self._failed: dict[str, str] = {}  # by table, the error that was told last
         self._asked = False
         self._wake = asyncio.Event()
@@ -108,6 +116,9 @@ class TableCopy:
     def copy_now(self) -> None:
         """Do not wait for the next time."""
         self._asked = True
+        self._wake.set()
+
+    def _hear(self) -> None:
         self._wake.set()
 
     async def close(self) -> None:
@@ -127,9 +138,12 @@ class TableCopy:
             is_asked, self._asked = self._asked, False
             if leader is not None and self._agrees():
                 remote = RemoteTables(self._dialer, leader.address)
+                news = self._news.news
                 if is_asked or now_s >= next_s:
                     await self._copy(leader, remote)
                     next_s = self._clock.monotonic_s() + COPY_S
+                elif news is not None:
+                    self._news.taken(news, well=await self._copy_news(leader, remote, news))
                 elif self._electable:
                     await self._copy_changes(leader, remote)
                 if self._acting:
@@ -137,13 +151,23 @@ class TableCopy:
                 if self._timers is not None:
                     timers = self._timers
                     await self._take(leader, "timer checkpoint", remote.timer_checkpoint, timers.heard_leader)
+                self._news.watch(leader.address, partial(remote.news, self._leadership.id, self._address))
+            else:
+                self._news.stop()
             if not self._closed:
                 await self._pause()
+        self._news.stop()
 
     async def _pause(self) -> None:
-        """Until it is time for the timer, or somebody asks."""
+        """Until there are news, it is time for the timer, or somebody asks."""
         self._wake.clear()
-        pause_s = SOON_S if self._electable else ACTING_S if self._acting else TIMER_S
+        if self._news.news is not None:
+            return
+        pause_s = TIMER_S
+        if self._electable:
+            pause_s = PROGRESS_S if self._news.works else SOON_S
+        elif self._acting:
+            pause_s = ACTING_S
         timer = self._clock.call_later(pause_s, self._wake.set)
         if not self._asked:
             await self._wake.wait()
@@ -166,13 +190,37 @@ class TableCopy:
             done.append(await self._copy_users(leader, remote, self._access))
         self.passes += all(done)
 
-    async def _copy_changes(self, leader: LeaderAddress, remote: RemoteTables) -> None:
-        """What a new leader must not lack: topics and groups when they are other ones, and progress."""
+    async def _copy_news(self, leader: LeaderAddress, remote: RemoteTables, news: TableNews) -> bool:
+        """The tables that the leader says have changed; whether all of them could be copied."""
+        done = [await self._take_table(leader, remote, table) for table in news.tables]
+        for key, queues in news.offsets.items():
+            self._tables.offsets.hear(key, queues)
+        return all(done)
+
+    async def _take_table(self, leader: LeaderAddress, remote: RemoteTables, table: str) -> bool:
         take = self._take
-        if await self._differs(leader, "topics", remote.topics_version, self._tables.topics.table.version):
-            await take(leader, "topics", remote.topics, self._topics)
-        if await self._differs(leader, "groups", remote.groups_version, self._groups.table.version):
-            await take(leader, "groups", remote.groups, self._group_settings)
+        if table == "topics":
+            return await take(leader, "topics", remote.topics, self._topics)
+        if table == "groups":
+            return await take(leader, "groups", remote.groups, self._group_settings)
+        if table == "modes":
+            return await take(leader, "request modes", remote.request_modes, self._request_modes)
+        if table == "offsets":
+            return await take(leader, "consumer offsets", remote.offsets, self._offsets)
+        if self._access is None:
+            return True
+        return await self._copy_users(leader, remote, self._access)
+
+    async def _copy_changes(self, leader: LeaderAddress, remote: RemoteTables) -> None:
+        """What a new leader must not lack: progress; topics and groups too, if the leader does not say itself
+        that they changed."""
+        take = self._take
+        if not self._news.works:
+            own_topics, own_groups = self._tables.topics.table, self._groups.table
+            if await self._differs(leader, "topics", remote.topics_version, own_topics.version):
+                await take(leader, "topics", remote.topics, self._topics)
+            if await self._differs(leader, "groups", remote.groups_version, own_groups.version):
+                await take(leader, "groups", remote.groups, self._group_settings)
         began_s = self._clock.monotonic_s()
         if began_s >= self._progress_s:
             await take(leader, "consumer offsets", remote.offsets, self._offsets)

@@ -13,6 +13,16 @@ class HaInfo(Header, frozen=True, kw_only=True):
     master_address: str | None = None
 
 
+class WatchTablesRequest(Header, frozen=True, kw_only=True):
+    """A follower of ours names the last change of its leader's tables that it has a copy of."""
+
+    broker_id: Int64
+    broker_address: str
+    life: str = ""
+    serial: Int64 = 0
+    hold_millis: Int64 = 0
+
+
 class ResetMasterFlushOffsetRequest(Header, frozen=True, kw_only=True):
     """Forget how far the master had flushed."""
 

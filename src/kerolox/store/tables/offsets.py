@@ -188,6 +188,14 @@ class ConsumerOffsets(Table):
             self.bump()
         return changed
 
+    def hear(self, key: str, queues: Mapping[int, int]) -> None:
+        """Take over progress that was just committed at the leader, unless more was committed here."""
+        kept = self._kept.get(key, {})
+        own = self.offsets.setdefault(key, {})
+        for queue_id, offset in queues.items():
+            own[queue_id] = max(offset, kept.get(queue_id, -1))
+        self.changed = True
+
     def replace(self, offsets: Mapping[str, Mapping[int, int]], version: DataVersion | None) -> None:
         """Take over a table, with its version if it has one."""
         self.offsets = {key: dict(queues) for key, queues in offsets.items()}

@@ -1,0 +1,373 @@
+"""Followers copy changed tables at once, and a leader that promises copies waits until they have them.
+
+A follower of ours asks its leader for news of its tables (WATCH_TABLES) and names the last change it has. The
+leader holds the question until there is another change, and answers which tables changed. The follower copies
+these, and its next question says so. Brokers of RocketMQ do not ask: they copy their leader's tables by time.
+
+A change that was asked for (a topic, a group, a user, progress that a client commits and waits for) is
+answered when every follower that asks has it, if the leader waits for copies of messages too (SYNC_MASTER, a
+controller, a DLedger group). Under a controller these are the followers that may be elected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from kerolox.clock import Clock, TimerHandle
+from kerolox.errors import KeroloxError, Refused, sentences
+from kerolox.front.caller import Caller
+from kerolox.front.requests import Answer, Handler, HeldRequest, Later, Request, Row
+from kerolox.protocol.bodies.table_news import TABLES, TableNews
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.headers.offset import UpdateOffsetRequest
+from kerolox.protocol.headers.replication import WatchTablesRequest
+from kerolox.replication.in_sync_set import InSyncSet
+from kerolox.store.message_store import MessageStore
+from kerolox.store.tables.offsets import ConsumerOffsets
+
+log = logging.getLogger(__name__)
+
+FOLLOWERS_MAX = 64
+HOLD_S_MAX = 10.0  # a question
+GONE_S = 10.0  # a follower that does not ask for so long is not waited for
+COMMITS_MAX = 4096  # remembered one by one; a follower that lacks more copies the whole table
+
+# The requests that change a table for good, and the table.
+_CHANGES: dict[int, str] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: "topics",
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "topics",
+    RequestCode.DELETE_TOPIC_IN_BROKER: "topics",
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "groups",
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "groups",
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: "groups",
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: "groups",
+    RequestCode.SET_MESSAGE_REQUEST_MODE: "modes",
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "offsets",
+    RequestCode.CLONE_GROUP_OFFSET: "offsets",
+    RequestCode.AUTH_CREATE_USER: "users",
+    RequestCode.AUTH_UPDATE_USER: "users",
+    RequestCode.AUTH_DELETE_USER: "users",
+    RequestCode.AUTH_CREATE_ACL: "users",
+    RequestCode.AUTH_UPDATE_ACL: "users",
+    RequestCode.AUTH_DELETE_ACL: "users",
+}
+
+
+class TableNotCopied(KeroloxError):
+    """A change is stored at the leader, and not known to be at its followers."""
+
+    code = ResponseCode.FLUSH_SLAVE_TIMEOUT
+    retriable = True
+
+    def __init__(self, table: str, followers: Iterable[str], why: str) -> None:
+        super().__init__(
+            sentences(
+                f"the change of {table} is stored at this leader, but not known to be at "
+                f"{', '.join(sorted(followers))}: {why}",
+                "it is copied when they can; repeat the request to wait for that, and see: kerolox broker "
+                "followers",
+            )
+        )
+
+
+_ALONE = (
+    "stored at this leader alone: no follower is connected. Followers copy it when they are back; until then "
+    "it is lost if one of them is promoted"
+)
+
+
+class _Follower:
+    """One follower that asks for news."""
+
+    __slots__ = ("address", "asked_s", "caller", "has", "held", "id", "timer")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.id = 0
+        self.has = 0  # the last change it has a copy of
+        self.caller: Caller | None = None
+        self.held: HeldRequest[WatchTablesRequest] | None = None
+        self.asked_s = 0.0  # when its last question came, or was answered
+        self.timer: TimerHandle | None = None
+
+
+class _Wait:
+    """One change that is answered when these followers have it."""
+
+    __slots__ = ("done", "missing", "serial")
+
+    def __init__(self, serial: int, missing: set[str]) -> None:
+        self.serial = serial
+        self.missing = missing  # addresses of followers
+        self.done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def end(self, why_not: str = "") -> None:
+        if not self.done.done():
+            self.done.set_result(why_not)
+
+
+class TableWatch:
+    """Numbers the changes of the tables while this broker leads. Part of its leadership.
+
+    ``in_sync``: the followers that may be elected, of a broker under a controller. ``in_ledger``: this broker
+    is in a DLedger group, whose members may all be elected.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        offsets: ConsumerOffsets,
+        clock: Clock,
+        *,
+        in_sync: InSyncSet | None,
+        in_ledger: bool,
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._clock = clock
+        self._in_sync = in_sync
+        self._in_ledger = in_ledger
+        self._life = ""  # a name for this time as a leader; empty: this broker does not lead
+        self._serial = 0  # of the last change
+        self._marks: dict[str, int] = {}  # table → the serial of its last change
+        self._commits: OrderedDict[tuple[str, int], int] = OrderedDict()  # topic@group, queue → serial
+        self._commits_from = 0  # commits up to this serial are not remembered one by one
+        self._followers: dict[str, _Follower] = {}  # by address
+        self._waits: list[_Wait] = []
+        self._is_woken = False
+        self._told_alone = False  # since there was a follower
+
+    @property
+    def followers(self) -> list[str]:
+        """The addresses of the followers that have to have a change before it is answered."""
+        return sorted(one.address for one in self._counting())
+
+    # --- whether it leads -----------------------------------------------------------------------------
+
+    async def lead(self) -> None:
+        self._life = secrets.token_hex(8)
+        self._serial = 1
+        self._marks.clear()
+        self._commits.clear()
+        self._commits_from = 0
+
+    async def follow(self) -> None:
+        self._life = ""
+        for follower in self._followers.values():
+            self._release(
+                follower, Answer(code=ResponseCode.SYSTEM_ERROR, remark="this broker stops to lead")
+            )
+        self._followers.clear()
+        for wait in self._waits:
+            wait.end("this broker does not lead any more")
+
+    # --- changes ----------------------------------------------------------------------------------------
+
+    def changed(self, table: str) -> None:
+        """Tell followers that a table is another one."""
+        if self._life:
+            self._serial += 1
+            self._marks[table] = self._serial
+            self._wake()
+
+    def committed(self, topic: str, group: str, queue_id: int) -> None:
+        """Tell followers the progress of a group in one queue."""
+        if not self._life:
+            return
+        self._serial += 1
+        key = (f"{topic}@{group}", queue_id)
+        self._commits[key] = self._serial
+        self._commits.move_to_end(key)
+        if len(self._commits) > COMMITS_MAX:
+            _, self._commits_from = self._commits.popitem(last=False)
+        self._wake()
+
+    async def copied(self, table: str) -> str | None:
+        """Wait until followers have all changes so far, if this leader promises copies; a remark if there are
+        no followers. Raises TableNotCopied."""
+        if not self._waits_for_copies:
+            return None
+        serial = self._serial
+        missing = {one.address for one in self._counting() if one.has < serial}
+        if not missing:
+            is_alone = (
+                not (self._in_sync or self._in_ledger)
+                and not self._followers
+                and not any(self._store.replicas)
+            )
+            return self._alone(table) if is_alone else None
+        wait = _Wait(serial, missing)
+        self._waits.append(wait)
+        timeout_ms = self._store.options.replica_timeout_ms
+        timer = self._clock.call_later(timeout_ms / 1000, lambda: wait.end(f"{timeout_ms} ms have passed"))
+        try:
+            why_not = await wait.done
+        finally:
+            timer.cancel()
+            self._waits.remove(wait)
+        if why_not:
+            raise TableNotCopied(table, wait.missing, why_not)
+        return None
+
+    def _alone(self, table: str) -> str:
+        if not self._told_alone:
+            self._told_alone = True
+            log.warning(
+                "table_change_alone table=%r next='bring a follower back: it copies the change'", table
+            )
+        return _ALONE
+
+    @property
+    def _waits_for_copies(self) -> bool:
+        return bool(self._life) and (self._store.acks.wait_for_replicas or self._in_ledger)
+
+    def _counting(self) -> list[_Follower]:
+        """The followers that have to have a change before it is answered."""
+        if self._in_sync is not None:
+            electable = self._in_sync.electable
+            return [one for one in self._followers.values() if one.id in electable]
+        since_s = self._clock.monotonic_s() - GONE_S
+        return [one for one in self._followers.values() if one.held is not None or one.asked_s >= since_s]
+
+    # --- requests that change tables --------------------------------------------------------------------
+
+    def waiting(self, rows: Iterable[Row]) -> list[Row]:
+        """Answer these requests when followers have what they change."""
+        return [(code, self._waiting(code, handler), header) for code, handler, header in rows]
+
+    def _waiting(self, code: int, handler: Handler) -> Handler:
+        if code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            return partial(self._commit, handler)
+        table = _CHANGES.get(code)
+        if table is None:
+            return handler
+        change: Any = handler
+
+        async def changed(request: Request[Any]) -> Answer | None:
+            answer: Answer = await change(request)
+            if answer.code == ResponseCode.SUCCESS:
+                self.changed(table)
+                remark = await self.copied(table)
+                answer.remark = remark or answer.remark
+            return answer
+
+        return changed
+
+    def _commit(self, handler: Any, request: Request[UpdateOffsetRequest]) -> Answer | Later | None:
+        answer: Answer = handler(request)
+        if request.is_one_way or not self._waits_for_copies or answer.remark:
+            return answer
+        told = request.header
+        self.committed(told.topic, told.consumer_group, told.queue_id)
+
+        async def copied() -> Answer:
+            await self.copied("progress")
+            return answer
+
+        return copied
+
+    # --- what followers ask -----------------------------------------------------------------------------
+
+    def rows(self) -> list[Row]:
+        return [(RequestCode.WATCH_TABLES, self.watch, WatchTablesRequest)]
+
+    def watch(self, request: Request[WatchTablesRequest]) -> Answer | None:
+        """Answer what changed since the follower asked last; hold the question while that is nothing."""
+        asked = request.header
+        if not self._life:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "this broker does not lead: its tables are copies")
+        follower = self._follower(asked)
+        self._release(follower, Answer(body=TableNews(life=self._life, serial=follower.has).encode()))
+        follower.caller = request.caller
+        follower.has = min(asked.serial, self._serial) if asked.life == self._life else 0
+        follower.asked_s = self._clock.monotonic_s()
+        self._look_at_waits(follower)
+        if follower.has < self._serial:
+            return Answer(body=self._news(follower).encode())
+        follower.held = HeldRequest.of(request)
+        hold_s = min(HOLD_S_MAX, max(0, asked.hold_millis) / 1000)
+        follower.timer = self._clock.call_later(hold_s, lambda: self._tell(follower))
+        return None
+
+    def forget(self, caller: Caller) -> None:
+        """A connection is closed. Under a controller its follower may be elected all the same."""
+        for follower in [one for one in self._followers.values() if one.caller is caller]:
+            self._drop(follower)
+            if self._in_sync is not None and follower.id in self._in_sync.electable:
+                continue
+            del self._followers[follower.address]
+            for wait in self._waits:
+                if follower.address in wait.missing:
+                    wait.end("its connection was closed")
+
+    def _follower(self, asked: WatchTablesRequest) -> _Follower:
+        for other in list(self._followers.values()):
+            if other.id and other.id == asked.broker_id and other.address != asked.broker_address:
+                self._drop(other)
+                del self._followers[other.address]  # it came back under another address
+        found = self._followers.get(asked.broker_address)
+        if found is None:
+            if len(self._followers) >= FOLLOWERS_MAX:
+                raise Refused(
+                    ResponseCode.SYSTEM_BUSY, f"{FOLLOWERS_MAX} followers watch the tables of this leader"
+                )
+            found = self._followers[asked.broker_address] = _Follower(asked.broker_address)
+        found.id = asked.broker_id
+        self._told_alone = False
+        return found
+
+    def _look_at_waits(self, follower: _Follower) -> None:
+        for wait in self._waits:
+            if follower.has >= wait.serial:
+                wait.missing.discard(follower.address)
+                if not wait.missing:
+                    wait.end()
+
+    def _wake(self) -> None:
+        """Answer those that wait, once for all changes of this turn of the loop."""
+        if not self._is_woken and self._followers:
+            self._is_woken = True
+            asyncio.get_running_loop().call_soon(self._tell_all)
+
+    def _tell_all(self) -> None:
+        self._is_woken = False
+        for follower in list(self._followers.values()):
+            self._tell(follower)
+
+    def _tell(self, follower: _Follower) -> None:
+        self._release(follower, Answer(body=self._news(follower).encode()))
+
+    def _release(self, follower: _Follower, answer: Answer) -> None:
+        held = follower.held
+        self._drop(follower)
+        if held is not None:
+            follower.asked_s = self._clock.monotonic_s()
+            held.answer(answer)
+
+    @staticmethod
+    def _drop(follower: _Follower) -> None:
+        follower.held = None
+        if follower.timer is not None:
+            follower.timer.cancel()
+            follower.timer = None
+
+    def _news(self, follower: _Follower) -> TableNews:
+        has = follower.has
+        tables = [table for table in TABLES if not has or self._marks.get(table, 0) > has]
+        commits: dict[str, dict[int, int]] = {}
+        if has and has < self._commits_from and "offsets" not in tables:
+            tables.append("offsets")
+        if "offsets" not in tables:
+            for (key, queue_id), serial in reversed(self._commits.items()):
+                if serial <= has:
+                    break
+                offset = self._offsets.offsets.get(key, {}).get(queue_id)
+                if offset is not None:
+                    commits.setdefault(key, {})[queue_id] = offset
+        return TableNews(life=self._life, serial=self._serial, tables=tuple(tables), offsets=commits)
