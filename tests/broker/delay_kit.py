@@ -10,6 +10,8 @@ from typing import Any
 from kerolox.broker.later.delays import Delays
 from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.tables.topics import Topics
+from kerolox.broker.write.delivery import Delivery
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.protocol.hosts import host_bytes
@@ -21,6 +23,7 @@ from kerolox.store.disk.files import Files
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.consume_queue import ENTRY
 from kerolox.store.tables.offsets import DelayOffsets
+from kerolox.store.tables.topics import TopicTable
 from kerolox.testing.clock import ManualClock
 
 BORN_HOST = host_bytes("10.1.2.3:4567")
@@ -53,9 +56,11 @@ class DelayRig:
         self.leadership = Leadership(self.store, BrokerRole.SLAVE if follows else BrokerRole.ASYNC_MASTER)
         await self.store.open()
         self.intake = Intake(self.store.log, self.store.acks)
+        topics = Topics(TopicTable(self.store.files, self.store.path("config")), options)
+        self.delivery = Delivery(self.intake, topics, self.store.deleted, self.clock)
         self.offsets = DelayOffsets(self.store.files, self.store.path("config"), clock=self.clock)
         self.offsets.load()
-        self.delays = Delays(self.store, self.intake, self.offsets, options, self.clock)
+        self.delays = Delays(self.store, self.intake, self.delivery, self.offsets, options, self.clock)
         self.intake.rewrites.append(self.delays.park)
         self.leadership.add(self.delays)
         await self.leadership.start()

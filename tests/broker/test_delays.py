@@ -427,11 +427,11 @@ async def test_while_nothing_can_be_stored_it_is_tried_again(rig: DelayRig) -> N
     rig.store.state.set(Obstacle.DISK_FULL, "for the test")
     await rig.clock.advance(1.25)
     assert rig.delivered() == []
-    assert rig.delays.levels[0].failures == 3
+    assert rig.delays.levels[0].retry.times == 2  # at 1.0 and 1.1 s; then at 1.3
     rig.store.state.clear(Obstacle.DISK_FULL)
     await rig.clock.advance(0.06)
     assert rig.delivered() == bodies
-    assert rig.delays.levels[0].failures == 0
+    assert rig.delays.levels[0].retry.times == 0
 
 
 async def test_a_write_that_fails_is_repeated_from_the_same_message(tmp_path: Path) -> None:
@@ -450,14 +450,14 @@ async def test_a_write_that_fails_is_repeated_from_the_same_message(tmp_path: Pa
         return write(data)
 
     rig.store.log.segments.append = append  # type: ignore[method-assign,assignment]
-    await rig.clock.advance(1.15)
+    await rig.clock.advance(1.25)
     assert rig.delivered() == []
     await rig.clock.advance(0.06)
     assert rig.delivered() == bodies
     await rig.close()
 
 
-async def test_what_cannot_be_restored_is_passed_over(rig: DelayRig) -> None:
+async def test_what_cannot_be_restored_becomes_a_dead_letter(rig: DelayRig) -> None:
     log = rig.store.log
 
     def put(properties: dict[str, str]) -> None:
@@ -478,7 +478,11 @@ async def test_what_cannot_be_restored_is_passed_over(rig: DelayRig) -> None:
     (last,) = await rig.send(1)
     await rig.clock.advance(1)
     assert rig.delivered() == [first, last]
-    assert rig.delays.passed_over == 7
+    assert rig.delays.passed_over == 2  # the holes
+    dead = rig.stored("%DLQ%kerolox_undelivered", 0)
+    assert [message.body for message in dead] == [b"bad"] * 5
+    assert [message.properties.get("RETRY_TOPIC") for message in dead] == [None, "T", HALF_TOPIC, "../T", "T"]
+    assert all(message.properties["KEROLOX_RETRY_REASON"] for message in dead)
     assert rig.delays.levels[0].next_offset == queue.max_offset
 
 

@@ -261,11 +261,14 @@ async def test_what_is_refused_is_told_as_rocketmq_does(tmp_path: Path) -> None:
         assert (await back(talk, offset)).code == 0
 
 
-async def test_properties_that_have_no_room_for_more_are_refused(talk: Talk) -> None:
+async def test_properties_that_have_no_room_for_more_make_a_dead_letter(talk: Talk) -> None:
+    """RocketMQ refuses it each time, and its consumer never gets rid of it."""
     offset = await stored(talk, properties={"UNIQ_KEY": UNIQUE, "long": "x" * 32_600})
     answer = await back(talk, offset)
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert (answer.remark or "").startswith("PROPERTIES_SIZE_EXCEEDED")
+    assert answer.code == 0, answer.remark
+    (dead,) = await talk.messages("%DLQ%G")
+    assert (dead.body, dead.properties["RETRY_TOPIC"]) == ((await talk.messages("T"))[0].body, "T")
+    assert dead.properties["long"] == "x" * 32_600
 
 
 async def test_a_crc_over_the_record_is_made_anew(tmp_path: Path) -> None:

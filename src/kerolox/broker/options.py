@@ -369,10 +369,6 @@ class BrokerOptions(ServerOptions, StoreOptions, PlainAclOptions):
     timer_stop_dequeue: bool = option(
         False, "Keep messages that are due.", key="timerStopDequeue", changeable=True
     )
-    timer_retry_for_ever: bool = option(
-        False, "Try again to deliver what failed three times for a reason not known.",
-        key="timerEnableRetryUntilSuccess", changeable=True,
-    )  # fmt: skip
     timer_quiet_ms: int = option(
         -1, "How long after the start nothing is delivered.", key="disappearTimeAfterStart",
         low=-1, high=DAY_MS,

@@ -10,6 +10,7 @@ DEAD_LETTER_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+UNDELIVERED_GROUP: Final = "kerolox_undelivered"  # dead letters that belong to no consumer group
 LIGHT_PREFIX: Final = "%LMQ%"  # of light queues, and of groups that consume them
 TRACE_PREFIX: Final = "rmq_sys_TRACE_DATA_"  # where clients of a cloud send what they trace
 

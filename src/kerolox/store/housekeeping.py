@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from kerolox.clock import TimerHandle
-from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
+from kerolox.store.disk.progress_notes import ProgressNotes
 from kerolox.store.disk.segment import Segment
 from kerolox.store.disk.sums import CHECKED_BYTES, STEP_BYTES, Sums
 from kerolox.store.errors import DiskFull, StoreError
@@ -88,9 +88,9 @@ class Housekeeper:
         # reads the
         # whole log.
         async with self._flushing:
-            noted = UNKNOWN
+            # Also without queues: messages of the topic may wait in the log for their time.
+            noted = await self._note_deleted(topic, before)
             if topic in store.queues.by_topic:
-                noted = await self._note_deleted(topic, before)
                 # A start must not take a queue for lost that was deleted: nothing vouches for it any more.
                 await self._flush_round(sums=True, without=topic)
             # What is on its way must not come into queues that begin anew, now or after a crash.

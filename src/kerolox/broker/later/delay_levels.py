@@ -14,6 +14,7 @@ from collections import deque
 from functools import lru_cache
 from typing import Final
 
+from kerolox.broker.write.delivery import Retry
 from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.errors import KeroloxError, Refused
 from kerolox.protocol import properties as packed
@@ -31,7 +32,7 @@ _TAIL_BYTES_MAX = 512
 
 
 class Unrestorable(KeroloxError):
-    """A parked message that does not tell its real topic. It is passed over, as RocketMQ does."""
+    """A parked message that does not tell its real topic. It becomes a dead letter."""
 
 
 def level_of(properties: bytes) -> int:
@@ -49,12 +50,20 @@ def level_of(properties: bytes) -> int:
 def restore(message: StoredMessage) -> PendingMessage:
     """A parked message as it is delivered. Its properties stay as they are: those of the real queue and
     the level too, as in RocketMQ."""
-    topic, queue_id = real_queue_of(message.packed_properties)
+    pending = as_parked(message)
+    pending.topic, pending.queue_id = real_queue_of(message.packed_properties)
+    pending.properties = restored_properties(message.packed_properties)
+    return pending
+
+
+def as_parked(message: StoredMessage) -> PendingMessage:
+    """A parked message once more: under the topic that its properties name, however they read."""
+    topic = packed.find(message.packed_properties, AT_REAL_TOPIC) or b""
     return PendingMessage(
-        topic,
-        queue_id,
+        topic.decode("utf-8", "replace"),
+        0,
         message.body,
-        restored_properties(message.packed_properties),
+        message.packed_properties,
         message.born_timestamp,
         message.born_host,
         flag=message.flag,
@@ -105,22 +114,22 @@ class Level:
         "again_s",
         "delay_ms",
         "due_ms",
-        "failures",
         "next_offset",
         "number",
         "parked",
         "queue_id",
+        "retry",
         "task",
     )
 
-    def __init__(self, number: int, delay_ms: int) -> None:
+    def __init__(self, number: int, delay_ms: int, retry: Retry) -> None:
         self.number = number
         self.queue_id = number - 1
         self.delay_ms = delay_ms
         self.next_offset = 0  # the offset that is delivered next
         self.due_ms: int | None = None  # when the first message is due; 0: not known; None: no message
         self.again_s = 0.0  # no delivery before this time, by the monotonic clock
-        self.failures = 0
+        self.retry = retry
         self.task: asyncio.Task[None] | None = None
         # From which offset on messages were parked when, by the monotonic clock. More than a thousand only
         # while delivery is late: then the oldest are due whatever the clock says.

@@ -21,6 +21,7 @@ from kerolox.broker.later.delay_levels import (
     AT_REAL_TOPIC,
     Level,
     Unrestorable,
+    as_parked,
     level_of,
     real_queue_of,
     restore,
@@ -30,6 +31,7 @@ from kerolox.broker.later.delay_notes import DelayNote, DelayNotes
 from kerolox.broker.later.delivered_copies import DeliveredCopies, is_copy
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.lost_tables import check_nothing_due
+from kerolox.broker.write.delivery import Delivery, Retry, StillSaving
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.pending_message import PendingMessage, real_queue
@@ -40,9 +42,9 @@ from kerolox.protocol import properties as packed
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_each, decode_record
 from kerolox.protocol.record_scan import Entry
-from kerolox.protocol.reserved import HALF_TOPIC, SCHEDULE_TOPIC
+from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.delay_table import parse_levels
-from kerolox.store.errors import OffsetOutOfRange, StoreError, Unreadable
+from kerolox.store.errors import OffsetOutOfRange, StoreError
 from kerolox.store.log.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT, AppendRefused, QueueCursor
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, HOLE_TAGS, ConsumeQueue
@@ -74,6 +76,7 @@ class Delays:
         self,
         store: MessageStore,
         intake: Intake,
+        delivery: Delivery,
         offsets: DelayOffsets,
         options: BrokerOptions,
         clock: Clock,
@@ -82,6 +85,7 @@ class Delays:
         """``outlet``: where messages go while this broker may not write."""
         self._store = store
         self._intake = intake
+        self._delivery = delivery
         self._outlet = outlet
         self._acts = False  # and puts messages there
         self._offsets = offsets
@@ -93,7 +97,8 @@ class Delays:
             store.dispatcher.followers.append(self._watch_leader)
         self.marks = DelayNotes(store.files, store.root, store.keeper, clock)
         self.levels = [
-            Level(number, delay_ms) for number, delay_ms in enumerate(parse_levels(options.delay_levels), 1)
+            Level(number, delay_ms, Retry(clock, f"delayed_messages_not_delivered level={number}"))
+            for number, delay_ms in enumerate(parse_levels(options.delay_levels), 1)
         ]
         self.delivered = 0  # since the start
         self.passed_over = 0  # messages that could not be read, or not be restored to their topic
@@ -330,9 +335,12 @@ class Delays:
                     more = await self._send_away(level, due)
                 else:
                     more = await self._append(level, due)
-        except KeroloxError as error:
-            level.again_s = self._clock.monotonic_s() + self._again_s
-            self._warn(level, error)
+        except KeroloxError as failed:
+            error: KeroloxError | None = failed
+            if isinstance(failed, StillSaving) and (error := await failed.over()) is None:
+                return True
+            assert error is not None
+            level.again_s = self._clock.monotonic_s() + level.retry.failed(error, self._again_s)
             return False
         if not more:
             return False
@@ -399,8 +407,12 @@ class Delays:
         append, fills_light_queues = self._intake.append, self._intake.fills_light_queues
         messages = decode_each([record or b"" for _, _, record in due])
         for (offset, physical, record), message in zip(due, messages, strict=True):
-            queue = self._real_queue(level, offset, physical, record, message)
-            if queue is not None and message is not None:
+            message = self._message(level, offset, physical, record, message)
+            if message is None:
+                next_offset = offset + 1
+                continue
+            queue = self._real_queue(message)
+            if isinstance(queue, QueueCursor):
                 # Not as a pending message: it must not be parked again, and there are many of them.
                 properties = restored_properties(message.packed_properties)
                 try:
@@ -416,11 +428,23 @@ class Delays:
                         light_queues=fills_light_queues(queue.topic, properties),
                         store_host=message.store_host,
                     )
+                except AppendRefused as error:
+                    queue = str(error)
                 except KeroloxError as error:
                     refused = error
                     break
-                stored.setdefault(queue.topic, []).append(place[2])
-                last = (offset + 1, physical, place[0])
+                else:
+                    stored.setdefault(queue.topic, []).append(place[2])
+                    last = (offset + 1, physical, place[0])
+            if isinstance(queue, str):
+                dead = as_parked(message)
+                self._delivery.refuse(dead, queue)
+                try:
+                    place = self._delivery.store(dead)
+                except KeroloxError as error:
+                    refused = error
+                    break
+                stored.setdefault(dead.topic, []).append(place[2])
             next_offset = offset + 1
         done: asyncio.Future[KeroloxError | None] = asyncio.get_running_loop().create_future()
 
@@ -446,11 +470,17 @@ class Delays:
         assert self._outlet is not None  # or this would not act
         wanted: list[tuple[int, PendingMessage]] = []  # behind which offset each lies
         next_offset = level.next_offset
+        held: str | None = None
         messages = decode_each([record or b"" for _, _, record in due])
         for (offset, physical, record), message in zip(due, messages, strict=True):
-            next_offset = offset + 1
-            if self._real_queue(level, offset, physical, record, message) and message is not None:
+            message = self._message(level, offset, physical, record, message)
+            if message is not None:
+                queue = self._real_queue(message)
+                if isinstance(queue, str):
+                    held = queue
+                    break
                 wanted.append((offset + 1, restore(message)))
+            next_offset = offset + 1
         taken = await self._outlet.put([pending for _, pending in wanted])
         if taken < len(wanted):
             next_offset = wanted[taken][0] - 1
@@ -458,22 +488,32 @@ class Delays:
         for _, pending in wanted[:taken]:
             sizes.setdefault(pending.topic, []).append(len(pending.body))
         self._count(level, next_offset, sizes)
+        if held is not None and taken == len(wanted):
+            raise StoreError(
+                f"the message at {next_offset} of level {level.number} cannot be delivered: {held}. It "
+                "becomes a dead letter when this broker may write its log again"
+            )
         return True
 
-    def _real_queue(
+    def _real_queue(self, message: StoredMessage) -> QueueCursor | str:
+        """The queue a message is delivered to, or why it cannot be delivered at all."""
+        try:
+            topic, queue_id = real_queue_of(message.packed_properties)
+            return self._delivery.refusal(topic, message.physical_offset) or self._intake.cursor(
+                topic, queue_id
+            )
+        except (Unrestorable, AppendRefused) as error:
+            return str(error)
+
+    def _message(
         self, level: Level, offset: int, physical: int, record: bytes | None, message: StoredMessage | None
-    ) -> QueueCursor | None:
-        """Where the message is delivered; None when it is passed over."""
+    ) -> StoredMessage | None:
+        """The message of a record; None when there is none, and the entry is passed over."""
         try:
             if record is None:
                 raise Unrestorable("its record is gone")
-            if message is None:
-                message = decode_record(record)  # which says why it cannot be read
-            topic, queue_id = real_queue_of(message.packed_properties)
-            if topic == HALF_TOPIC:
-                raise Unrestorable(f"its real topic is {HALF_TOPIC}")
-            return self._intake.cursor(topic, queue_id)
-        except (Unrestorable, ProtocolError, AppendRefused) as error:
+            return message or decode_record(record)  # which says why it cannot be read
+        except (Unrestorable, ProtocolError) as error:
             self.passed_over += 1
             log.error(
                 "delayed_message_passed_over level=%d offset=%d physical=%d error=%r",
@@ -482,8 +522,9 @@ class Delays:
             return None
 
     def _count(self, level: Level, next_offset: int, stored: dict[str, list[int]]) -> None:
+        if next_offset > level.next_offset:
+            level.retry.succeeded()
         level.next_offset = next_offset
-        level.failures = 0
         level.forget_parked(next_offset)
         self._offsets.update(level.number, next_offset)
         self.delivered += sum(map(len, stored.values()))
@@ -495,17 +536,6 @@ class Delays:
     @property
     def _again_s(self) -> float:
         return AGAIN_ELSEWHERE_S if self._acts else AGAIN_S
-
-    def _warn(self, level: Level, error: KeroloxError) -> None:
-        if isinstance(error, Unreadable):
-            return  # counted where it was read
-        level.failures += 1
-        if level.failures & (level.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ... in a row
-            log.warning(
-                "delayed_message_not_delivered level=%d offset=%d times=%d error=%r next='tried again every "
-                "%d ms'",
-                level.number, level.next_offset, level.failures, str(error), self._again_s * 1000,
-            )  # fmt: skip
 
     # --- progress --------------------------------------------------------------------------------------
 

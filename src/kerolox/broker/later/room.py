@@ -28,8 +28,8 @@ class Scheduling:
     ) -> None:
         options, clock, store = base.options, base.clock, base.store
         self._stats, self._options = figures.stats, options
-        self.delays = Delays(store, path.intake, tables.delay_offsets, options, clock, outlet)
-        self.timers = Timers(store, path.intake, tables.timer_counts, options, clock, outlet)
+        self.delays = Delays(store, path.intake, path.delivery, tables.delay_offsets, options, clock, outlet)
+        self.timers = Timers(store, path.intake, path.delivery, tables.timer_counts, options, clock, outlet)
         store.on_truncated += [CutDeliveries(store, tables.delay_offsets).truncated, self.timers.truncated]
         self.timer_sends = TimerSends(options, clock, self.timers.waiting_at)
         # A level wins over any time, so it is asked first.

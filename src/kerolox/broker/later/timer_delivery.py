@@ -13,6 +13,7 @@ from typing import TypeVar
 from kerolox.broker.later.timer_arrivals import Arrival
 from kerolox.broker.later.timer_messages import (
     NEVER_ENTERED_MS,
+    Nowhere,
     delete_key,
     due,
     goal,
@@ -22,8 +23,9 @@ from kerolox.broker.later.timer_messages import (
     parked,
     real_topic,
     rolled,
+    undelivered,
 )
-from kerolox.broker.options import BrokerOptions
+from kerolox.broker.write.delivery import Delivery, Retry, StillSaving
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.pending_message import PendingMessage
@@ -31,7 +33,7 @@ from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_each
-from kerolox.store.errors import OffsetOutOfRange, StoreError
+from kerolox.store.errors import OffsetOutOfRange
 from kerolox.store.log.commit_log import Place
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.timer_counts import TimerCounts
@@ -45,7 +47,6 @@ T = TypeVar("T")
 DELIVER_MAX = 128  # in one turn of the loop
 RETRY_S = 0.5
 ELSEWHERE_S = 1.0  # after no other broker took a message
-TRIES_MAX = 3
 
 # A unit and its message, if it is still there.
 _Found = tuple[TimerUnit, StoredMessage | None]
@@ -66,8 +67,8 @@ class TimerDelivery:
         store: MessageStore,
         files: TimerStore,
         intake: Intake,
+        delivery: Delivery,
         counts: TimerCounts,
-        options: BrokerOptions,
         clock: Clock,
         executor: Executor,
         closing: asyncio.Event,
@@ -83,8 +84,9 @@ class TimerDelivery:
         self._store = store
         self._files = files
         self._intake = intake
+        self._delivery = delivery
+        self._retry = Retry(clock, "timer_messages_not_delivered")
         self._counts = counts
-        self._options = options
         self._clock = clock
         self._executor = executor
         self._closing = closing
@@ -107,9 +109,7 @@ class TimerDelivery:
                 continue
             topic = real_topic(message.packed_properties)
             self.late[topic] += 1
-            pending = due(message, NEVER_ENTERED_MS, now_ms)
-            if pending is not None:
-                pending_messages.append((pending, topic))
+            pending_messages.append((self._due(message, NEVER_ENTERED_MS, now_ms), topic))
         await self._put(pending_messages)
 
     async def deliver_moments(self, moments: list[tuple[int, int]]) -> None:
@@ -194,7 +194,10 @@ class TimerDelivery:
     ) -> PendingMessage | None:
         if unit.magic & ROLL:
             if self.outlet is not None:
-                return moved(message, self._precision_ms)
+                try:
+                    return moved(message, self._precision_ms)
+                except Nowhere as error:
+                    return self._dead(message, error)
             return rolled(message, unit.entered_ms, wall_ms)
         due_ms = goal(message.packed_properties).out_ms
         if due_ms is None or due_ms // self._precision_ms != moment:
@@ -202,7 +205,18 @@ class TimerDelivery:
             return None
         if delete_key(message.packed_properties) is not None:
             return None
-        return due(message, unit.entered_ms, wall_ms)
+        return self._due(message, unit.entered_ms, wall_ms)
+
+    def _due(self, message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessage:
+        try:
+            return due(message, entered_ms, now_ms)
+        except Nowhere as error:
+            return self._dead(message, error)
+
+    def _dead(self, message: StoredMessage, error: Nowhere) -> PendingMessage:
+        pending = undelivered(message)
+        self._delivery.refuse(pending, str(error))
+        return pending
 
     def _messages(self, places: array[int]) -> list[_Found]:
         """Units and their messages. Waits for the disk. Raises Unreadable when one cannot be read now: then
@@ -239,51 +253,34 @@ class TimerDelivery:
     async def _put(
         self, pending_messages: list[tuple[PendingMessage, str]], *, counted: bool = False
     ) -> None:
-        """Store the messages, trying again until the store takes them. Raises Stopped when the timer closes
-        before that."""
+        """Store the messages, trying again until the store takes them. One that can never be delivered
+        becomes a dead letter. Raises Stopped when the timer closes before that."""
         if self.outlet is not None:
             await self._send_away(self.outlet, pending_messages, counted)
             return
-        tries = 0
         while pending_messages:
             placed: list[tuple[PendingMessage, str, Place]] = []
-            failed: Exception | None = None
-            taken = 0
+            failed: KeroloxError | None = None
             for pending, topic in pending_messages:
                 try:
-                    placed.append((pending, topic, self._intake.store(pending)))
-                except StoreError as error:
+                    placed.append((pending, topic, self._delivery.store(pending)))
+                except KeroloxError as error:
                     failed = error
                     break
-                except KeroloxError as error:
-                    log.warning("timer_message_refused topic=%r error=%r", pending.topic, str(error))
-                taken += 1
             try:
                 if placed:
                     await self._intake.written()
             except KeroloxError as error:
                 failed = error  # none of them is stored
             else:
-                del pending_messages[:taken]
+                del pending_messages[: len(placed)]
                 self._stored(placed, counted)
             if failed is None:
+                self._retry.succeeded()
                 continue
-            tries += 1
-            if (
-                not isinstance(failed, StoreError)
-                and tries >= TRIES_MAX
-                and not self._options.timer_retry_for_ever
-            ):
-                log.error(
-                    "timer_messages_dropped count=%d tries=%d error=%r",
-                    len(pending_messages),
-                    tries,
-                    str(failed),
-                )
-                return
-            if tries == 1:
-                log.error("timer_waits error=%r next='it is tried again until it succeeds'", str(failed))
-            await pause(self._clock, self._closing, RETRY_S * self._precision_ms / 1000)
+            if isinstance(failed, StillSaving) and (failed := await failed.over()) is None:
+                continue
+            await pause(self._clock, self._closing, self._retry.failed(failed))
             if self._closing.is_set():
                 raise Stopped
 
@@ -291,20 +288,13 @@ class TimerDelivery:
         self, outlet: Outlet, pending_messages: list[tuple[PendingMessage, str]], counted: bool
     ) -> None:
         """The same by the outlet."""
-        tries = 0
         while pending_messages:
             try:
                 taken = await outlet.put([pending for pending, _ in pending_messages])
             except KeroloxError as error:
-                tries += 1
-                if tries & (tries - 1) == 0:  # the 1st, 2nd, 4th, 8th, ... in a row
-                    log.warning(
-                        "timer_messages_not_sent waiting=%d times=%d error=%r next='tried again'",
-                        len(pending_messages), tries, str(error),
-                    )  # fmt: skip
-                await pause(self._clock, self._closing, ELSEWHERE_S)
+                await pause(self._clock, self._closing, self._retry.failed(error, ELSEWHERE_S))
             else:
-                tries = 0
+                self._retry.succeeded()
                 for topic, count in Counter(topic for _, topic in pending_messages[:taken]).items():
                     self.delivered[topic] += count
                     if counted:

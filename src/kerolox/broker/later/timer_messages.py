@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from functools import lru_cache
 from typing import NamedTuple
 
 from kerolox.broker.write.pending_message import PendingMessage
-from kerolox.errors import ProtocolError
+from kerolox.errors import KeroloxError, ProtocolError
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
-from kerolox.protocol.limits import INT32_MAX
+from kerolox.protocol.limits import INT32_MAX, PROPERTIES_BYTES_MAX
 from kerolox.protocol.message import StoredMessage
-from kerolox.protocol.record import decode_record
-
-log = logging.getLogger(__name__)
+from kerolox.protocol.record import CRC_PROPERTY_BYTES, decode_record
 
 NEVER_ENTERED_MS = 2**63 - 1  # stands for messages that were due before they could be entered
 
@@ -26,6 +23,10 @@ _AT_ENTERED = packed.marker(packed.TIMER_ENQUEUE_MS)
 _AT_LEFT = packed.marker(packed.TIMER_DEQUEUE_MS)
 _AT_ROLLS = packed.marker(packed.TIMER_ROLL_TIMES)
 _TAIL_BYTES_MAX = 512
+
+
+class Nowhere(KeroloxError):
+    """A timer message whose properties name no destination, or one that is closed to it."""
 
 
 class Goal(NamedTuple):
@@ -88,39 +89,40 @@ def is_parked(message: StoredMessage, physical: int) -> bool:
     return message.topic == reserved.TIMER_TOPIC and message.physical_offset == physical
 
 
-def due(message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessage | None:
-    """The message as it is delivered; None when it does not say where to, or says where none may go."""
+def due(message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessage:
+    """The message as it is delivered. Raises :class:`Nowhere` when it cannot be."""
     properties = message.packed_properties
-    _, topic, queue_id = goal(properties)
-    if topic is None or queue_id is None or queue_id > INT32_MAX or reserved.is_closed(topic):
-        log.warning(
-            "timer_message_dropped at=%d topic=%r queue=%r reason='messages that wait do not go there'",
-            message.physical_offset, topic, queue_id,
-        )  # fmt: skip
-        return None
+    topic, queue_id = _destination(message)
     return _pending(message, topic, queue_id, _marked(properties, entered_ms, now_ms))
+
+
+def undelivered(message: StoredMessage) -> PendingMessage:
+    """A message that has no destination, as it is made a dead letter."""
+    return _pending(message, real_topic(message.packed_properties), 0, message.packed_properties)
+
+
+def _destination(message: StoredMessage) -> tuple[str, int]:
+    _, topic, queue_id = goal(message.packed_properties)
+    if topic is None or queue_id is None or queue_id > INT32_MAX or reserved.is_closed(topic):
+        raise Nowhere(f"its properties name no queue to deliver it to: topic {topic!r}, queue {queue_id!r}")
+    return topic, queue_id
 
 
 def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessage:
     """The message as it is parked once more, on its way to a time far ahead."""
     properties = _marked(message.packed_properties, entered_ms, now_ms)
     times = (_number(packed.find(properties, _AT_ROLLS)) or 0) + 1
-    return _pending(
-        message, reserved.TIMER_TOPIC, 0, packed.replace(properties, packed.TIMER_ROLL_TIMES, str(times))
-    )
+    counted = packed.replace(properties, packed.TIMER_ROLL_TIMES, str(times))
+    return _pending(message, reserved.TIMER_TOPIC, 0, _if_room(counted, properties))
 
 
-def moved(message: StoredMessage, precision_ms: int) -> PendingMessage | None:
-    """The message as it is sent to another broker, to wait there on its way to a time far ahead; None when it
-    does not say where to."""
+def moved(message: StoredMessage, precision_ms: int) -> PendingMessage:
+    """The message as it is sent to another broker, to wait there on its way to a time far ahead. Raises
+    :class:`Nowhere` when it cannot be."""
     properties = message.packed_properties
-    out_ms, topic, queue_id = goal(properties)
-    if out_ms is None or topic is None or queue_id is None or reserved.is_closed(topic):
-        log.warning(
-            "timer_message_dropped at=%d topic=%r queue=%r reason='messages that wait do not go there'",
-            message.physical_offset, topic, queue_id,
-        )  # fmt: skip
-        return None
+    topic, queue_id = _destination(message)
+    if (out_ms := goal(properties).out_ms) is None:
+        raise Nowhere("its properties name no time to deliver it at")
     for mark in (AT_OUT, _AT_ENTERED, _AT_LEFT, _AT_ROLLS):
         properties = packed.remove(properties, mark)
     pending = _pending(message, topic, queue_id, properties)
@@ -129,13 +131,20 @@ def moved(message: StoredMessage, precision_ms: int) -> PendingMessage | None:
 
 
 def _marked(properties: bytes, entered_ms: int, now_ms: int) -> bytes:
+    plain = properties
     # A rolled message has these from before.
     if _AT_ENTERED[1:] in properties or _AT_LEFT[1:] in properties or packed.AT_CRC32[1:] in properties:
         for mark in (_AT_ENTERED, _AT_LEFT, packed.AT_CRC32):
             properties = packed.remove(properties, mark)
-    return packed.append(
+    marked = packed.append(
         properties, b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (entered_ms, now_ms)
     )
+    return _if_room(marked, plain)
+
+
+def _if_room(longer: bytes, shorter: bytes) -> bytes:
+    """The longer properties, unless they do not fit into a record: figures are not worth a message."""
+    return longer if len(longer) + CRC_PROPERTY_BYTES <= PROPERTIES_BYTES_MAX else shorter
 
 
 def _pending(message: StoredMessage, topic: str, queue_id: int, properties: bytes) -> PendingMessage:

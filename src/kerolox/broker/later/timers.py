@@ -26,6 +26,7 @@ from kerolox.broker.later.timer_arrivals import Arrival, Arrivals
 from kerolox.broker.later.timer_delivery import DELIVER_MAX, RETRY_S, Stopped, TimerDelivery, pause
 from kerolox.broker.later.timer_messages import delete_key, goal, parked
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.write.delivery import Delivery, Retry
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.outlet import Outlet
 from kerolox.clock import Clock, TimerHandle
@@ -65,6 +66,7 @@ class Timers:
         self,
         store: MessageStore,
         intake: Intake,
+        delivery: Delivery,
         counts: TimerCounts,
         options: BrokerOptions,
         clock: Clock,
@@ -93,8 +95,9 @@ class Timers:
         self.arrivals = Arrivals(store, self._threads)
         self._closing = asyncio.Event()
         self.delivery = TimerDelivery(
-            store, self.files, intake, counts, options, clock, self._threads, self._closing
+            store, self.files, intake, delivery, counts, clock, self._threads, self._closing
         )
+        self._retry = Retry(clock, "timer_waits")
         self._read_ms = 0  # messages due before this were delivered
         self._seen: set[int] = set()  # messages that a crash left entered but not noted
         # Messages before this offset of the queue are entered again: those due before this were delivered.
@@ -356,17 +359,14 @@ class Timers:
                 busy = await self._deliver() or busy
             except Stopped:
                 return
-            except Unreadable:  # counted where it was read
-                await pause(self._clock, self._closing, RETRY_S)
-                continue
             except StoreError as error:
-                log.error("timer_waits error=%r next='it is tried again'", str(error))
-                await pause(self._clock, self._closing, RETRY_S)
+                await pause(self._clock, self._closing, self._retry.failed(error))
                 continue
             except Exception:
                 log.exception("timer_failed next='it is tried again'")
                 await pause(self._clock, self._closing, RETRY_S)
                 continue
+            self._retry.succeeded()
             if not busy:
                 await self._sleep()
 

@@ -133,6 +133,7 @@ class Replies:
         properties = (sent.properties or "").encode()
         try:
             self._admission.check_replicas(properties)
+            self._admission.check_size(len(request.body), len(properties))
             place = self._intake.put(
                 PendingMessage(
                     topic=sent.topic,

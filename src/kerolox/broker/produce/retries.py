@@ -23,6 +23,7 @@ from kerolox.broker.members.queue_locks import QueueLocks
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.admission import Admission, goes_to_a_group
+from kerolox.broker.write.delivery import DEAD_LETTER_QUEUES, Delivery, StillSaving
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import OnParked, PendingMessage
 from kerolox.errors import KeroloxError, Refused
@@ -44,7 +45,6 @@ from kerolox.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 FIRST_LEVEL = 3  # of the delay table: the first attempt comes after 10 s
-DEAD_LETTER_QUEUES = 1
 OWN_LIMIT_VERSION = 121  # clients since 3.4.9 may say themselves how often is enough
 
 _AT_RETRY_TOPIC = packed.marker(packed.RETRY_TOPIC)
@@ -61,6 +61,7 @@ class Retries:
         store: MessageStore,
         admission: Admission,
         intake: Intake,
+        delivery: Delivery,
         topics: Topics,
         groups: Groups,
         queue_locks: QueueLocks,
@@ -72,6 +73,7 @@ class Retries:
         self._store = store
         self._admission = admission
         self._intake = intake
+        self._delivery = delivery
         self._topics = topics
         self._groups = groups
         self._queue_locks = queue_locks
@@ -133,14 +135,18 @@ class Retries:
         if pending.topic == SCHEDULE_TOPIC:
             self._stats.stored(pending.topic, 1, size_bytes)
         self._stats.sent_back(asked.group, origin)
-        if dead:
+        if dead or pending.refused is not None:
             self._dead(asked.group, asked.origin_topic or origin, message)
         return Answer()
 
     async def _put(self, pending: PendingMessage) -> int:
         """Store a copy; returns the size of its record. Errors have RocketMQ's words."""
         try:
-            place = self._intake.put(pending)
+            try:
+                place = self._delivery.put(pending)
+            except StillSaving as saving:
+                await saving.wait()
+                place = self._delivery.store(pending)
             await self._intake.safe(place)
         except NotCopied:
             # While no follower is there a refusal would make two of each message, and again at each try.
@@ -222,6 +228,7 @@ def copy_of(
         flag=message.flag,
         sys_flag=message.sys_flag,
         reconsume_times=message.reconsume_times + 1,
+        parked_at=message.physical_offset,
     )
 
 

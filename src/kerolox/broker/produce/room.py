@@ -53,6 +53,7 @@ class Producing:
             store,
             path.admission,
             path.intake,
+            path.delivery,
             topics,
             membership.groups,
             membership.queue_locks,

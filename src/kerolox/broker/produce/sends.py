@@ -97,6 +97,7 @@ class Sends:
         if not request.body:
             raise AppendRefused("the message has no body: send at least one byte")
         properties, unique = self._properties(header.properties)
+        self._admission.check_size(len(request.body), len(properties))
         topic, sys_flag = header.topic, header.sys_flag
         if not is_single_tag(config):
             sys_flag |= MULTI_TAGS
@@ -159,6 +160,7 @@ class Sends:
             raise AppendRefused(f"the batch does not read: {error}") from error
         if not items:
             raise AppendRefused("the batch is empty")
+        self._admission.check_batch(items)
         properties = (header.properties or "").encode()
         if header.sys_flag & TRANSACTION_BITS or (packed.find(properties, packed.AT_DELAY) or b"0") != b"0":
             raise AppendRefused("a batch can be neither delayed nor part of a transaction")

@@ -36,7 +36,7 @@ from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.message_id import offset_id
 from kerolox.protocol.record import decode_records, encode_message
 from kerolox.store.errors import Unreadable
-from kerolox.store.log.commit_log import Place
+from kerolox.store.log.commit_log import AppendRefused, Place
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.reading import ReadStatus
 
@@ -228,6 +228,12 @@ class CheckBacks:
             if fate is Fate.WAIT:
                 is_over = True
                 break
+            if fate is not Fate.GIVE_UP:
+                pending = half_messages.checked(half) if fate is Fate.CHECK else half_messages.put_off(half)
+                try:
+                    place = self._intake.store(pending)
+                except AppendRefused:  # its properties have no room for one more check
+                    fate = Fate.GIVE_UP
             if fate is Fate.GIVE_UP:
                 self._topics.for_group(reserved.CHECKED_TOO_OFTEN_TOPIC, 1)
                 if reserved.CHECKED_TOO_OFTEN_TOPIC in self._topics.unsaved:
@@ -238,8 +244,6 @@ class CheckBacks:
                 ended.give_up(half)
                 given_up.append(half_messages.real_topic(half))
             else:
-                pending = half_messages.checked(half) if fate is Fate.CHECK else half_messages.put_off(half)
-                place = self._intake.store(pending)
                 ended.put_back(half, first, place[1])
                 put_back.append(offset)
                 if fate is Fate.CHECK:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from kerolox.access.guard import Guard
 from kerolox.broker.leadership import Leadership
@@ -14,6 +15,7 @@ from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.finished_half_messages import FinishedHalfMessages
 from kerolox.broker.transactions.half_messages import Open
 from kerolox.broker.transactions.recent_half_messages import RecentHalfMessages
+from kerolox.broker.write.delivery import Delivery, StillSaving
 from kerolox.broker.write.intake import Intake
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, Overloaded, Refused
@@ -36,6 +38,15 @@ COLD_MAX = 1000  # half messages being read from the disk
 _WORDS = {TRANSACTION_COMMIT: "commit", TRANSACTION_ROLLBACK: "rollback"}
 
 
+class _Ended(NamedTuple):
+    """A request that is carried out when the log is written."""
+
+    request: Request[EndTransactionRequest]
+    half: Open
+    stored: tuple[str, int] | None  # topic and size of the committed message
+    answer: Answer
+
+
 class EndTransaction:
     """The requests END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE."""
 
@@ -44,6 +55,7 @@ class EndTransaction:
         store: MessageStore,
         leadership: Leadership,
         intake: Intake,
+        delivery: Delivery,
         finished: FinishedHalfMessages,
         recent: RecentHalfMessages,
         counts: Counts,
@@ -54,13 +66,14 @@ class EndTransaction:
         self._store = store
         self._leadership = leadership
         self._intake = intake
+        self._delivery = delivery
         self._finished = finished
         self._recent = recent
         self._counts = counts
         self._options = options
         self._clock = clock
         self._guard = guard
-        self._waiting: list[tuple[Request[EndTransactionRequest], Open, tuple[str, int] | None]] = []
+        self._waiting: list[_Ended] = []
         self._cold: set[asyncio.Task[None]] = set()
         # Topic, messages, bytes, times: for statistics.
         self.on_stored: list[Callable[[str, int, int, int], None]] = []
@@ -78,16 +91,20 @@ class EndTransaction:
             return None
         place = told.commit_log_offset
         known = self._recent.find(place)
-        if known is not None and place >= self._store.log.min_offset:
-            return self._carry_out(request, known)
-        half = self._read_hot(place)
-        if half is not None:
-            return self._carry_out(request, _opened(half))
+        try:
+            if known is not None and place >= self._store.log.min_offset:
+                return self._carry_out(request, known)
+            half = self._read_hot(place)
+            if half is not None:
+                return self._carry_out(request, _opened(half))
+            saved = None
+        except StillSaving as saving:
+            saved = saving.wait()
         if len(self._cold) >= COLD_MAX:
             raise Overloaded(
                 f"{COLD_MAX} half messages are being read from the disk: this one is asked for later"
             )
-        task = asyncio.get_running_loop().create_task(self._end_cold(request))
+        task = asyncio.get_running_loop().create_task(self._end_cold(request, saved))
         self._cold.add(task)
         task.add_done_callback(self._cold.discard)
         return None
@@ -97,8 +114,11 @@ class EndTransaction:
         if self._cold:
             await asyncio.wait(self._cold)
 
-    async def _end_cold(self, request: Request[EndTransactionRequest]) -> None:
+    async def _end_cold(self, request: Request[EndTransactionRequest], saved: Awaitable[None] | None) -> None:
+        """Carry out a request whose half message is on the disk, or whose dead-letter topic gets there."""
         try:
+            if saved is not None:
+                await saved
             half = await self._read(request.header.commit_log_offset)
             answer = self._carry_out(request, _opened(half))
         except KeroloxError as error:
@@ -127,30 +147,35 @@ class EndTransaction:
             return Answer()
         self._store.state.check_writable()
         stored: tuple[str, int] | None = None
+        answer = Answer()
         self._recent.forget(half.physical_offset)  # whatever comes of this, its pending message is used up
         if told.commit_or_rollback == TRANSACTION_COMMIT:
             pending = half.pending
             if pending is None:
                 raise Refused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it belongs")
-            _, _, size = self._intake.put(pending)
+            pending.parked_at = half.physical_offset
+            _, _, size = self._delivery.put(pending)
             stored = pending.topic, size
+            if pending.refused is not None:
+                remark = f"committed, but it cannot be delivered: {pending.refused}. It is in {pending.topic}"
+                answer = Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
         self._finished.end(half.queue_offset)
         if not self._waiting:
             self._intake.soon(self._written)
-        self._waiting.append((request, half, stored))
+        self._waiting.append(_Ended(request, half, stored, answer))
         return None
 
     def _written(self, failed: KeroloxError | None) -> None:
         waiting, self._waiting = self._waiting, []
         if failed is not None:
             refused = Answer(code=failed.code, remark=str(failed))
-            for request, _, _ in waiting:
-                request.answer(refused)
+            for ended in waiting:
+                ended.request.answer(refused)
             return
         now_ms = self._clock.wall_ms()
         latencies: dict[str, list[int]] = {}
         sizes: dict[str, list[int]] = {}
-        for _, half, stored in waiting:
+        for _, half, stored, _ in waiting:
             if stored is None:
                 self._counts.rolled_back(half.topic)
                 continue
@@ -163,9 +188,8 @@ class EndTransaction:
                 note(topic, len(found), sum(found), len(found))
 
         def answer(how: Safe) -> None:  # stored is good enough, as in RocketMQ
-            done = Answer()
-            for request, _, _ in waiting:
-                request.answer(done)
+            for ended in waiting:
+                ended.request.answer(ended.answer)
 
         self._intake.when_safe(answer)
 

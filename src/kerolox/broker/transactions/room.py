@@ -24,6 +24,7 @@ def transactions_of(
         base.leadership,
         base.endpoints,
         path.intake,
+        path.delivery,
         membership.members,
         tables.topics,
         tables.offsets,

@@ -15,6 +15,7 @@ from kerolox.broker.transactions.end_transaction import EndTransaction
 from kerolox.broker.transactions.finished_half_messages import FinishedHalfMessages
 from kerolox.broker.transactions.half_messages import Home
 from kerolox.broker.transactions.recent_half_messages import RecentHalfMessages
+from kerolox.broker.write.delivery import Delivery
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.pending_message import OnParked, PendingMessage
@@ -39,6 +40,7 @@ class Transactions:
         leadership: Leadership,
         endpoints: Endpoints,
         intake: Intake,
+        delivery: Delivery,
         members: Members,
         topics: Topics,
         offsets: ConsumerOffsets,
@@ -57,7 +59,16 @@ class Transactions:
         self.recent = RecentHalfMessages(intake, self.counts)
         self.finished = FinishedHalfMessages(store, intake, offsets, options, clock)
         self.endings = EndTransaction(
-            store, leadership, intake, self.finished, self.recent, self.counts, options, clock, guard
+            store,
+            leadership,
+            intake,
+            delivery,
+            self.finished,
+            self.recent,
+            self.counts,
+            options,
+            clock,
+            guard,
         )
         self.check_backs = CheckBacks(
             store, intake, self.finished, self.counts, members, topics, options, clock, guard, outlet

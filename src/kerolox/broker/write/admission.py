@@ -22,16 +22,19 @@ from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
+from kerolox.protocol.batch import Item
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.headers.send import SendRequest
+from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.store.log.acks import Acks
-from kerolox.store.log.cursors import LIGHT_PREFIX
+from kerolox.store.log.cursors import LIGHT_PREFIX, AppendRefused, PropertiesTooLong
 from kerolox.store.state import StoreState
 
 log = logging.getLogger(__name__)
 
 _LIGHT_QUEUE = LIGHT_PREFIX.encode()
+BATCH_ITEM_BYTES = 22  # what a batch needs for a message beside body and properties
 
 # Words in properties about which somebody has something to say before the message is stored: delays, timers,
 # transactions. What looks like one may be part of a value: those who rewrite look closer.
@@ -123,6 +126,25 @@ class Admission:
                 f"in-sync replicas not enough: {lacking}. This one was not stored. Send it to another "
                 "broker, or again when the followers of this one are back.",
             )
+
+    # --- the message ---------------------------------------------------------------------------------
+
+    def check_size(self, body_bytes: int, properties_bytes: int) -> None:
+        """Refuse a message beyond the limits. Asked for what is sent now; what was taken before under a
+        higher limit is delivered all the same."""
+        limit = self._options.body_bytes_max
+        if properties_bytes > PROPERTIES_BYTES_MAX:  # as RocketMQ, which looks at these first
+            raise PropertiesTooLong(
+                f"properties of {properties_bytes} bytes, the limit is {PROPERTIES_BYTES_MAX}"
+            )
+        if body_bytes > limit:
+            raise AppendRefused(f"body of {body_bytes} bytes, the limit is {limit} (maxMessageSize)")
+
+    def check_batch(self, items: list[Item]) -> None:
+        limit = self._options.body_bytes_max
+        whole = BATCH_ITEM_BYTES * len(items) + sum([len(body) + len(own) for _, body, own in items])
+        if whole > limit:
+            raise AppendRefused(f"batch of {whole} bytes, the limit is {limit} (maxMessageSize)")
 
     # --- the topic -----------------------------------------------------------------------------------
 

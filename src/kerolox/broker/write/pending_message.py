@@ -34,6 +34,7 @@ class PendingMessage:
     is_parked: bool = False  # it waits for something else than time: delays apply when that has come
     parked_at: int = -1  # where it lies in the log as it was parked, of one that falls due
     deliver_ms: int | None = None  # it is not due before this time, of one that is to wait elsewhere
+    refused: str | None = None  # why it became a dead letter instead of being delivered
 
 
 Rewrite = Callable[[PendingMessage], None]

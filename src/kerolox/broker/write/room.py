@@ -6,6 +6,7 @@ from kerolox.broker.base import Base
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.write.admission import Admission
+from kerolox.broker.write.delivery import Delivery
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.targets import ClearedTargets
 from kerolox.store.log.cursors import LIGHT_PREFIX
@@ -29,7 +30,9 @@ class WritePath:
             light_queues,
         )
         self.intake = Intake(store.log, store.acks, self.admission.fills_light_queues)
+        self.delivery = Delivery(self.intake, tables.topics, store.deleted, base.clock)
         self.intake.due = figures.stats.timed(self.intake.write)
+        figures.metrics.more.append(self.delivery.metrics)
         self.targets = ClearedTargets(self.admission, self.intake)
         base.guard.book.on_change.append(self.targets.forget)
         tables.topics.on_change.append(self.targets.topic_changed)

@@ -54,11 +54,9 @@ __all__ = [
 ]
 
 BLANK_BYTES = 8  # what the end of a file needs to say that it is one
-RECORD_OVERHEAD_MAX = 65_536  # a record may exceed the largest body by this much
 LIGHT_QUEUE_PREFIX = b"%LMQ%"
 TRANSACTION_BITS = 0xC
 TRANSACTION_COMMIT = 0x8
-BATCH_ITEM_BYTES = 22  # what a batch needs for a message beside body and properties
 
 # Where a message came to lie: physical offset, queue offset, size of its record.
 Place = tuple[int, int, int]
@@ -201,12 +199,8 @@ class CommitLog(ReadableLog):
             store_host = self.store_host
         # record_size, written out: this and the limits are a tenth of an append.
         size = 74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
-        if (
-            len(properties) > PROPERTIES_BYTES_MAX
-            or size > options.body_bytes_max
-            or size + BLANK_BYTES > self.segments.size
-        ):
-            self._check_limits(len(body), len(properties), size)
+        if len(properties) > PROPERTIES_BYTES_MAX or size + BLANK_BYTES > self.segments.size:
+            self._check_fits(len(properties), size)
         end = self._end
         if end + size + BLANK_BYTES > self._file_end:
             self._next_file(size)
@@ -266,11 +260,6 @@ class CommitLog(ReadableLog):
         """
         items = list(items)
         options = self._options
-        whole = BATCH_ITEM_BYTES * len(items) + sum([len(body) + len(own) for _, body, own in items])
-        if whole > options.body_bytes_max:
-            raise AppendRefused(
-                f"batch of {whole} bytes, the limit is {options.body_bytes_max} (maxMessageSize)"
-            )
         if batch_properties:
             append = names.append
             items = [
@@ -281,11 +270,11 @@ class CommitLog(ReadableLog):
         beside = record_size(0, cursor.field, 0, len(born_host) + len(self.store_host))
         total = (self.lead + beside) * len(items) + sum([len(body) + len(own) for _, body, own in items])
         longest = max([len(own) for _, _, own in items], default=0)
-        if options.record_crc or longest > PROPERTIES_BYTES_MAX or total > options.body_bytes_max:
+        if options.record_crc or longest > PROPERTIES_BYTES_MAX:
             total = 0
             for _, body, own in items:
                 length = len(seal_properties(own)) if options.record_crc else len(own)
-                self._check_limits(len(body), length, beside + len(body) + length)
+                self._check_fits(length, beside + len(body) + length)
                 total += self.lead + beside + len(body) + length
         if self._end + total + BLANK_BYTES > self._file_end:
             self._next_file(total)
@@ -478,14 +467,11 @@ class CommitLog(ReadableLog):
             callback()
         progress.advance()
 
-    def _check_limits(self, body: int, properties: int, size: int) -> None:
-        limit = self._options.body_bytes_max
+    def _check_fits(self, properties: int, size: int) -> None:
+        """Refuse a record that cannot be stored. Limits on sending do not belong here: messages that were
+        taken before pass through the log again, and a limit that was lowered since must not lose them."""
         if properties > PROPERTIES_BYTES_MAX:
             raise PropertiesTooLong(f"properties of {properties} bytes, the limit is {PROPERTIES_BYTES_MAX}")
-        if body > limit:
-            raise AppendRefused(f"body of {body} bytes, the limit is {limit} (maxMessageSize)")
-        if size > limit + RECORD_OVERHEAD_MAX:
-            raise AppendRefused(f"record of {size} bytes, the limit is {limit + RECORD_OVERHEAD_MAX}")
         if size + BLANK_BYTES > self.segments.size:
             raise AppendRefused(
                 f"record of {size} bytes does not fit into a log file of {self.segments.size} bytes"

@@ -76,7 +76,7 @@ class LedgerLog(CommitLog):
     ) -> Place:
         hosts = len(born_host) + len(self.store_host if store_host is None else store_host)
         size = ENTRY_HEAD_BYTES + record_size(len(body), cursor.field, len(properties), hosts)
-        self._check_limits(len(body), len(properties), size)
+        self._check_fits(len(properties), size)
         if self._end + size + BLANK_BYTES > self._file_end:
             self._next_file(size)
         self._end += ENTRY_HEAD_BYTES
@@ -292,10 +292,10 @@ class LedgerLog(CommitLog):
     def _blank(self, free: int) -> bytes:
         return super()._blank(free) if self._end < self.segments.entries_from else encode_entry_blank(free)
 
-    def _check_limits(self, body: int, properties: int, size: int) -> None:
+    def _check_fits(self, properties: int, size: int) -> None:
         if size > ENTRY_BYTES_MAX:
             raise _too_large(size)
-        super()._check_limits(body, properties, size)
+        super()._check_fits(properties, size)
 
 
 def _too_large(size: int) -> AppendRefused:
