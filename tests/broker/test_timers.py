@@ -369,6 +369,41 @@ async def test_a_recall_of_what_was_never_sent_does_nothing(talk: Timing) -> Non
     assert talk.timers.counts.counts == {"T": 0}
 
 
+async def test_a_message_takes_back_none_of_another_topic(talk: Timing) -> None:
+    """Who may publish to U may not cancel what waits for T."""
+    await talk.send("T", b"stays", {"UNIQ_KEY": UNIQUE, **after_s(10)})
+    await talk.send("U", b"x")
+    for key in (f"T+{UNIQUE}", UNIQUE, f"+T+{UNIQUE}"):
+        answer = await talk.send("U", b"0", {"TIMER_DEL_UNIQKEY": key, **after_s(10)})
+        assert (answer.code, answer.fields) == (ResponseCode.NO_PERMISSION, {})
+        assert "topic not match" in (answer.remark or "")
+    await talk.pass_s(12)
+    assert await talk.bodies(count=1) == [b"stays"]
+
+
+async def test_a_message_takes_back_nothing_while_recalls_are_off(tmp_path: Path) -> None:
+    async with timing(tmp_path, recall=False) as talk:
+        await talk.send("T", b"stays", {"UNIQ_KEY": UNIQUE, **after_s(10)})
+        answer = await talk.send("T", b"0", {"TIMER_DEL_UNIQKEY": f"T+{UNIQUE}", **after_s(10)})
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert "recallMessageEnable is false" in (answer.remark or "")
+        await talk.pass_s(12)
+        assert await talk.bodies(count=1) == [b"stays"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_stored_deletion_of_another_topic_is_ignored(talk: Timing, late: bool) -> None:
+    """As a broker of another kind may have stored it."""
+    out_ms = NOW_MS + (-1000 if late else 9000)
+    goal = {"TIMER_OUT_MS": str(out_ms), "REAL_QID": "0", "UNIQ_KEY": UNIQUE}
+    store = talk.running.broker.store
+    await talk.send("T", b"first")
+    for topic, more in (("T", {}), ("U", {"TIMER_DEL_UNIQKEY": f"T+{UNIQUE}"})):
+        await store.put(TIMER, 0, b"stays", pack({**goal, **more, "REAL_TOPIC": topic}))
+    await talk.pass_s(12)
+    assert await talk.bodies(count=2) == [b"first", b"stays"]
+
+
 async def test_recalls_that_are_refused(talk: Timing) -> None:
     await talk.send("T", b"x")
     good = make_handle("T", "broker-a", NOW_MS + 9_001, UNIQUE)

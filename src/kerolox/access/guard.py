@@ -157,6 +157,14 @@ class Guard:
         """Raise unless who asks may end the transaction of a message to this topic; None: there is none."""
         self._check_found(asked, None if topic is None else names.sending(topic, self._view))
 
+    def may_look(self, asked: Request[Any]) -> bool:
+        """Return whether who asks may look at the whole cluster, as brokers that follow may."""
+        if not self._options.authorization or asked.code in self._unauthorized:
+            return True
+        user = self._user(asked.identity)
+        need = names.cluster(self._view, names.GET)
+        return user.is_super or self._decisions.of(user.name, asked.caller, need).allowed
+
     def _check_found(self, asked: Request[Any], needs: Iterable[Need] | None) -> None:
         """Like :meth:`check`, but who may not have a thing does not hear whether it is there, nor of which
         topic it is."""

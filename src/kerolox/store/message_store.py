@@ -49,6 +49,7 @@ from kerolox.store.opening import Opening
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
 from kerolox.store.queue.deleted_topics import DeletedTopics
+from kerolox.store.queue.named_records import NamedRecords
 from kerolox.store.queue.reading import PULL_BYTES_MAX, Cold, QueueRead, QueueReader, ReadFilters, ReadLimits
 from kerolox.store.recovery import Recovered
 from kerolox.store.standing_failures import StandingFailures
@@ -160,6 +161,7 @@ class MessageStore:
         else:
             self.acks = Acks(*acks, clock=clock)
         self.reader = QueueReader(self.log, options, _memory_bytes())
+        self.named = NamedRecords(self.log, self.queues, self.in_reader)
         self.log.next_offset_of = self._next_offset_of
 
         # In this order: a message is in its queue before anyone is told of it.
@@ -310,7 +312,8 @@ class MessageStore:
             return await self.in_reader(lambda: attempt(True))
 
     async def message_at(self, physical_offset: int) -> bytes:
-        """The record at a place in the log. Raises CorruptRecord when none starts there."""
+        """The record at a place that the store itself noted; for places that peers name, see :attr:`named`.
+        Raises CorruptRecord when none starts there."""
         return await self.in_reader(lambda: self.log.record_at(physical_offset))
 
     async def find_by_key(

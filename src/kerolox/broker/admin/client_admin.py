@@ -12,7 +12,7 @@ from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.members import Member, Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
-from kerolox.errors import InvalidRequest, KeroloxError, RequestTimeout
+from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError, RequestTimeout
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol.bodies.clients import (
     Connection,
@@ -27,6 +27,7 @@ from kerolox.protocol.headers.group import ConsumerConnectionRequest, ProducerCo
 from kerolox.protocol.headers.heartbeat import ConsumeDirectlyRequest, ConsumerRunningInfoRequest
 from kerolox.protocol.message_id import read_offset_id
 from kerolox.protocol.record import decode_record
+from kerolox.store.errors import CorruptRecord
 from kerolox.store.message_store import MessageStore
 
 RELAY_TIMEOUT_S = 10.0
@@ -116,10 +117,11 @@ class ClientAdmin:
             topic_sys_flag=asked.topic_sys_flag if config is None else config.topic_sys_flag,
             group_sys_flag=asked.group_sys_flag if group is None else group.group_sys_flag,
         )
+        place = read_offset_id(asked.msg_id).physical_offset
         try:
-            record = await self._store.message_at(read_offset_id(asked.msg_id).physical_offset)
+            record = await self._store.named.record(place)
             topic = decode_record(record).topic
-        except KeroloxError:
+        except (CorruptRecord, ProtocolError):
             self._guard.check_reading(request, None, asked.consumer_group)
             raise
         self._guard.check_reading(request, topic, asked.consumer_group)

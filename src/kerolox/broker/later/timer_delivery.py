@@ -6,7 +6,7 @@ import asyncio
 import logging
 from array import array
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ from kerolox.broker.later.timer_messages import (
     rolled,
     undelivered,
 )
+from kerolox.broker.later.timer_sends import is_of_topic
 from kerolox.broker.write.delivery import Delivery, Retry, StillSaving
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.outlet import Outlet
@@ -101,7 +102,7 @@ class TimerDelivery:
         )
         now_ms = self._clock.wall_ms()
         pending_messages: list[tuple[PendingMessage, str]] = []
-        keys = {delete_key(message.packed_properties) for message in records if message is not None}
+        keys = _keys(records)
         for message in records:
             if message is None or delete_key(message.packed_properties) is not None:
                 continue
@@ -122,7 +123,7 @@ class TimerDelivery:
         wall_ms = self._clock.wall_ms()
         pending_messages: list[tuple[PendingMessage, str]] = []
         for (moment, _), (messages, deletes) in zip(moments, await self._in_thread(read), strict=True):
-            taken_back = _keys(deletes)
+            taken_back = _keys(message for _, message in deletes)
             unused = dict(taken_back)
             pending_messages += self._pending_of(moment, messages, taken_back, unused, wall_ms)
             self._count_unused(unused)
@@ -136,7 +137,8 @@ class TimerDelivery:
         taken_back: dict[bytes, str] = {}
         for start in range(0, len(chain.deletes), DELIVER_MAX):
             some = chain.deletes[start : start + DELIVER_MAX]
-            taken_back |= _keys(await self._in_thread(self._messages, some))
+            found = await self._in_thread(self._messages, some)
+            taken_back |= _keys(message for _, message in found)
         unused = dict(taken_back)
         places = chain.places
         if self.left is not None and self.left[0] == moment:
@@ -340,11 +342,19 @@ async def pause(clock: Clock, closing: asyncio.Event, delay_s: float) -> None:
         ends.cancel()
 
 
-def _keys(deletes: list[_Found]) -> dict[bytes, str]:
+def _keys(deletes: Iterable[StoredMessage | None]) -> dict[bytes, str]:
     """Which messages are taken back, and the topics they are of."""
     keys = {}
-    for _, message in deletes:
+    for message in deletes:
         key = None if message is None else delete_key(message.packed_properties)
-        if message is not None and key is not None:
-            keys[key] = real_topic(message.packed_properties)
+        if message is None or key is None:
+            continue
+        topic = real_topic(message.packed_properties)
+        if is_of_topic(key, topic):
+            keys[key] = topic
+        else:
+            log.warning(
+                "deletion_ignored at=%d topic=%r key=%r reason='it names a message of another topic'",
+                message.physical_offset, topic, key[:200],
+            )  # fmt: skip
     return keys

@@ -21,6 +21,7 @@ from kerolox.store.log.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT
 
 _AT_OUT = packed.marker(packed.TIMER_OUT_MS)
 _AT_DELETE = packed.marker(packed.TIMER_DELETE_UNIQUE_KEY)
+_DELETE_WORD = _AT_DELETE[1:]
 _ASKING = (packed.AT_TIMER_DELAY_S, packed.AT_TIMER_DELAY_MS, packed.AT_TIMER_DELIVER_MS)
 _WORDS = tuple((mark, mark[1:]) for mark in _ASKING)
 _OWN = (_AT_OUT, packed.marker(packed.REAL_TOPIC), packed.marker(packed.REAL_QUEUE_ID))
@@ -40,6 +41,9 @@ class TimerSends:
         """Change a pending message that asks for it into one of the timer's topic. Refuses by raising."""
         if b"TIMER_" not in pending.properties:
             return
+        deletes = packed.find(pending.properties, _AT_DELETE) if _DELETE_WORD in pending.properties else None
+        if deletes is not None:
+            self._check_deletion(pending.topic, deletes)
         if (
             pending.sys_flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT)
             or pending.topic == reserved.TIMER_TOPIC
@@ -66,7 +70,7 @@ class TimerSends:
         now_ms = self._clock.wall_ms()
         deliver_ms = self._deliver_ms(asked, now_ms)
         if deliver_ms <= now_ms:
-            if packed.find(properties, _AT_DELETE) is not None:
+            if deletes is not None:
                 raise self._illegal()
             return
         out_ms = rounded(deliver_ms, options.timer_precision_ms)
@@ -88,6 +92,26 @@ class TimerSends:
         pending.properties = properties
         pending.topic = reserved.TIMER_TOPIC
         pending.queue_id = 0
+
+    def _check_deletion(self, topic: str, key: bytes) -> None:
+        """Refuse a message that takes another one back, unless recalls are allowed and that one is of the
+        same topic: the sender may publish to no other."""
+        # One that is parked already on its way to a time far ahead, or until its transaction commits: then it
+        # comes here again.
+        if topic in (reserved.TIMER_TOPIC, reserved.HALF_TOPIC):
+            return
+        if not self._options.recall:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"{packed.TIMER_DELETE_UNIQUE_KEY}: recall failed, operation is forbidden: "
+                "recallMessageEnable is false",
+            )
+        if not is_of_topic(key, topic):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"{packed.TIMER_DELETE_UNIQUE_KEY} = {key[:200]!r}: recall failed, topic not match: expected "
+                f"{topic}+ and the unique key of the message to take back",
+            )
 
     def _deliver_ms(self, asked: list[bytes | None], now_ms: int) -> int:
         """The time a message is to be delivered at. Sums wrap around, as Java's do."""
@@ -133,6 +157,11 @@ def delay_level(properties: bytes) -> int | None:
         return None if text is None else int(text)
     except ValueError:
         return None
+
+
+def is_of_topic(key: bytes, topic: str) -> bool:
+    """Return whether the key of a deletion names a message of this topic. No topic has a + in its name."""
+    return key.startswith(b"%b+" % topic.encode())
 
 
 def rounded(deliver_ms: int, precision_ms: int) -> int:

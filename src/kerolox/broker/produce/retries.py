@@ -26,7 +26,7 @@ from kerolox.broker.write.admission import Admission, goes_to_a_group
 from kerolox.broker.write.delivery import DEAD_LETTER_QUEUES, Delivery, StillSaving
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import OnParked, PendingMessage
-from kerolox.errors import KeroloxError, Refused
+from kerolox.errors import KeroloxError, ProtocolError, Refused
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol import properties as packed
 from kerolox.protocol.bodies.groups import GroupConfig
@@ -37,7 +37,7 @@ from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.store.errors import Unreadable
+from kerolox.store.errors import CorruptRecord
 from kerolox.store.log.acks import NotCopied, NotSafe
 from kerolox.store.log.cursors import AppendRefused
 from kerolox.store.message_store import MessageStore
@@ -110,11 +110,9 @@ class Retries:
                 ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
             )
         try:
-            message = decode_record(await self._store.message_at(asked.offset))
-        except KeroloxError as error:
+            message = decode_record(await self._store.named.record(asked.offset))
+        except (CorruptRecord, ProtocolError) as error:
             self._guard.check_reading(request, None, asked.group)
-            if isinstance(error, Unreadable):
-                raise
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {asked.offset}: {error}"
             ) from error

@@ -18,7 +18,7 @@ from kerolox.broker.transactions.recent_half_messages import RecentHalfMessages
 from kerolox.broker.write.delivery import Delivery, StillSaving
 from kerolox.broker.write.intake import Intake
 from kerolox.clock import Clock
-from kerolox.errors import KeroloxError, Overloaded, Refused
+from kerolox.errors import KeroloxError, Overloaded, ProtocolError, Refused
 from kerolox.front.requests import Answer, Request
 from kerolox.protocol import reserved
 from kerolox.protocol.codes import ResponseCode
@@ -27,13 +27,16 @@ from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCh
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.message_id import read_offset_id
 from kerolox.protocol.record import decode_record
-from kerolox.store.errors import Unreadable
+from kerolox.store.errors import CorruptRecord
 from kerolox.store.log.safe import Safe
 from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 COLD_MAX = 1000  # half messages being read from the disk
+
+# Of a half message that was given up, and of one that a check put back.
+_RESUMED = (reserved.CHECKED_TOO_OFTEN_TOPIC, reserved.HALF_TOPIC)
 
 _WORDS = {TRANSACTION_COMMIT: "commit", TRANSACTION_ROLLBACK: "rollback"}
 
@@ -202,7 +205,7 @@ class EndTransaction:
         except KeroloxError:
             place = -1
         given = await self._read(place)
-        if given is None:
+        if given is None or given.topic not in _RESUMED:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: there is no message with this id.",
@@ -216,22 +219,17 @@ class EndTransaction:
     def _read_hot(self, place: int) -> StoredMessage | None:
         """The message at an offset of the log, if it is in memory; None also when there is no message, or it
         cannot be read: a thread looks again, and tells which."""
-        readable = self._store.log
         try:
-            head = readable.read_hot(place, 4)
-            record = None if head is None else readable.read_hot(place, int.from_bytes(head, "big"))
-            found = None if record is None else decode_record(record)
-        except KeroloxError:
+            record = self._store.named.hot(place)
+            return None if record is None else decode_record(record)
+        except ProtocolError:
             return None
-        return found if found is not None and found.physical_offset == place else None
 
     async def _read(self, place: int) -> StoredMessage | None:
         """The message there; None when there is none. Raises Unreadable when that cannot be told now."""
         try:
-            return decode_record(await self._store.message_at(place))
-        except Unreadable:
-            raise
-        except KeroloxError:
+            return decode_record(await self._store.named.record(place))
+        except (CorruptRecord, ProtocolError):
             return None
 
 

@@ -50,7 +50,8 @@ Home = tuple[str, int, bytes]
 def park(pending: PendingMessage) -> Home:
     """Turn a pending message into a half message."""
     topic, queue_id, properties = pending.topic, pending.queue_id, pending.properties
-    for mark in (_AT_TRANSACTION_ID, _AT_REAL_TOPIC, _AT_REAL_QUEUE):
+    # The first offset too: the end of the half message that lies there would end this one.
+    for mark in (_AT_TRANSACTION_ID, _AT_REAL_TOPIC, _AT_REAL_QUEUE, _AT_FIRST_OFFSET):
         properties = packed.remove(properties, mark)
     if properties and not properties.endswith(packed.VALUE_END):
         properties += packed.VALUE_END
