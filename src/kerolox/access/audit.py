@@ -13,6 +13,7 @@ from kerolox.protocol.signature import ACCESS_KEY
 
 log = logging.getLogger(__name__)
 
+EVERY = {"every": True}  # these lines are the record of what was done: none is left out
 NAME_SHOWN_MAX = 64  # characters of what a stranger said about itself
 
 
@@ -43,8 +44,11 @@ class AuditLog:
         log.info(
             "allowed request=%s from=%s user=%r need=%r rule=%r",
             request_name(asked.code), asked.caller.address, asked.identity, str(need), str(rule or ""),
+            extra=EVERY,
         )  # fmt: skip
 
     def changed(self, asked: Request[Any], what: str) -> None:
         """Users and rules changed: always told."""
-        log.info("access_changed by=%r from=%s what=%r", asked.identity, asked.caller.address, what)
+        log.info(
+            "access_changed by=%r from=%s what=%r", asked.identity, asked.caller.address, what, extra=EVERY
+        )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, one_line_errors
+from kerolox.cli.output import JsonFlag, echo, one_line_errors
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def send(
     compression = Compression.named(compress_type, compress_level, compress_from) if is_compressed else None
     keys_of = (access_key, secret_key) if truth("-a", acl) else None
     is_traced = truth("-m", trace)
-    typer.echo(
+    echo(
         f"topic: {topic}, threadCount: {1 if is_async else threads}, messageSize: {size}, "
         + (f"batchSize: {batch}, " if batch > 1 else "")
         + f"keyEnable: {keys}, propertySize: {property_size}, tagCount: {tags}, "
@@ -208,7 +208,7 @@ def consume(
     if truth("-p", suffix):
         group = f"{group}_{SYSTEM_CLOCK.wall_ms() % 100}"
     wanted = "*" if expression is None else expression.read_text(encoding="utf-8").strip()
-    typer.echo(
+    echo(
         f"topic: {topic}, threadCount {threads}, group: {group}, suffix: {suffix}, "
         f"filterType: {filter_type}, expression: {wanted}, msgTraceEnable: {trace}, aclEnable: {acl}, "
         f"reportInterval: {interval_ms}",

@@ -6,10 +6,8 @@ import asyncio
 import os
 import random
 
-import typer
-
 from kerolox.cli.bench_load import BenchFigures
-from kerolox.cli.output import output
+from kerolox.cli.output import echo, output
 from kerolox.client.admin.admin import LATEST_MS, Admin, BrokerQueue, NoSuchTopic
 from kerolox.client.ids import unique_keys
 from kerolox.client.send.tracing import ConsumeOutcome, Tracer
@@ -89,7 +87,7 @@ class Consumers:
             asyncio.create_task(self._consume(topic, queue, offset))
             for (topic, queue), offset in zip(places, starts, strict=True)
         ]
-        typer.echo("Consumer Started.", err=json)
+        echo("Consumer Started.", err=json)
         ended = asyncio.create_task(self._done.wait())
         try:
             # A task that ends before that has failed: its error is ours.
@@ -99,7 +97,7 @@ class Consumers:
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
             figures.snap()
-            typer.echo(f"[Complete] Consume Total: {self.messages} | {figures.since_start()}", err=json)
+            echo(f"[Complete] Consume Total: {self.messages} | {figures.since_start()}", err=json)
             if json:
                 output(json).show(self.document(figures.seconds))
         for result in results:

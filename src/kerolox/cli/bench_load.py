@@ -8,9 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-import typer
-
-from kerolox.cli.output import output
+from kerolox.cli.output import echo, output
 from kerolox.cli.times import time_text
 from kerolox.client.admin.admin import Admin, BrokerQueue, NoSuchTopic
 from kerolox.client.cluster.client import Client
@@ -126,7 +124,7 @@ class BenchFigures:
             if now_s - printed_s >= self._interval_s - step_s / 2 and now_s > began_s:
                 printed_s = now_s
                 now = time_text(SYSTEM_CLOCK.wall_ms()).replace(".", ",")
-                typer.echo(f"Current Time: {now} | {self._text(self._taken[0])}", err=self._to_stderr)
+                echo(f"Current Time: {now} | {self._text(self._taken[0])}", err=self._to_stderr)
 
     def snap(self) -> None:
         self._taken.append((SYSTEM_CLOCK.monotonic_s(), self._snapshot()))
@@ -182,7 +180,7 @@ class Senders:
         finally:
             reports.cancel()
             figures.snap()
-            typer.echo(self.complete(figures), err=json)
+            echo(self.complete(figures), err=json)
             if json:
                 output(json).show(self.document(figures.seconds))
 

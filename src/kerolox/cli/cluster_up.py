@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
+from kerolox.cli.output import JsonFlag, OutputTable, echo, json_text, one_line_errors, output, say
 from kerolox.cli.posture import AccessFlag, OpenFlag
 from kerolox.errors import KeroloxError, OptionError
 
@@ -306,12 +306,11 @@ class _Events:
             self._line(f"{entry['name']} is up again, as process {entry['pid']}.")
 
     def _object(self, document: dict[str, Any]) -> None:
-        import json
 
-        self._line(json.dumps(document, ensure_ascii=False))
+        self._line(json_text(document))
 
     def _line(self, text: str) -> None:
-        typer.echo(text)
+        echo(text)
         sys.stdout.flush()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.output import JsonFlag, Output, one_line_errors, output
+from kerolox.cli.output import JsonFlag, Output, echo, one_line_errors, output
 from kerolox.errors import KeroloxError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def play(
             with _log_to(place / "demo.log"):  # that a broker is away is what is shown: no warnings between
                 run(demo.play(spark=spark))
         except KeyboardInterrupt:
-            typer.echo("\nStopped. Nothing is left running.", err=True)
+            echo("\nStopped. Nothing is left running.", err=True)
             raise typer.Exit(130) from None
 
 
@@ -60,9 +60,11 @@ def play(
 def _log_to(path: Path) -> Iterator[None]:
     import logging
 
+    from kerolox.log_lines import LineFormatter
+
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(LineFormatter())
     logger = logging.getLogger("kerolox")
     logger.addHandler(handler)
     try:

@@ -13,7 +13,7 @@ from kerolox.cli import completion
 from kerolox.cli.group import known
 from kerolox.cli.messages import body_text, document
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say, say_document
+from kerolox.cli.output import JsonFlag, OutputTable, json_text, one_line_errors, output, say, say_document
 from kerolox.cli.progress import ProgressLine
 from kerolox.cli.times import parse_time, time_text
 from kerolox.errors import KeroloxError, OptionError
@@ -350,9 +350,8 @@ def _document(message: StoredMessage, mark: bool | None = None) -> dict[str, Any
 
 
 def _line(message: StoredMessage) -> bytes:
-    import json
 
-    return json.dumps(_document(message), ensure_ascii=False).encode() + b"\n"
+    return json_text(_document(message)).encode() + b"\n"
 
 
 def _row(message: StoredMessage) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kerolox.cli.output import JsonFlag, one_line_errors
+from kerolox.cli.output import JsonFlag, echo, one_line_errors
 from kerolox.errors import KeroloxError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ async def _serve(command: list[str], address: str, parent: int | None) -> None:
                 if await _told_within(told, LOOK_S):
                     break
         if not ended.done():
-            typer.echo(f"kerolox etcd-member ready on {address}")
+            echo(f"kerolox etcd-member ready on {address}")
             sys.stdout.flush()
         while not ended.done() and (parent is None or os.getppid() == parent):
             if await _told_within(told, PARENT_LOOK_S):

@@ -9,7 +9,7 @@ import typer
 from kerolox.cli import completion
 from kerolox.cli.messages import COLUMNS, document, row
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.output import JsonFlag, OutputTable, echo, one_line_errors, output
 from kerolox.cli.times import parse_time, time_text
 from kerolox.errors import OptionError
 
@@ -89,7 +89,7 @@ def find(
     }
     output(json).show(shown, OutputTable(COLUMNS, [row(message) for message in found.messages]))
     if found.cut:
-        typer.echo(f"not all: {found.cut}", err=True)
+        echo(f"not all: {found.cut}", err=True)
 
 
 @app.command("resume", epilog="Example: kerolox message resume 7F00000100002A9F00000000000003E8")

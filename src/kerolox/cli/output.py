@@ -8,6 +8,7 @@ people and, with ``--json``, an object on a line for programs.
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Annotated, Any, ParamSpec, Protocol, TypeVar
 import typer
 
 from kerolox.errors import KeroloxError
+from kerolox.shown_text import shortened, visible
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,6 +35,25 @@ class OutputTable:
     empty: str = "there is nothing to show"  # said in its place when it has no rows
 
 
+def echo(text: object, *, err: bool = False) -> None:
+    """Print text for people. Everything that commands show goes through here, or through :func:`json_text`:
+    what peers have written into names, messages and errors must not steer a terminal."""
+    typer.echo(visible(str(text), lines=True), err=err)
+
+
+def json_text(document: Any, indent: int | None = None) -> str:
+    """Return a document as JSON, with escapes also for the characters beyond ASCII that steer a terminal."""
+    import json
+
+    text = json.dumps(document, ensure_ascii=False, indent=indent)
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+_STEERING = re.compile("[\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
 class Output(Protocol):
     def note(self, text: str) -> None:
         """A line for people that says what happens; programs do not get it."""
@@ -48,14 +69,14 @@ class TableOutput:
     """For people."""
 
     def note(self, text: str) -> None:
-        typer.echo(text)
+        echo(text)
 
     def table(self, table: OutputTable) -> None:
         self.show(None, table)
 
     def show(self, document: Any, *tables: OutputTable) -> None:
         if not tables:
-            typer.echo(document)
+            echo(document)
             return
         from rich import box
         from rich.console import Console
@@ -65,7 +86,7 @@ class TableOutput:
         console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
         for table in tables:
             if not table.rows:
-                typer.echo(table.empty)
+                echo(table.empty)
                 continue
             shown = RichTable(
                 *table.columns, title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
@@ -75,7 +96,7 @@ class TableOutput:
             with console.capture() as captured:
                 console.print(shown)
             lines = (line.rstrip() for line in captured.get().splitlines())
-            typer.echo("\n".join(line for line in lines if line))
+            typer.echo("\n".join(line for line in lines if line))  # its cells are escaped
 
 
 class JsonOutput:
@@ -88,9 +109,7 @@ class JsonOutput:
         pass
 
     def show(self, document: Any, *tables: OutputTable) -> None:
-        import json
-
-        typer.echo(json.dumps(document, ensure_ascii=False, indent=2))
+        typer.echo(json_text(document, indent=2))
 
 
 def output(json: bool) -> Output:
@@ -99,14 +118,12 @@ def output(json: bool) -> Output:
 
 def say(text: object) -> None:
     """Print one line for people on stderr. Only results go to stdout."""
-    typer.echo(f"kerolox: {' '.join(str(text).split())}", err=True)
+    echo(f"kerolox: {shortened(' '.join(str(text).split()))}", err=True)
 
 
 def say_document(document: Any) -> None:
     """An object on a line of stderr, for programs whose stdout is something else."""
-    import json
-
-    typer.echo(json.dumps(document, ensure_ascii=False), err=True)
+    typer.echo(json_text(document), err=True)
 
 
 def say_error(error: Exception, json: bool) -> None:
@@ -144,5 +161,4 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    # What peers have written into names and messages must not steer a terminal.
-    return escape("".join(letter if letter.isprintable() or letter == "\n" else " " for letter in str(value)))
+    return escape(visible(str(value), lines=True))

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say, say_document, say_error
+from kerolox.cli.output import (
+    JsonFlag,
+    OutputTable,
+    echo,
+    one_line_errors,
+    output,
+    say,
+    say_document,
+    say_error,
+)
 from kerolox.cli.pipeline_archive import QUICK
 from kerolox.cli.storage_options import pairs
 from kerolox.errors import KeroloxError
@@ -312,17 +321,17 @@ def _show_check(
         shown.show(document)
         return
     for problem in problems:
-        typer.echo(problem if problem.level == "error" else f"{problem} (warning)")
+        echo(problem if problem.level == "error" else f"{problem} (warning)")
     if plan is not None and show_plan:
         shown.table(OutputTable(heads, rows))
         if columns:
             shown.table(OutputTable(("name", "columns"), list(columns.items())))
-        typer.echo(text_graph(plan))
+        echo(text_graph(plan))
     errors = len(_errors(problems))
     if errors:
-        typer.echo(f"{errors} problem{'s' if errors > 1 else ''}: {file} cannot be run")
+        echo(f"{errors} problem{'s' if errors > 1 else ''}: {file} cannot be run")
     else:
-        typer.echo(f"{file} is fine{'' if looked else ', as far as can be seen without Spark'}.")
+        echo(f"{file} is fine{'' if looked else ', as far as can be seen without Spark'}.")
 
 
 def _show_run(made: Run, json: bool) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, split_addresses
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.output import JsonFlag, OutputTable, echo, one_line_errors, output
 from kerolox.cli.progress import ProgressLine
 from kerolox.cli.times import parse_moment, parse_span
 from kerolox.errors import KeroloxError, OptionError, sentences
@@ -105,9 +105,9 @@ def send(
     rows = [tuple(row.values()) for row in sending.shown]
     output(json).show(document, OutputTable(columns, rows, empty="nothing was sent"))
     more = f", the first {len(rows)} shown" if sending.sent > len(rows) else ""
-    typer.echo(f"{sending.sent} sent{more}", err=True)
+    echo(f"{sending.sent} sent{more}", err=True)
     if sending.failed:
-        typer.echo(f"kerolox: {sending.what_failed('message' if bodies or whole else 'line')}", err=True)
+        echo(f"kerolox: {sending.what_failed('message' if bodies or whole else 'line')}", err=True)
         raise typer.Exit(1)
 
 

@@ -10,9 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import typer
-
-from kerolox.cli.output import OutputTable, output, say
+from kerolox.cli.output import OutputTable, echo, output, say
 from kerolox.errors import OptionError
 
 PARENT_CHECK_S = 0.25
@@ -70,11 +68,9 @@ def options_table(loaded: Loaded[Any], title: str | None = None) -> OutputTable:
 
 
 def log_to_stderr(level: LogLevel) -> None:
-    import logging
+    from kerolox.log_lines import log_to
 
-    logging.basicConfig(
-        level=level.name, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    log_to(sys.stderr, level.name)
 
 
 def listen_address(text: str) -> tuple[str, int]:
@@ -98,7 +94,7 @@ async def serve_until_told(
 
     told = stop_signals()
     async with server as running:
-        typer.echo(f"kerolox {role} ready on {running.address}")
+        echo(f"kerolox {role} ready on {running.address}")
         sys.stdout.flush()
         while not told.is_set() and (parent is None or os.getppid() == parent):
             try:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from kerolox.cli.output import JsonFlag, Output, OutputTable, one_line_errors, output, say_error
+from kerolox.cli.output import (
+    JsonFlag,
+    Output,
+    OutputTable,
+    echo,
+    json_text,
+    one_line_errors,
+    output,
+    say_error,
+)
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
@@ -258,7 +267,7 @@ def ask(question: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise OptionError("--yes", "missing", "it, since there is nobody at a terminal to ask")
     if not typer.confirm(question, err=True):
-        typer.echo("kerolox: nothing was changed", err=True)
+        echo("kerolox: nothing was changed", err=True)
         raise typer.Exit(1)
 
 
@@ -342,7 +351,7 @@ def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
         now_s = SYSTEM_CLOCK.monotonic_s()
         if now_s - last_s >= 5:
             last_s = now_s
-            typer.echo(f"{what}: {done >> 20} of at most {total >> 20} MiB", err=True)
+            echo(f"{what}: {done >> 20} of at most {total >> 20} MiB", err=True)
 
     yield line
 
@@ -362,12 +371,11 @@ def when(ms: int) -> str:
 
 
 def _print_lines(found: Iterator[dict[str, Any]], count: int) -> None:
-    import json
     from itertools import islice
 
     try:
         for row in islice(found, count) if count else found:
-            sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
+            sys.stdout.write(json_text(row) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         _stop_quietly()
@@ -386,7 +394,7 @@ def _print_table(found: Iterator[dict[str, Any]], kind: str, count: int) -> None
 
     rows = list(islice(found, count)) if count else list(found)
     if not rows:
-        typer.echo("nothing there", err=True)
+        echo("nothing there", err=True)
         return
     heads = [row for row in rows if row.get("index") == "header"]
     rows = [row for row in rows if row.get("index") != "header"]
@@ -403,7 +411,7 @@ def _print_table(found: Iterator[dict[str, Any]], kind: str, count: int) -> None
     try:
         output(False).show(None, *tables)
         if count and next(found, None) is not None:
-            typer.echo(f"first {count} rows; --count 0 shows all, --from begins elsewhere", err=True)
+            echo(f"first {count} rows; --count 0 shows all, --from begins elsewhere", err=True)
     except BrokenPipeError:
         _stop_quietly()
 

@@ -9,8 +9,9 @@ import typer
 from kerolox.cli import completion
 from kerolox.cli.messages import body_text, document
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, one_line_errors, say
+from kerolox.cli.output import JsonFlag, echo, json_text, one_line_errors, say
 from kerolox.cli.times import parse_time, time_text
+from kerolox.shown_text import visible
 
 if TYPE_CHECKING:
     import asyncio
@@ -170,14 +171,14 @@ class TopicTail:
 
     def _show(self, message: StoredMessage) -> None:
         if self._as_json:
-            import json
-
-            typer.echo(json.dumps(document(message), ensure_ascii=False))
+            echo(json_text(document(message)))
         else:
             tag = f" [{message.tag}]" if message.tag else ""
-            typer.echo(
-                f"{time_text(message.store_timestamp)} {message.broker_name}/{message.queue_id}"
-                f"@{message.queue_offset}{tag} {body_text(message, BODY_SHOWN)}"
+            echo(
+                visible(
+                    f"{time_text(message.store_timestamp)} {message.broker_name}/{message.queue_id}"
+                    f"@{message.queue_offset}{tag} {body_text(message, BODY_SHOWN)}"
+                )
             )
         if self._left is not None:
             self._left -= 1

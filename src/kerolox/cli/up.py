@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli.broker import by_key, refuse_own
-from kerolox.cli.output import JsonFlag, one_line_errors, output
+from kerolox.cli.output import JsonFlag, echo, one_line_errors, output
 from kerolox.cli.posture import AccessFlag, OpenFlag
 from kerolox.cli.serving import (
     LogLevel,
@@ -214,10 +214,10 @@ class _Servers:
         host = brokers[0].rpartition(":")[0]
         port = nameserver.rpartition(":")[2]
         shown = f"{host}:{port}" if _reachable(nameserver) != nameserver else nameserver
-        typer.echo(f"kerolox ready: nameserver {shown}, broker {', '.join(brokers)}")
+        echo(f"kerolox ready: nameserver {shown}, broker {', '.join(brokers)}")
         if self.access:
             for line in AccessFolder(self.data).client_lines(shown, self.access):
-                typer.echo(line)
+                echo(line)
         sys.stdout.flush()
 
 

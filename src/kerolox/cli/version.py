@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.output import JsonFlag, OutputTable, echo, one_line_errors, output
 
 EXAMPLE = "Example: kerolox version --json"
 
@@ -14,7 +14,7 @@ def show_short(asked: bool) -> None:
     if asked:
         import kerolox
 
-        typer.echo(f"kerolox {kerolox.__version__}")
+        echo(f"kerolox {kerolox.__version__}")
         raise typer.Exit
 
 

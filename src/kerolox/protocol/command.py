@@ -21,6 +21,7 @@ from kerolox.protocol.codes import (
 )
 from kerolox.protocol.frame import BINARY, JSON, pack_frame, pack_prefix
 from kerolox.protocol.header import Header, decode_fields, encode_fields
+from kerolox.shown_text import shortened
 
 H = TypeVar("H", bound=Header)
 
@@ -185,6 +186,8 @@ def answer_head(
     encoding: int, opaque: int, code: int, header: Header | None, remark: str | None, body_length: int
 ) -> bytes:
     """What comes before the body in the frame of an answer: for those that do not join it with a long one."""
+    if remark is not None:
+        remark = shortened(remark)
     if encoding == BINARY:
         head = header_binary.encode_answer(code, opaque, header, remark)
     else:

@@ -1,0 +1,140 @@
+"""Log lines of our programs: each is one line, short, and written so many times only.
+
+What peers send reaches log lines as names, addresses and errors. The formatter cuts and quotes it, whatever
+the line's own format says. The handler writes a line with the same format LINES_MAX times in WINDOW_S, counts
+the others, and writes their number when the time is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from typing import Any, Final, TextIO
+
+from kerolox.shown_text import shortened, visible
+
+FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+VALUE_CHARS_MAX: Final = 512  # of one value
+LINE_CHARS_MAX: Final = 4096
+TRACE_CHARS_MAX: Final = 16_384
+LINES_MAX: Final = 100  # with one format, in one window
+WINDOW_S: Final = 10.0
+FORMATS_MAX: Final = 1000  # known at once; further ones count together
+
+_PLAIN = (int, float, type(None))
+
+
+class _Short:
+    """A value of a log line, cut when it is written."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return shortened(str(self._value), VALUE_CHARS_MAX)
+
+    def __repr__(self) -> str:
+        return shortened(repr(self._value), VALUE_CHARS_MAX)
+
+
+def _short(value: object) -> object:
+    if isinstance(value, str):
+        return shortened(value, VALUE_CHARS_MAX)
+    return value if isinstance(value, _PLAIN) else _Short(value)
+
+
+class LineFormatter(logging.Formatter):
+    """Formatter of records: one line without control characters, and a stack trace in lines of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(FORMAT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        short = logging.makeLogRecord(record.__dict__)
+        if isinstance(short.args, dict):
+            short.args = {key: _short(value) for key, value in short.args.items()}
+        elif short.args:
+            short.args = tuple(_short(value) for value in short.args)
+        try:
+            return super().format(short)
+        except TypeError:  # a number format that wants the value itself
+            short.args = record.args
+            return super().format(short)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = visible(shortened(record.message, LINE_CHARS_MAX))
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return visible(shortened(super().formatException(ei), TRACE_CHARS_MAX), lines=True)
+
+
+class CountingHandler(logging.StreamHandler[TextIO]):
+    """Handler that writes lines to a stream and counts those that repeat. It writes all lines of DEBUG, and
+    all that a caller marks with ``extra={"every": True}``."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__(stream or sys.stderr)
+        self.setFormatter(LineFormatter())
+        self._counts: dict[tuple[str, str], int] = {}
+        self._ends_s = 0.0
+        self._timer: threading.Timer | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno <= logging.DEBUG or getattr(record, "every", False):
+            super().emit(record)
+            return
+        now_s = time.monotonic()
+        if now_s >= self._ends_s:
+            self._tell()
+            self._ends_s = now_s + WINDOW_S
+        key = record.name, str(record.msg)
+        if key not in self._counts and len(self._counts) >= FORMATS_MAX:
+            key = "", "others"
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        if count <= LINES_MAX:
+            super().emit(record)
+        elif self._timer is None:
+            self._timer = threading.Timer(self._ends_s - now_s, self._window_over)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def close(self) -> None:
+        self.acquire()
+        try:
+            self._tell()
+        finally:
+            self.release()
+        super().close()
+
+    def _window_over(self) -> None:
+        self.acquire()
+        try:
+            self._tell()
+        finally:
+            self.release()
+
+    def _tell(self) -> None:
+        """Write how many lines were left out of the window that is over."""
+        counts, self._counts = self._counts, {}
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        for (name, text), count in counts.items():
+            if count > LINES_MAX:
+                super().emit(
+                    logging.LogRecord(
+                        name or __name__, logging.WARNING, __file__, 0,
+                        "lines_left_out event=%r count=%d next='the first %d lines of %g s are above'",
+                        (text.partition(" ")[0], count - LINES_MAX, LINES_MAX, WINDOW_S), None,
+                    )
+                )  # fmt: skip
+
+
+def log_to(stream: TextIO, level: str) -> None:
+    """Write the log of this process to a stream."""
+    logging.basicConfig(level=level, handlers=[CountingHandler(stream)])
