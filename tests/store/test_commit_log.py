@@ -32,9 +32,11 @@ from kerolox.store.errors import (
     OtherFileSize,
     StoreError,
 )
+from kerolox.store.failures import Kind
 from kerolox.store.log.commit_log import AppendRefused, CommitLog, PropertiesTooLong
 from kerolox.store.log.progress import Progress
 from kerolox.store.log.readable_log import store_timestamp_of
+from kerolox.store.standing_failures import StandingFailures
 from kerolox.store.state import NotWritable, Obstacle, StoreState
 from kerolox.testing.clock import ManualClock
 from kerolox.testing.faults import FaultyFiles
@@ -56,8 +58,9 @@ class Bench:
         assert isinstance(store_host, bytes)
         self.options = options_for(path, **changes)
         self.state = StoreState()
-        self.progress = Progress(wait_for_flush=False)
         self.clock = ManualClock()
+        self.failing = StandingFailures(self.state, self.clock)
+        self.progress = Progress(wait_for_flush=False)
         self.segments = Segments(
             disk, path / "commitlog", self.options.commit_log_file_bytes, transient=self.options.transient
         )
@@ -66,7 +69,7 @@ class Bench:
             self.segments,
             self.options,
             self.progress,
-            self.state,
+            self.failing,
             clock=self.clock,
             store_host=store_host,
             executor=worker,
@@ -535,7 +538,7 @@ def test_a_full_disk_at_the_end_of_a_file_leaves_it_open(bench: MakeBench, disk:
     one = bench()
     assert one.append(b"x" * 3000)[:2] == (0, 0)
     disk.fill(0)
-    with pytest.raises(DiskFull):
+    with pytest.raises(NotWritable, match="disk full"):
         one.append(b"y" * 3000)
     one.log.write()
     assert not one.state.fenced
@@ -543,7 +546,7 @@ def test_a_full_disk_at_the_end_of_a_file_leaves_it_open(bench: MakeBench, disk:
         one.log.check_writable()
     assert one.next_offset() == 1  # what came before the full disk is stored
     assert one.log.max_offset == 3092  # without a blank record behind it
-    one.state.clear(Obstacle.DISK_FULL)
+    one.failing.lift(Kind.LOG, "roll")
     assert one.append(b"small")[:2] == (3092, 1)  # still room for this
     one.log.write()
     disk.make_room()

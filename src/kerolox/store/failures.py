@@ -195,6 +195,8 @@ def decide_error(kind: Kind, error: StoreError, operation: Operation | None = No
         return decide(kind, operation or Operation.FLUSH, error.os_error)
     if isinstance(error, DiskError):
         return decide(kind, operation or error.operation, error.os_error)
+    if operation is not None:
+        return decide(kind, operation, None)
     # Not the disk's: a gap in a queue, a damaged record. Repeating it gives the same.
     return decide(Kind.LOG, Operation.WRITE, None)
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
 from heapq import nlargest
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kerolox.clock import TimerHandle
 from kerolox.store.disk.progress_notes import ProgressNotes
 from kerolox.store.disk.segment import Segment
 from kerolox.store.disk.sums import CHECKED_BYTES, STEP_BYTES, Sums
-from kerolox.store.errors import DiskFull, StoreError
+from kerolox.store.errors import StoreError
+from kerolox.store.failures import Kind, Operation
 from kerolox.store.log.framing import position_of
 from kerolox.store.queue.consume_queues import flush
 from kerolox.store.retention import MANUAL_ROUNDS, LogFile, RetentionVerdict, judge
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+# Works whose failures are told apart; see standing_failures.
+FLUSH, CLEAN, ROLL, APPEND = "flush", "clean", "roll", "append"
+_ROUND = (Kind.QUEUE, Kind.INDEX, Kind.LEDGER_INDEX, Kind.NOTE, Kind.SUMS, Kind.CHECKPOINT)
+UNFLUSHED_BYTES_MAX = 64 << 20  # of queues, in memory until they are flushed: then sends are refused
 LOOKED_AT = 16  # queues that are asked where a record begins
 CLEAN_FIRST_S = 60.0  # let a start settle before the first look at age and disk
 
@@ -92,7 +100,7 @@ class Housekeeper:
             noted = await self._note_deleted(topic, before)
             if topic in store.queues.by_topic:
                 # A start must not take a queue for lost that was deleted: nothing vouches for it any more.
-                await self._flush_round(sums=True, without=topic)
+                await self.make_safe(sums=True, without=topic)
             # What is on its way must not come into queues that begin anew, now or after a crash.
             await store.flusher.flush_all()
             store.log.forget_cursors(topic)
@@ -123,6 +131,7 @@ class Housekeeper:
 
     def _flush_tick(self) -> None:
         self._schedule_flush()
+        self._retry_log()
         if not self._flushing.locked():
             self._spawn(self.flush())
         if self._store.reads.lasting and not self._probing:
@@ -136,6 +145,24 @@ class Housekeeper:
         finally:
             self._probing = False
 
+    def _retry_log(self) -> None:
+        """Let the log be written again, where only an attempt can tell whether its failure has passed."""
+        failing, segments = self._store.failing, self._store.segments
+        failing.lift(Kind.LOG, APPEND)
+        if not failing.is_failing(Kind.LOG, ROLL):
+            return
+        future = segments.retry_next(self._store.ahead)
+        if future is not None:
+            loop = asyncio.get_running_loop()
+            future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._log_retried, future))
+
+    def _log_retried(self, future: Future[Segment]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, StoreError):
+            self._store.failing.failed(Kind.LOG, error, work=ROLL, operation=Operation.CREATE)
+        elif error is None:
+            self._store.failing.passed(Kind.LOG, ROLL)
+
     async def flush(self, *, sums: bool = False, without: str | None = None) -> None:
         """Write queue and index tails, flush them in a thread, and note how far that is safe.
 
@@ -146,40 +173,71 @@ class Housekeeper:
             await self._flush_round(sums, without)
 
     async def _flush_round(self, sums: bool = False, without: str | None = None) -> None:
-        store = self._store
-        try:
-            await self.make_safe(sums=sums, without=without)
-        except DiskFull as error:
-            store.state.set(Obstacle.DISK_FULL, f"consume queues or index cannot be written: {error}")
-        except StoreError as error:
-            store.state.set(Obstacle.FENCED, f"consume queues or index cannot be written: {error}")
+        failing = self._store.failing
+        failed = await self._round(sums=sums, without=without)
+        for kind in _ROUND:
+            error = failed.get(kind)
+            if error is None:
+                failing.passed(kind, FLUSH)
+            else:
+                full = self._store.queues.unflushed_bytes() > UNFLUSHED_BYTES_MAX
+                failing.failed(kind, error, work=FLUSH, full=full)
 
     async def make_safe(self, *, sums: bool = False, without: str | None = None) -> None:
         """One round, for whoever is alone. Raises StoreError."""
+        failed = await self._round(sums=sums, without=without)
+        for error in failed.values():
+            raise error
+
+    async def _round(self, *, sums: bool, without: str | None) -> dict[Kind, StoreError]:
+        """Write and flush queues and index, each as far as it can be, and note how far if all could be.
+        Returns the first error of each kind of file."""
         store = self._store
+        failed: dict[Kind, StoreError] = {}
+
+        def attempt(kind: Kind, work: Callable[[], T]) -> T | None:
+            try:
+                return work()
+            except StoreError as error:
+                failed.setdefault(kind, error)
+                return None
+
         store.dispatcher.run()  # what waited for space
-        store.key_filler.put_pending()
+        attempt(Kind.INDEX, store.key_filler.put_pending)
         # Noted before the flush, and never past what is flushed of the log itself.
         noted = self.note()
         queues_ms = self.queues_ms()
-        written = store.queues.write()
-        index_written = store.index.write()
+        written = attempt(Kind.QUEUE, store.queues.write)
+        if written is None:
+            written = store.queues.take_unflushed()
+        index_written = attempt(Kind.INDEX, store.index.write)
         gone = store.queues.gone
         grown = noted.dispatched - self._summed >= STEP_BYTES
-        summing = self._summing(noted.dispatched, without) if grown or sums else None
+        summing = None
+        if (grown or sums) and not failed:
+            summing = self._summing(noted.dispatched, without)
 
         def in_thread() -> None:
-            flush(written)
-            store.queues.remove_gone(gone)
-            store.index.sync(index_written)
+            attempt(Kind.QUEUE, partial(flush, written))
+            attempt(Kind.QUEUE, partial(store.queues.remove_gone, gone))
+            if index_written is not None:
+                attempt(Kind.INDEX, partial(store.index.sync, index_written))
             if store.ledger is not None:
-                store.ledger.flush()
-                store.ledger.save()
+                attempt(Kind.LEDGER_INDEX, store.ledger.flush)
+                if not failed:
+                    attempt(Kind.NOTE, store.ledger.save)
+            if failed:
+                return  # the notes must not claim what is not on the disk
             if summing is not None:
-                summing()
-            self.save_marks(noted, queues_ms)
+                attempt(Kind.SUMS, summing)
+            attempt(Kind.CHECKPOINT, partial(self.save_marks, noted, queues_ms))
 
         await asyncio.get_running_loop().run_in_executor(store.keeper, in_thread)
+        if Kind.QUEUE in failed:
+            store.queues.not_flushed(written)
+        if Kind.SUMS in failed:
+            self._summed = 0  # sum up again in the next round
+        return failed
 
     def note(self) -> ProgressNotes:
         """What may be called safe once queues and index are flushed as they are now."""
@@ -261,7 +319,17 @@ class Housekeeper:
 
     def _clean_tick(self) -> None:
         self._schedule_clean()
-        self._spawn(self.clean())
+        self._spawn(self.run_clean())
+
+    async def run_clean(self) -> None:
+        """Delete what is too old, and report whether that fails."""
+        failing = self._store.failing
+        try:
+            await self.clean()
+        except StoreError as error:
+            failing.failed(Kind.LOG, error, work=CLEAN, operation=Operation.REMOVE)
+        else:
+            failing.passed(Kind.LOG, CLEAN)
 
     async def clean(self) -> RetentionVerdict:
         """One look at age and disk, and what follows from it."""

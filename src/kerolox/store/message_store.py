@@ -31,6 +31,7 @@ from kerolox.store.dispatch.keys import KeyFiller
 from kerolox.store.dispatch.queue_units import UnitFiller
 from kerolox.store.dispatch.queues import QueueFiller
 from kerolox.store.errors import StoreError
+from kerolox.store.failures import Kind
 from kerolox.store.housekeeping import Housekeeper
 from kerolox.store.index.key_index import KeyIndex
 from kerolox.store.ledger import StoredLedger
@@ -117,7 +118,7 @@ class MessageStore:
             self.segments,
             options,
             self.progress,
-            self.state,
+            self.failing,
             clock=clock,
             store_host=store_host,
             executor=self.ahead,
@@ -145,7 +146,7 @@ class MessageStore:
         self.deleted = DeletedTopics(self.files, self.root)
         self.cut_note = CutNoteFile(self.files, self.root)
         self.epochs = EpochFile(self.files, epoch_path or self.path(EPOCH_FILE))
-        self.flusher = LogFlusher(self.log, options, self.state, clock=clock)
+        self.flusher = LogFlusher(self.log, options, self.failing, clock=clock)
         self.replicas = Replicas(self.progress, options)
         self.copies = SetCopies(self.progress)
         self.ledger: StoredLedger | None = None
@@ -165,7 +166,7 @@ class MessageStore:
         self.log.next_offset_of = self._next_offset_of
 
         # In this order: a message is in its queue before anyone is told of it.
-        self.dispatcher = Dispatcher(self.log, self.state)
+        self.dispatcher = Dispatcher(self.log, self.failing)
         filler = UnitFiller if options.queue_extension else QueueFiller
         self.queue_filler: QueueFiller = filler(
             self.queues, parse_levels(options.delay_levels), multi_dispatch=options.multi_dispatch
@@ -233,7 +234,7 @@ class MessageStore:
         try:
             self.key_filler.close()
         except StoreError as error:
-            self.state.set(Obstacle.FENCED, f"the last keys could not be entered: {error}")
+            self.failing.failed(Kind.INDEX, error, work="close")
         await self.housekeeper.close()
         loop = asyncio.get_running_loop()
         try:

@@ -20,6 +20,21 @@ log = logging.getLogger(__name__)
 
 SAY_AGAIN_S = 60.0
 
+_WORDS = {
+    (Kind.LOG, "append"): "an append failed",
+    (Kind.LOG, "flush"): "a flush failed",
+    (Kind.LOG, "commit"): "a flush failed",
+    (Kind.LOG, "roll"): "the log cannot go on in a new file",
+    (Kind.LOG, "clean"): "old files of the log cannot be deleted",
+    (Kind.QUEUE, "dispatch"): "messages cannot be dispatched",
+    (Kind.QUEUE, "flush"): "consume queues cannot be written",
+    (Kind.INDEX, "flush"): "the key index cannot be written",
+    (Kind.LEDGER_INDEX, "flush"): "the index of entries cannot be written",
+    (Kind.TIMER, "flush"): "the timer's files cannot be written",
+    (Kind.CHECKPOINT, "flush"): "the checkpoint cannot be written",
+    (Kind.SUMS, "flush"): "the sums cannot be written",
+}
+
 _NEXT = {
     Action.REFUSE: "it is retried, and sends are taken again when it succeeds",
     Action.REDO: "it is written again; look at the disk and the kernel log if this goes on",
@@ -68,11 +83,13 @@ class StandingFailures:
         number = error.os_error if isinstance(error, DiskError) else None
         step = operation or (error.operation if isinstance(error, DiskError) else Operation.WRITE)
         self.counted[kind.value, step.value, errno.errorcode.get(number or 0, "none")] += 1
-        why = f"{kind.value}, {work}: {error}"
+        why = f"{_words(kind, work)}: {error}"
         if row.action is Action.FENCE:
             self.state.set(Obstacle.FENCED, why)
             return row
-        obstacle = row.obstacle if row.action is Action.REFUSE or full else None
+        obstacle = row.obstacle if row.action is Action.REFUSE else None
+        if full:
+            obstacle = row.obstacle or Obstacle.BEHIND
         now_s = self._clock.monotonic_s()
         standing = self.current.get((kind, work))
         if standing is None:
@@ -92,6 +109,11 @@ class StandingFailures:
             self._say(kind, work, standing, row)
             standing.said_s = now_s
         return row
+
+    def fence(self, kind: Kind, error: StoreError, *, work: str) -> None:
+        """Refuse sends until a restart, whatever the table says of the error: what failed has left two files
+        that contradict each other."""
+        self.state.set(Obstacle.FENCED, f"{_words(kind, work)}: {error}")
 
     def lift(self, kind: Kind, work: str) -> None:
         """Let the work be tried again: sends are taken until it fails once more."""
@@ -127,6 +149,10 @@ class StandingFailures:
             row.line if row.obstacle is None else "store_failing",
             kind.value, work, standing.why, max(1, standing.times), _NEXT[row.action],
         )  # fmt: skip
+
+
+def _words(kind: Kind, work: str) -> str:
+    return _WORDS.get((kind, work), f"{kind.value}, {work}")
 
 
 def _name(kind: Kind, work: str) -> str:

@@ -22,9 +22,10 @@ import random
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from kerolox.store.disk.files import PAGE, Buffer, DiskUsage, File, Files, PathLike, collect_messages
-from kerolox.store.errors import StoreError, disk_error, sync_error
+from kerolox.store.errors import Operation, StoreError, disk_error, sync_error
 
 _KEPT_MAX = 64 * 1024 * 1024
 
@@ -68,6 +69,7 @@ class _Disk:
             done = self.syncing.pop(0)
             for page in done.pages:
                 self.lost.pages.pop(page, None)  # written again, and this time it arrived
+            self.lost.size = None  # the kernel drops pages that it could not write, not the length
 
     def fail_sync(self, covered: _Unsynced) -> None:
         if covered in self.syncing:
@@ -79,6 +81,14 @@ class _Disk:
         for part in (self.lost, *self.syncing, self.since):
             everything.add_younger(part)
         return everything
+
+
+@dataclass(slots=True)
+class _Failure:
+    number: int
+    operation: Operation
+    path_contains: str
+    left: int  # times; below 0: always
 
 
 class FaultyFile(File):
@@ -232,6 +242,7 @@ class FaultyFiles(Files):
         self._blocks: dict[str, int] = {}  # of sparse files: how many bytes have blocks
         self._tear_after: int | None = None
         self._read_failures: dict[str, int] = {}  # part of a path → error number
+        self._failures: list[_Failure] = []
         self._sync_failures = 0
         self._sync_failure_paths = ""
         self._flowing = threading.Event()
@@ -295,6 +306,20 @@ class FaultyFiles(Files):
                 failures[path_contains] = number
             self._read_failures = failures
 
+    def fail(
+        self, number: int, operation: Operation, *, path_contains: str = "", count: int | None = None
+    ) -> None:
+        """Let this operation fail with this error number: the next ``count`` times, or until :meth:`mend`; of
+        files so named only. Flushes fail by :meth:`fail_syncs`."""
+        with self._lock:
+            self._failures.append(_Failure(number, operation, path_contains, -1 if count is None else count))
+
+    def mend(self) -> None:
+        """End what :meth:`fail` and :meth:`fail_syncs` began."""
+        with self._lock:
+            self._failures.clear()
+            self._sync_failures = 0
+
     def stall_syncs(self, for_s: float | None = None) -> None:
         """Flushes wait: this long each, or until :meth:`release_syncs`."""
         self._stall_s = for_s
@@ -339,6 +364,7 @@ class FaultyFiles(Files):
 
     def open(self, path: PathLike, *, read_only: bool = False) -> File:
         self._refuse_reads("open", os.fspath(path))
+        self._refuse("open", os.fspath(path))
         return super().open(path, read_only=read_only)
 
     def create(
@@ -440,6 +466,17 @@ class FaultyFiles(Files):
     def _refuse_writes(self, action: str, path: str, offset: int | None = None) -> None:
         if self.read_only:
             raise disk_error(OSError(errno.EROFS, "Read-only file system"), action, path, offset)
+        self._refuse(action, path, offset)
+
+    def _refuse(self, action: str, path: str, offset: int | None = None) -> None:
+        if not self._failures:
+            return
+        with self._lock:
+            for failure in self._failures:
+                error = disk_error(OSError(failure.number, os.strerror(failure.number)), action, path, offset)
+                if error.operation is failure.operation and failure.path_contains in path and failure.left:
+                    failure.left -= failure.left > 0
+                    raise error
 
     def _refuse_reads(self, action: str, path: str, offset: int | None = None) -> None:
         for part, number in self._read_failures.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tests.store.dispatch.kit import SYNC, Rig, bodies, messages, props, rig_at
 
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, Entry
-from kerolox.store.errors import DiskFull, StoreError
+from kerolox.store.errors import DiskFull, StoreError, disk_error
 from kerolox.store.queue.consume_queue import ENTRY, HOLE_TAGS
 from kerolox.store.queue.reading import ReadStatus
 from kerolox.store.state import NotWritable, Obstacle
@@ -68,7 +69,9 @@ async def test_what_is_not_dispatched_keeps_the_sign_of_a_crash(rig: Rig) -> Non
     assert await bodies(await rig.open()) == [b"1"]
 
 
-@pytest.mark.parametrize("error", [DiskFull("no space left"), StoreError("broken")])
+@pytest.mark.parametrize(
+    "error", [disk_error(OSError(errno.ENOSPC, "no space left"), "write", "q"), StoreError("broken")]
+)
 async def test_a_follower_that_fails_is_no_matter_of_the_sender(rig: Rig, error: StoreError) -> None:
     store = await rig.open()
     fill = store.queue_filler.fill

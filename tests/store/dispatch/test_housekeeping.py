@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 from collections.abc import AsyncIterator
@@ -11,7 +12,8 @@ from tests.store.dispatch.kit import LOG_FILE, Rig, bodies, log_files, props, ri
 
 from kerolox.store.disk.files import DiskUsage
 from kerolox.store.disk.progress_notes import UNKNOWN
-from kerolox.store.errors import DiskFull
+from kerolox.store.errors import Operation
+from kerolox.store.failures import Kind
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.reading import ReadStatus
 from kerolox.store.state import NotWritable, Obstacle
@@ -160,7 +162,7 @@ async def test_a_full_disk_at_the_end_of_a_log_file_recovers_by_itself(tmp_path:
         while store.state.writable:
             try:
                 await store.put("T", 0, b"x" * 400)
-            except DiskFull:
+            except NotWritable:
                 break
             stored += 1
         with pytest.raises(NotWritable, match="disk full"):
@@ -183,12 +185,11 @@ async def test_a_full_disk_under_the_queues_recovers_by_itself(tmp_path: Path) -
         rig.disk.fill(0)
         await store.put("T", 0, b"1", props(KEYS="k1"))
         await store.housekeeper.flush()
-        with pytest.raises(NotWritable, match="disk full: consume queues or index cannot be written"):
+        with pytest.raises(NotWritable, match="disk full: consume queues cannot be written"):
             await store.put("T", 0, b"2")
         assert not store.state.fenced
         assert await bodies(store) == [b"1"]
         rig.disk.make_room()
-        await store.housekeeper.clean()
         await store.housekeeper.flush()
         assert (await store.put("T", 0, b"2"))[1] == 1
         assert store.state.writable
@@ -209,18 +210,25 @@ async def test_a_disk_that_is_full_just_after_the_start_is_looked_at_again_soon(
         await until(lambda: store.state.writable)
 
 
-async def test_queues_that_cannot_be_flushed_fence(tmp_path: Path) -> None:
-    async with rig_at(tmp_path) as rig:
+async def test_queues_that_cannot_be_flushed_are_written_again(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, commit_log_file_bytes=1 << 20) as rig:
         store = await rig.open()
         await store.put("T", 0, b"1")
         rig.disk.fail_syncs(1, path_contains="/consumequeue/")
         await store.housekeeper.flush()
-        with pytest.raises(NotWritable, match="fenced: consume queues or index cannot be written"):
-            await store.put("T", 0, b"2")
-        await store.close()
-        assert (tmp_path / "abort").exists()
+        assert store.failing.is_failing(Kind.QUEUE, "flush")
+        assert store.marks.load().dispatched == 0  # not noted as safe
+        assert (await store.put("T", 0, b"2"))[1] == 1
+        await store.housekeeper.flush()
+        assert not store.failing.current
+        assert store.state.writable
+        await store.flusher.flush_all()
+        await store.housekeeper.flush()
+        assert store.marks.load().dispatched == store.progress.appended
+        # The kernel drops what it could not write, whatever a later flush answers.
+        await rig.lose_power(store)
         store = await rig.open()
-        assert await bodies(store) == [b"1"]
+        assert await bodies(store) == [b"1", b"2"]
 
 
 async def test_marks_follow_what_is_safe(tmp_path: Path) -> None:
@@ -275,5 +283,22 @@ async def test_what_goes_wrong_is_logged_and_goes_on(rig: Rig, caplog: pytest.Lo
     await fill(store, 20)
     (rig.path / "commitlog" / f"{0:020d}").unlink()
     await rig.clock.advance(61)
-    await until(lambda: "housekeeping_failed" in caplog.text)
+    await until(lambda: "old files of the log cannot be deleted" in caplog.text)
     assert (await store.put("T", 0, b"taken"))[1] == 20
+
+
+async def test_old_files_that_cannot_be_removed_are_removed_later(rig: Rig) -> None:
+    store = await rig.open()
+    await fill(store)
+    age(rig, 100, 5)
+    store.housekeeper.order_deletion()
+    rig.disk.fail(errno.EIO, Operation.REMOVE, path_contains="/commitlog/")
+    await rig.clock.advance(61)
+    await until(lambda: store.failing.is_failing(Kind.LOG, "clean"))
+    assert store.state.writable
+    assert store.log.min_offset == 0
+    assert len(await bodies(store)) == 60
+    rig.disk.mend()
+    await passing(rig, asyncio.ensure_future(store.housekeeper.run_clean()))
+    assert not store.failing.current
+    assert store.log.min_offset > 0

@@ -36,9 +36,9 @@ from kerolox.protocol.java import java_hash
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.record_scan import Entry
 from kerolox.store.disk.cut_note import Cut
-from kerolox.store.errors import DiskFull, OffsetOutOfRange, StoreError, Unreadable
+from kerolox.store.errors import OffsetOutOfRange, StoreError, Unreadable
+from kerolox.store.failures import Kind
 from kerolox.store.message_store import MessageStore
-from kerolox.store.state import Obstacle
 from kerolox.store.tables.timer_counts import TimerCounts
 from kerolox.store.timer.checkpoint import decode_leader
 from kerolox.store.timer.cut import begin_anew_behind
@@ -572,17 +572,19 @@ class Timers:
             checkpoint.queue_offset = min(offset, checkpoint.leader_queue_offset)
             data = checkpoint.encode()
             self._unwritten = changes
-            state = self._store.state
             try:
                 if delivered:
                     await self._store.flusher.flush_all()
+            except StoreError as error:  # the flusher has reported it
+                log.debug("timer_not_flushed error=%r", str(error))
+                return
+            failing = self._store.failing
+            try:
                 await self._in_thread(self._make_safe, changes, data, partly)
-            except DiskFull as error:
-                state.set(Obstacle.DISK_FULL, f"the timer's files cannot be written: {error}")
             except StoreError as error:
-                if not state.fenced:
-                    state.set(Obstacle.FENCED, f"the timer's files cannot be written: {error}")
+                failing.failed(Kind.TIMER, error, work="flush")
             else:
+                failing.passed(Kind.TIMER, "flush")
                 self._unwritten = []
                 self._noted = noting
 

@@ -18,6 +18,7 @@ from kerolox.store.disk.segment import (
 )
 from kerolox.store.errors import (
     DiskError,
+    FileExists,
     FsyncFailed,
     SegmentGone,
     StoreError,
@@ -44,6 +45,7 @@ class SegmentFiles:
         read_only: Sequence[PathLike] = (),
         warm: bool = False,
         grows: bool = False,
+        remade: bool = False,
     ) -> None:
         if isinstance(directories, str | os.PathLike):
             directories = (directories,)
@@ -53,8 +55,11 @@ class SegmentFiles:
         self.size = size
         self.warm = warm
         self.grows = grows
+        self._remade = remade
         self._open_files = open_files
         self._files = open_files.files
+        # Files of the log that this process made and that were not in the log: they may be made once more.
+        self._made: set[str] = set()
         self._new_dirs: list[str] = []  # made, and not yet known to be on the medium
         self._unsafe: list[Segment] = []  # made, and not yet known to survive power loss, oldest first
         self._making_safe = threading.Lock()
@@ -96,6 +101,7 @@ class SegmentFiles:
     def take(self, start: int) -> Segment:
         """The new file that starts here: the prepared one, waiting for it if need be, or one made now."""
         prepared, self._next = self._next, None
+        self._made.clear()
         if prepared is not None and prepared[0] != start:
             self._next = prepared
             self.discard()
@@ -126,6 +132,17 @@ class SegmentFiles:
         future = executor.submit(self._create_safe, start)
         self._next = (start, future)
         return future
+
+    def retry(self, start: int, executor: Executor) -> Future[Segment] | None:
+        """Prepare that file again, unless it is made; None while it is being made."""
+        if self._next is not None and self._next[0] == start:
+            future = self._next[1]
+            if not future.done():
+                return None
+            if self.prepared:
+                return future
+            self._next = None
+        return self.prepare(start, executor)
 
     @property
     def prepared(self) -> bool:
@@ -181,7 +198,8 @@ class SegmentFiles:
                 file.sync()
                 self._sync_name(earlier)
             except FsyncFailed as error:
-                self.broken = error
+                if not self._remade:
+                    self.broken = error
                 raise
             finally:
                 self._open_files.release(earlier)
@@ -215,7 +233,18 @@ class SegmentFiles:
             self._new_dirs += self._files.make_dirs(directory)
         path = os.path.join(directory, segment_name(start))
         segment = Segment(path, start, self.size, named=False, reserved=self._reserved)
-        file = self._files.create(path, self.size, write_zeros=self.warm, sparse=self.grows)
+        try:
+            file = self._files.create(path, self.size, write_zeros=self.warm, sparse=self.grows)
+        except FileExists:
+            # What lies behind the end of files that are made of others is left from a failed removal, and so
+            # is a file of the log that this process has made.
+            if not self._remade and path not in self._made:
+                raise
+            logger.warning("left_file_replaced path=%s", path)
+            self._files.remove(path)
+            file = self._files.create(path, self.size, write_zeros=self.warm, sparse=self.grows)
+        if not self._remade:
+            self._made.add(path)
         self._open_files.adopt(segment, file)
         self._open_files.release(segment)
         self._unsafe.append(segment)

@@ -19,6 +19,7 @@ import logging
 import os
 import threading
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from itertools import pairwise
@@ -50,6 +51,10 @@ class Segments:
 
     ``transient`` collects appends in memory until :meth:`commit`: fewer and larger writes, at the
     price that a killed process loses what was not committed.
+
+    ``remade`` is for files that are made of others: what was appended since the last successful flush stays
+    in memory, and after a failed flush all of it is written again before the next one. The log itself is in
+    doubt for good after a failed flush.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class Segments:
         transient: bool = False,
         warm: bool = False,
         grows: bool = False,
+        remade: bool = False,
     ) -> None:
         if size <= 0:
             raise ValueError(f"segment size is {size}, expected more than 0")
@@ -71,7 +77,13 @@ class Segments:
         self.transient = transient
         self.open_files = OpenFiles(files) if open_files is None else open_files
         self._places = SegmentFiles(
-            self.open_files, directories, size, read_only=read_only_directories, warm=warm, grows=grows
+            self.open_files,
+            directories,
+            size,
+            read_only=read_only_directories,
+            warm=warm,
+            grows=grows,
+            remade=remade,
         )
         self.directories = self._places.directories
         self.full_directories = self._places.full
@@ -86,6 +98,11 @@ class Segments:
         self._flushing = threading.Lock()
         self._pending: list[tuple[int, Buffer]] = []  # transient: what to write where, in order
         self._committing = threading.Lock()
+        self._unflushed: deque[tuple[int, Buffer]] | None = deque() if remade else None
+        self._unflushed_from = NOWHERE  # everything appended from here on was kept until it was flushed
+        self._doubt: FsyncFailed | None = (
+            None  # of remade files: the kernel may have dropped what was written
+        )
 
     # What there is
 
@@ -124,6 +141,11 @@ class Segments:
     def broken(self) -> FsyncFailed | None:
         """The first flush that failed. From then on what the log holds is in doubt, for good."""
         return self._places.broken
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes in memory until they are flushed. Of remade files."""
+        return sum(len(data) for _, data in list(self._unflushed or ()))
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
@@ -206,6 +228,9 @@ class Segments:
                 raise
         finally:
             self.open_files.release(segment)
+        if self._unflushed is not None:
+            self._unflushed_from = min(self._unflushed_from, offset)
+            self._unflushed.append((offset, whole))
         self.wrote = self.committed = offset + length
         return offset
 
@@ -280,6 +305,11 @@ class Segments:
         """
         last = self.last
         return self._places.prepare(last.end if last is not None else 0, executor)
+
+    def retry_next(self, executor: Executor) -> Future[Segment] | None:
+        """Prepare the next file again if that failed before; None while it is being made."""
+        last = self.last
+        return self._places.retry(last.end if last is not None else 0, executor)
 
     @property
     def next_ready(self) -> bool:
@@ -405,11 +435,14 @@ class Segments:
         """Flush what is committed, file by file, at least to ``up_to``; how far it is flushed now.
 
         Waits for the disk: call it in a thread. After a failure it raises the same error for ever,
-        because a repeated flush would claim what it cannot know (see :class:`FsyncFailed`).
+        because a repeated flush would claim what it cannot know (see :class:`FsyncFailed`); remade files are
+        written again first.
         """
         with self._flushing:
             if self._places.broken is not None:
                 raise self._places.broken
+            if self._doubt is not None:
+                self._write_again(self._doubt)
             target = self.committed  # read before the sync: what is written meanwhile is not covered
             for segment in self.flush_targets():
                 if up_to is not None and self.flushed >= up_to:
@@ -419,10 +452,38 @@ class Segments:
                 except SegmentGone:
                     pass
                 except FsyncFailed as error:
-                    self._places.broken = error
+                    self.doubt(error)
                     raise
                 self.flushed = max(self.flushed, min(target, segment.end))
+            self._doubt = None
+            unflushed = self._unflushed
+            while unflushed and unflushed[0][0] + len(unflushed[0][1]) <= self.flushed:
+                unflushed.popleft()
             return self.flushed
+
+    def doubt(self, error: FsyncFailed) -> None:
+        """Note that a flush of one of the files failed."""
+        if self._unflushed is None:
+            self._places.broken = error
+        else:
+            self._doubt = error
+
+    def _write_again(self, doubt: FsyncFailed) -> None:
+        """Write what the kernel may have dropped, so that the next flush really covers it."""
+        assert self._unflushed is not None
+        if self.flushed < min(self._unflushed_from, self.committed):
+            raise doubt  # found at the start and never flushed since: a restart makes it of the log
+        for segment in self._segments:
+            parts = [part for part in list(self._unflushed) if segment.start <= part[0] < segment.end]
+            if not parts:
+                continue
+            file = self.open_files.acquire(segment)
+            try:
+                segment.dirty = True
+                for offset, data in parts:
+                    file.pwrite(data, offset - segment.start)
+            finally:
+                self.open_files.release(segment)
 
     # Shrinking
 
@@ -456,6 +517,10 @@ class Segments:
                 kept = [s for s in self._segments if s.start <= offset]
                 self._cut_off = self._segments[len(kept) :] + self._cut_off
                 self._segments = kept
+            if self._unflushed is not None:
+                parts = [(at, data[: offset - at]) for at, data in self._unflushed if at < offset]
+                self._unflushed = deque(parts)
+                self._unflushed_from = min(self._unflushed_from, offset)
             if kept:
                 self.wrote = self.committed = min(offset, kept[-1].end)
                 self.flushed = min(self.flushed, self.wrote)
@@ -491,7 +556,7 @@ class Segments:
                 # Now, not with the next flush: new records must not reach the disk before the zeros.
                 self._places.sync(segment)
         except FsyncFailed as error:
-            self._places.broken = error
+            self.doubt(error)
             raise
         finally:
             self.open_files.release(segment)
@@ -524,25 +589,59 @@ class Segments:
         places removes them."""
         with self._flushing, self._committing:
             self.discard_next()
+            left = list(self._segments)
+            with self._change:
+                self._segments = []
+            try:
+                while left:
+                    self._remove(left[-1], aside)
+                    left.pop()
+            except StoreError:
+                with self._change:  # those are still there, to be tried again
+                    self._segments = left
+                raise
+            self._begin_empty()
+
+    def _remove(self, segment: Segment, aside: Callable[[], str] | None) -> None:
+        if aside is None:
+            remove_segment(self.open_files, segment)
+            return
+        segment.gone = True
+        try:
+            self.files.rename(segment.path, aside())
+        except StoreError:
+            segment.gone = False
+            raise
+        self.open_files.forget(segment)
+
+    def forget_all(self) -> None:
+        """Forget every file: their directory has another name now, and somebody removes it."""
+        with self._flushing, self._committing:
             with self._change:
                 removed, self._segments = self._segments, []
-            self._pending.clear()
-            self._set_positions(0)
-            for segment in reversed(removed):
-                if aside is None:
-                    remove_segment(self.open_files, segment)
-                else:
-                    segment.gone = True
-                    self.files.rename(segment.path, aside())
-                    self.open_files.forget(segment)
+            for segment in removed:
+                self.open_files.forget(segment)
+            self._begin_empty()
+
+    def _begin_empty(self) -> None:
+        self._pending.clear()
+        if self._unflushed is not None:
+            self._unflushed.clear()
+            self._unflushed_from = NOWHERE
+        self._doubt = None
+        self._set_positions(0)
+
+    def close_idle(self) -> None:
+        """Give back the descriptors that are not in use."""
+        for segment in self._segments:
+            self.open_files.close_idle(segment)
 
     def close(self) -> None:
         """Give back the descriptors and remove the prepared file. Commits, but does not flush."""
         if self.transient:
             self.commit()
         self.discard_next()
-        for segment in self._segments:
-            self.open_files.close_idle(segment)
+        self.close_idle()
 
 
 def _start_of(segment: Segment) -> int:

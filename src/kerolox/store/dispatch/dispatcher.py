@@ -11,9 +11,10 @@ import logging
 from collections.abc import Callable
 
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, Entry
-from kerolox.store.errors import DiskFull, StoreError
+from kerolox.store.errors import StoreError
+from kerolox.store.failures import Kind
 from kerolox.store.log.commit_log import CommitLog
-from kerolox.store.state import Obstacle, StoreState
+from kerolox.store.standing_failures import StandingFailures
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +24,9 @@ DispatchListener = Callable[[list[Entry]], None]
 class Dispatcher:
     """Calls the followers with what became confirmed."""
 
-    def __init__(self, log: CommitLog, state: StoreState) -> None:
+    def __init__(self, log: CommitLog, failing: StandingFailures) -> None:
         self._log = log
-        self._state = state
+        self._failing = failing
         self.followers: list[DispatchListener] = []
         self.dispatched = 0  # every record before this offset was given to all followers
         self.dispatched_ms = 0  # store time of the last one
@@ -53,14 +54,12 @@ class Dispatcher:
             try:
                 self.give(entries)
             except StoreError as error:
-                # The messages are stored, so who appended them hears nothing of this. They wait here: for
-                # space, or for the next start.
+                # The messages are stored, so their senders get no error. They wait here, and every flush
+                # round tries again; memory has no room for more of them.
                 waiting.extendleft(reversed(entries))
-                full = isinstance(error, DiskFull)
-                self._state.set(
-                    Obstacle.DISK_FULL if full else Obstacle.FENCED, f"messages cannot be dispatched: {error}"
-                )
+                self._failing.failed(Kind.QUEUE, error, work="dispatch", full=True)
         if not waiting:
+            self._failing.passed(Kind.QUEUE, "dispatch")
             # Behind the last record there may be a blank one; on a replica also half a record.
             self.dispatched = max(self.dispatched, min(confirmed, self._log.whole_end))
 

@@ -18,6 +18,7 @@ from kerolox.store.index.key_index import KeyHasher, KeyIndex
 log = logging.getLogger(__name__)
 
 BATCH = 512
+PENDING_MAX = 50_000  # messages whose keys wait for an index that cannot be written
 DELAY_S = 0.02
 _TRANSACTION_BITS = 0xC
 _ROLLED_BACK = 0xC
@@ -72,9 +73,13 @@ class KeyFiller:
         self._clock = clock
         self._pending: list[Entry] = []
         self._timer: TimerHandle | None = None
+        self._failed: StoreError | None = None  # why keys could not be entered
         self.on_loop = False  # without a running loop (recovery, repair) everything is put at once
 
     def fill(self, entries: list[Entry]) -> None:
+        """Take the keys of these messages. Raises the index's last error when too many wait already."""
+        if len(self._pending) >= PENDING_MAX and self._failed is not None:
+            raise self._failed
         self._pending += entries
         if not self.on_loop:
             self.put_pending()
@@ -89,6 +94,7 @@ class KeyFiller:
             return
         self._index.put_many(key_items(self._pending))
         self._pending = []  # only now: a failed put is repeated, and what is there is passed over
+        self._failed = None
 
     def close(self) -> None:
         if self._timer is not None:
@@ -104,5 +110,6 @@ class KeyFiller:
         try:
             self.put_pending()
         except StoreError as error:
-            # Nobody waits for it. The next flush round tries again, and says aloud what stands in the way.
-            log.warning("keys_not_entered count=%d error=%r", len(self._pending), str(error))
+            # Nobody waits for it. The next flush round tries again, and reports what stands in the way.
+            self._failed = error
+            log.debug("keys_not_entered count=%d error=%r", len(self._pending), str(error))

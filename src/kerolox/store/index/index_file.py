@@ -22,7 +22,7 @@ from kerolox.protocol.limits import INT32_MAX
 from kerolox.store.disk.files import PAGE, File
 from kerolox.store.disk.segment import OpenFiles, Segment
 from kerolox.store.disk.tail import Tail
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import FsyncFailed, StoreError
 
 HEADER = struct.Struct(
     ">q"  # store time of the first entry
@@ -127,6 +127,10 @@ class IndexFile:
         self._table: array[int] | None = None
         self._changed: set[int] = set()  # pages of the table newer than in the file
         self._tail = Tail.at(1)
+        # Written and not yet flushed: place and bytes of entries, and pages of the table.
+        self._unflushed: list[tuple[int, bytes]] = []
+        self._pages_unflushed: set[int] = set()
+        self._in_doubt = False  # a flush failed: the kernel may have dropped them
         self._summed = (1, 0)  # up to which entry, and the CRC of their bytes
         self._slots_summed: int | None = None  # once they do not change any more
 
@@ -191,8 +195,10 @@ class IndexFile:
     def write_entries(self) -> None:
         tail = self._tail
         if tail:
+            data, at = bytes(tail), self._entries_at + tail.start * ENTRY.size
             with _Opened(self._open_files, self.segment) as file:
-                file.pwrite(bytes(tail), self._entries_at + tail.start * ENTRY.size)
+                file.pwrite(data, at)
+            self._unflushed.append((at, data))
             self._tail = Tail.at(self.count)
 
     def write_table(self) -> None:
@@ -213,14 +219,29 @@ class IndexFile:
         except StoreError:
             self._changed |= pages
             raise
+        self._pages_unflushed |= pages
 
     def write_header(self, header: bytes) -> None:
         with _Opened(self._open_files, self.segment) as file:
             file.pwrite(header, 0)
 
     def sync(self) -> None:
+        """Flush. After a failed flush everything that it covered is written again before."""
         with _Opened(self._open_files, self.segment) as file:
-            file.sync()
+            covered = list(self._unflushed)
+            if self._in_doubt:
+                for at, data in covered:
+                    file.pwrite(data, at)
+            try:
+                file.sync()
+            except FsyncFailed:
+                self._in_doubt = True
+                self._changed |= self._pages_unflushed  # written again by write_table
+                self._pages_unflushed = set()
+                raise
+        self._in_doubt = False
+        del self._unflushed[: len(covered)]
+        self._pages_unflushed = set()
 
     def drop_table(self) -> None:
         """Give back the memory of the slots, once they are written."""

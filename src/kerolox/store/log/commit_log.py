@@ -29,7 +29,8 @@ from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, Entry
 from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken, take_sends
 from kerolox.protocol.signature import Signer
 from kerolox.store.disk.segments import Segments
-from kerolox.store.errors import DiskFull, StoreError
+from kerolox.store.errors import StoreError
+from kerolox.store.failures import Kind, Operation
 from kerolox.store.log.cursors import (
     AppendRefused,
     PropertiesTooLong,
@@ -41,7 +42,8 @@ from kerolox.store.log.progress import Progress
 from kerolox.store.log.readable_log import ReadableLog
 from kerolox.store.log.record_stream import RecordStream
 from kerolox.store.options import StoreOptions
-from kerolox.store.state import Obstacle, StoreState
+from kerolox.store.standing_failures import StandingFailures
+from kerolox.store.state import NotWritable, Obstacle
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ class CommitLog(ReadableLog):
         segments: Segments,
         options: StoreOptions,
         progress: Progress,
-        state: StoreState,
+        failing: StandingFailures,
         *,
         clock: Clock,
         store_host: bytes,
@@ -88,7 +90,8 @@ class CommitLog(ReadableLog):
         self.on_written: list[Callable[[], None]] = []
         self.next_offset_of: Callable[[str, int], int] = lambda topic, queue_id: 0
         self._options = options
-        self._state = state
+        self._failing = failing
+        self._state = failing.state
         self._executor = executor
         self._cursors: dict[tuple[str, int], QueueCursor] = {}
         # Which offset comes next behind what waited to be dispatched when cursors were renewed.
@@ -451,13 +454,14 @@ class CommitLog(ReadableLog):
                 self._tell_written()
 
     def _append(self, data: bytes | list[bytes]) -> None:
-        """Hand bytes over; a failure fences the store, unless it may pass (a full disk)."""
+        """Hand bytes over."""
         try:
             self.segments.append(data)
         except StoreError as error:
-            if not error.retriable:
-                self._state.set(Obstacle.FENCED, f"an append failed: {error}")
+            self._failing.failed(Kind.LOG, error, work="append")
             raise
+        if self._failing.current:
+            self._failing.passed(Kind.LOG, "append")
 
     def _tell_written(self) -> None:
         progress = self.progress
@@ -505,9 +509,10 @@ class CommitLog(ReadableLog):
                 self.segments.ensure_next()
             except StoreError:
                 self.segments.ensure_next()  # it was to be made ahead, maybe long ago: now may be better
-        except DiskFull as error:
-            self._state.set(Obstacle.DISK_FULL, str(error))
-            raise
+        except StoreError as error:
+            self._failing.failed(Kind.LOG, error, work="roll", operation=Operation.CREATE)
+            raise NotWritable(self._state.obstacles) from error
+        self._failing.passed(Kind.LOG, "roll")
         free = self._file_end - self._end
         if free:
             self._append(self._blank(free))

@@ -15,14 +15,17 @@ from collections.abc import Callable
 
 from kerolox.clock import Clock, TimerHandle
 from kerolox.store.errors import StoreError
+from kerolox.store.failures import Kind
 from kerolox.store.log.commit_log import CommitLog
 from kerolox.store.log.safe import Safe, Told
 from kerolox.store.options import FlushMode, StoreOptions
-from kerolox.store.state import Obstacle, StoreState
+from kerolox.store.standing_failures import StandingFailures
+from kerolox.store.state import Obstacle
 
 log = logging.getLogger(__name__)
 
 PAGE_BYTES = 4096
+RETRY_S = 1.0  # after a flush that could not be made
 
 
 FlushWork = Callable[[], bool]
@@ -71,11 +74,12 @@ class LogFlusher:
     """Flushes the commit log: for those who wait (synchronous), and by interval."""
 
     def __init__(
-        self, commit_log: CommitLog, options: StoreOptions, state: StoreState, *, clock: Clock
+        self, commit_log: CommitLog, options: StoreOptions, failing: StandingFailures, *, clock: Clock
     ) -> None:
         self._log = commit_log
         self._options = options
-        self._state = state
+        self._failing = failing
+        self._state = state = failing.state
         self._clock = clock
         self._thread = FlushThread(self._flush_once)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,6 +92,8 @@ class LogFlusher:
         self._timer: TimerHandle | None = None
         self._commit_timer: TimerHandle | None = None
         self._deadline_timer: TimerHandle | None = None
+        self._retry_timer: TimerHandle | None = None
+        self._failure: StoreError | None = None  # of the last flush, when another one may succeed
         self._thorough_s = 0.0
         state.on_change.append(self._on_state)
         self.flushed_store_timestamp = 0  # every message with an earlier store time is on the medium
@@ -131,13 +137,15 @@ class LogFlusher:
             self._thread.ask()
 
     async def flush_all(self) -> None:
-        """Everything appended so far, on the medium. Raises when the store is fenced."""
+        """Everything appended so far, on the medium. Raises when the store is fenced, or the flush failed."""
         progress = self._log.progress
         end = progress.appended
         while progress.flushed < min(end, progress.appended):  # it may be cut meanwhile
             self._state_must_not_be_fenced()
             self.flush_soon()
             await self._round()
+            if self._failure is not None:
+                raise self._failure
         self._state_must_not_be_fenced()
 
     async def hold(self, offset: int) -> None:
@@ -166,10 +174,10 @@ class LogFlusher:
             self.flush_soon()
 
     async def close(self) -> None:
-        for timer in (self._timer, self._commit_timer, self._deadline_timer):
+        for timer in (self._timer, self._commit_timer, self._deadline_timer, self._retry_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._commit_timer = self._deadline_timer = None
+        self._timer = self._commit_timer = self._deadline_timer = self._retry_timer = None
         self._closed = True
         while self._running:
             await self._round()
@@ -212,8 +220,9 @@ class LogFlusher:
             try:
                 progress.committed = self._log.segments.commit()
             except StoreError as error:
-                self._fence(error)
+                self._failing.failed(Kind.LOG, error, work="commit")  # the next tick tries again
                 return
+            self._failing.passed(Kind.LOG, "commit")
             progress.advance()
             if self._options.flush_mode is FlushMode.SYNC:
                 self.flush_soon()
@@ -245,10 +254,13 @@ class LogFlusher:
 
     def _flushed(self, flushed: int, timestamp: int, failed: BaseException | None, more: bool) -> None:
         self._running = more
-        self._end_rounds()
+        self._failure = None
         if failed is not None:
-            self._fence(failed)
+            self._failed(failed)
+            self._end_rounds()
             return
+        self._end_rounds()
+        self._failing.passed(Kind.LOG, "flush")
         self.flushes += 1
         progress = self._log.progress
         progress.committed = max(progress.committed, self._log.segments.committed)
@@ -274,8 +286,19 @@ class LogFlusher:
         while waiting and waiting[0][0] <= flushed:
             waiting.popleft()[2](Safe.YES)
 
-    def _fence(self, error: BaseException) -> None:
-        self._state.set(Obstacle.FENCED, f"a flush failed: {error}")
+    def _failed(self, error: BaseException) -> None:
+        """Fence the store, or try again: a flush that could not open a file has lost nothing."""
+        if not isinstance(error, StoreError):
+            self._state.set(Obstacle.FENCED, f"a flush failed: {error}")
+            return
+        if self._failing.failed(Kind.LOG, error, work="flush").may_pass:
+            self._failure = error
+            if self._retry_timer is None and not self._closed:
+                self._retry_timer = self._clock.call_later(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        self._retry_timer = None
+        self.flush_soon()
 
     def _on_state(self) -> None:
         # Whatever fenced the store: nothing will be flushed any more.

@@ -27,7 +27,9 @@ class LedgerIndex:
     """Finds entries by their index. The loop appends; any thread may read."""
 
     def __init__(self, files: Files, directory: str, open_files: OpenFiles) -> None:
-        self.segments = Segments(files, directory, INDEX_FILE_BYTES, open_files=open_files, grows=True)
+        self.segments = Segments(
+            files, directory, INDEX_FILE_BYTES, open_files=open_files, grows=True, remade=True
+        )
 
     # --- writing -----------------------------------------------------------------------------------------
 

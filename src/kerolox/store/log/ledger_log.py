@@ -20,12 +20,14 @@ from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken
 from kerolox.protocol.signature import Signer
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import OutOfLedger, StoreError
+from kerolox.store.failures import Kind
 from kerolox.store.log.commit_log import BLANK_BYTES, CommitLog, Place
 from kerolox.store.log.cursors import AppendRefused, QueueCursor
 from kerolox.store.log.ledger_index import LedgerIndex
 from kerolox.store.log.progress import Progress
 from kerolox.store.options import StoreOptions
-from kerolox.store.state import Obstacle, StoreState
+from kerolox.store.standing_failures import StandingFailures
+from kerolox.store.state import Obstacle
 
 _EMPTY = Mark(NO_INDEX, -1)
 
@@ -40,7 +42,7 @@ class LedgerLog(CommitLog):
         segments: Segments,
         options: StoreOptions,
         progress: Progress,
-        state: StoreState,
+        failing: StandingFailures,
         *,
         index: LedgerIndex,
         clock: Clock,
@@ -48,7 +50,7 @@ class LedgerLog(CommitLog):
         executor: Executor,
     ) -> None:
         super().__init__(
-            segments, options, progress, state, clock=clock, store_host=store_host, executor=executor
+            segments, options, progress, failing, clock=clock, store_host=store_host, executor=executor
         )
         self.index = index
         self.last = _EMPTY
@@ -197,7 +199,7 @@ class LedgerLog(CommitLog):
             try:
                 self.index.cut(first)
             except StoreError as error:
-                self._state.set(Obstacle.FENCED, f"the index of the log cannot be cut back: {error}")
+                self._failing.fence(Kind.LEDGER_INDEX, error, work="cut back behind a failed append")
             raise
 
     # --- appending, as follower ------------------------------------------------------------------------

@@ -543,6 +543,16 @@ class ConsumeQueue:
         self._set_end(0)
         self.max_physical = -1
 
+    def forget_files(self) -> None:
+        """Forget the files: their directory has moved aside."""
+        self._segments.forget_all()
+        self._set_end(0)
+        self.max_physical = -1
+
+    def close_idle(self) -> None:
+        """Give back the descriptors that are not in use."""
+        self._segments.close_idle()
+
     def close(self) -> None:
         """Write the tail and give back the descriptors. Flush what was written first, if it matters."""
         self.write()

@@ -79,7 +79,9 @@ class ConsumeQueues:
         if queue_id < 0:
             raise StoreError(f"topic {topic!r}: queue id is {queue_id}, expected 0 or more")
         path = os.path.join(self._topic_path(topic), str(queue_id))
-        segments = Segments(self._files, path, self._file_size, open_files=self._open_files, grows=True)
+        segments = Segments(
+            self._files, path, self._file_size, open_files=self._open_files, grows=True, remade=True
+        )
         extension = self._extension(topic, queue_id)
         queue = (
             ConsumeQueue(topic, queue_id, segments, self._waiting)
@@ -98,7 +100,14 @@ class ConsumeQueues:
         if not self._extended and not self._files.is_dir(path):
             return None
         return QueueExtension(
-            Segments(self._files, path, self._extension_file_bytes, open_files=self._open_files, grows=True)
+            Segments(
+                self._files,
+                path,
+                self._extension_file_bytes,
+                open_files=self._open_files,
+                grows=True,
+                remade=True,
+            )
         )
 
     def _topic_path(self, topic: str) -> str:
@@ -119,7 +128,7 @@ class ConsumeQueues:
 
     def load(self) -> None:
         """Find the queues and their files; :meth:`recover` then finds out what is in them."""
-        self._files.remove_tree(self._gone)  # left by a kill
+        self._remove_left()
         for topic in self._files.list_dir(self.directory):
             path = os.path.join(self.directory, topic)
             if not self._files.is_dir(path):
@@ -139,6 +148,15 @@ class ConsumeQueues:
                         path=os.path.join(path, name),
                     )
                 self._make(topic, int(name)).load()
+
+    def _remove_left(self) -> None:
+        """Remove what a kill, or a failed removal, left of queues that are gone."""
+        try:
+            self._files.remove_tree(self._gone)
+        except StoreError as error:
+            logger.warning("gone_queues_not_removed error=%r next='it is tried again'", str(error))
+            left = [int(name) for name in self._files.list_dir(self._gone) if name.isdigit()]
+            self._gone_count = max(left, default=0)
 
     def recover(
         self,
@@ -169,7 +187,7 @@ class ConsumeQueues:
         """Write all tails to their files; what to :func:`flush` in a thread.
 
         A queue that cannot be written stays for the next round; the others are written, then the first
-        error is raised.
+        error is raised, and :meth:`take_unflushed` has what to flush.
         """
         waiting = self._waiting[:]
         self._waiting.clear()  # the queues hold this very list
@@ -196,8 +214,20 @@ class ConsumeQueues:
         self._unflushed += written
         if first_error is not None:
             raise first_error
+        return self.take_unflushed()
+
+    def take_unflushed(self) -> list[Segments]:
+        """Return what was written and is not flushed."""
         result, self._unflushed = self._unflushed, []
         return result
+
+    def not_flushed(self, written: list[Segments]) -> None:
+        """Keep what a round could not flush for the next one."""
+        self._unflushed = list(dict.fromkeys([*written, *self._unflushed]))
+
+    def unflushed_bytes(self) -> int:
+        """Bytes in memory of files that could not be flushed."""
+        return sum(segments.unflushed_bytes for segments in self._unflushed)
 
     # Shrinking
 
@@ -220,20 +250,44 @@ class ConsumeQueues:
         return max((queue.max_physical for queue in self.by_topic.get(topic, {}).values()), default=-1)
 
     def delete_topic(self, topic: str) -> bool:
-        """Remove the queues of a topic and their files; False when there are none. Waits for the disk."""
-        queues = self.by_topic.pop(topic, None)
+        """Remove the queues of a topic; False when there are none. Raises StoreError with nothing changed.
+
+        Their directories only move aside, in one step each, so that a topic made anew finds nothing of them;
+        :meth:`remove_gone` removes the files.
+        """
+        queues = self.by_topic.get(topic)
         if queues is None:
             return False
+        self._move_aside(topic, queues.values())
+        del self.by_topic[topic]
         gone = set(queues.values())
         self._waiting[:] = [queue for queue in self._waiting if queue not in gone]
         self._warm = [queue for queue in self._warm if queue not in gone]
         for queue in queues.values():
-            queue.delete()
-        if self._files.remove_tree(self._topic_path(topic)):
+            queue.forget_files()
+        try:
             self._files.sync_dir(self.directory)
-        if self._extensions is not None:
-            self._files.remove_tree(os.path.join(self._extensions, topic))
+            self._files.sync_dir(os.path.dirname(self.directory))
+        except StoreError as error:  # after a loss of power the note of deleted topics has them removed again
+            logger.warning("deletion_not_flushed topic=%r error=%r", topic, str(error))
         return True
+
+    def _move_aside(self, topic: str, queues: Iterable[ConsumeQueue]) -> None:
+        for queue in queues:
+            queue.close_idle()
+        places = [] if self._extensions is None else [os.path.join(self._extensions, topic)]
+        moved: list[tuple[str, str]] = []
+        try:
+            for place in (*places, self._topic_path(topic)):
+                if self._files.is_dir(place):
+                    self._files.make_dirs(self._gone)
+                    target = self._next_gone()
+                    self._files.rename(place, target)
+                    moved.append((target, place))
+        except StoreError:
+            for target, place in moved:
+                self._files.rename(target, place)
+            raise
 
     def begin_anew(self, queue: ConsumeQueue) -> None:
         """Let a queue begin at 0 again. On the loop: its files are removed by :meth:`remove_gone`."""
@@ -251,10 +305,24 @@ class ConsumeQueues:
         return self._gone_count
 
     def remove_gone(self, count: int) -> None:
-        """Remove the first so many files of queues that began anew. Waits for the disk: for a thread."""
-        for name in self._files.list_dir(self._gone) if count else ():
-            if name.isdigit() and int(name) <= count:
-                self._files.remove(os.path.join(self._gone, name))
+        """Remove the first so many files and directories of queues that are gone. Waits for the disk: for a
+        thread. All are tried; the first error is raised after that."""
+        if not count:
+            return
+        first_error: StoreError | None = None
+        for name in self._files.list_dir(self._gone):
+            path = os.path.join(self._gone, name)
+            try:
+                if not name.isdigit() or int(name) > count:
+                    continue
+                if self._files.is_dir(path):
+                    self._files.remove_tree(path)
+                else:
+                    self._files.remove(path)
+            except StoreError as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
 
     def drop(self, queue: ConsumeQueue) -> None:
         """Forget a queue without entries, as if it had never been. Its files stay until

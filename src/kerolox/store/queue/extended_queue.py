@@ -229,6 +229,15 @@ class ExtendedQueue(ConsumeQueue):
         self.extension.delete_all(aside)
         self.unit_sums = []
 
+    def forget_files(self) -> None:
+        super().forget_files()
+        self.extension.forget_files()
+        self.unit_sums = []
+
+    def close_idle(self) -> None:
+        super().close_idle()
+        self.extension.segments.close_idle()
+
     def close(self) -> None:
         super().close()
         self.extension.segments.close()

@@ -214,6 +214,12 @@ class QueueExtension:
         self._pending = []
         self.end = 0
 
+    def forget_files(self) -> None:
+        """Forget the files: their directory has moved aside."""
+        self.segments.forget_all()
+        self._pending = []
+        self.end = 0
+
 
 def _unit_at(data: bytes, at: int) -> Unit | None:
     if len(data) < at + UNIT_BYTES_MIN:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
-from kerolox.store.errors import OffsetOutOfRange
+from kerolox.store.errors import FsyncFailed, OffsetOutOfRange
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class TimerLog:
     def __init__(
         self, files: Files, directory: PathLike, file_bytes: int, open_files: OpenFiles | None = None
     ) -> None:
-        self.segments = Segments(files, directory, file_bytes, open_files=open_files)
+        self.segments = Segments(files, directory, file_bytes, open_files=open_files, remade=True)
 
     @property
     def end(self) -> int:
@@ -154,6 +154,9 @@ class TimerLog:
         try:
             file.pwrite(_PREVIOUS.pack(-1), place - segment.start + _PREVIOUS_AT)
             file.sync()
+        except FsyncFailed as error:
+            segments.doubt(error)  # units of the same file may be lost with it
+            raise
         finally:
             segments.open_files.release(segment)
 
