@@ -12,6 +12,7 @@ controller, a DLedger group). Under a controller these are the followers that ma
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import secrets
 from collections import OrderedDict
@@ -247,17 +248,22 @@ class TableWatch:
         table = _CHANGES.get(code)
         if table is None:
             return handler
-        change: Any = handler
+        if inspect.iscoroutinefunction(handler):
+            return lambda request: partial(self._changing, table, partial(handler, request))
+        return partial(self._change, table, handler)
 
-        async def changed(request: Request[Any]) -> Answer | None:
-            answer: Answer = await change(request)
-            if answer.code == ResponseCode.SUCCESS:
-                self.changed(table)
-                remark = await self.copied(table)
-                answer.remark = remark or answer.remark
-            return answer
+    def _change(self, table: str, handler: Handler, request: Request[Any]) -> Later:
+        found = handler(request)
+        assert callable(found), f"{handler} answers before the change is on the disk"
+        return partial(self._changing, table, found)
 
-        return changed
+    async def _changing(self, table: str, change: Later) -> Answer | None:
+        answer = await change()
+        if answer is not None and answer.code == ResponseCode.SUCCESS:
+            self.changed(table)
+            remark = await self.copied(table)
+            answer.remark = remark or answer.remark
+        return answer
 
     def _commit(self, handler: Any, request: Request[UpdateOffsetRequest]) -> Answer | Later | None:
         answer: Answer = handler(request)
