@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import msgspec
@@ -14,10 +15,11 @@ from kerolox.protocol import reserved
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.transaction import ResumeCheckRequest
 from kerolox.protocol.record import decode_record
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import Operation, StoreError
 from kerolox.store.options import FlushMode
 from kerolox.store.state import Obstacle
 from kerolox.testing.clock import ManualClock
+from kerolox.testing.faults import FaultyFiles
 
 from .talk import BORN_MS, until
 from .transaction_kit import COMMIT, GROUP, ROLLBACK, TOPIC, UNKNOWN, scene
@@ -602,3 +604,37 @@ async def test_metrics_have_the_names_of_rocketmq(tmp_path: Path) -> None:
         assert lines["rocketmq_finish_message_latency_milliseconds_sum"].endswith(" 30")
         assert 'le="5.0"} 0' in page
         assert 'le="60.0"} 1' in page
+
+
+async def test_notes_that_find_no_room_wait_and_are_written_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles()
+    async with scene(tmp_path, files=files, commit_log_file_bytes=1 << 16) as s:
+        producer = await s.producer()
+        segments, log = s.broker.store.segments, s.broker.store.log
+        half = await producer.prepare()
+        await until(lambda: segments.next_ready)
+        files.fail(errno.EIO, Operation.CREATE, path_contains="/commitlog/")
+        segments.discard_next()
+        before = log.max_offset
+        await producer.send("T", b"x" * 100)
+        overhead = log.max_offset - before - 100
+        assert (await producer.send("T", b"x" * (segments.room - overhead - 100))).code == 0
+        assert segments.room == 100  # not enough for a note
+        assert (await producer.end(half, ROLLBACK)).code == 0
+        await s.broker.write_path.intake.written()  # whatever else the log is to take
+        for _ in range(500):
+            await asyncio.sleep(0)
+        assert caplog.text.count("transactions_not_noted") == 1
+        for _ in range(5):
+            await s.clock.advance(1.1)
+        assert caplog.text.count("transactions_not_noted") == 1
+        assert Obstacle.NO_NEXT_FILE in s.broker.store.state.obstacles
+        files.mend()
+        for _ in range(5):
+            await s.clock.advance(1.1)
+            await asyncio.sleep(0.01)
+        await until(lambda: s.broker.store.state.writable)
+        await s.clock.advance(1.1)
+        assert len(await producer.ops()) == 1

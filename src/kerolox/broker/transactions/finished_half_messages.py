@@ -20,7 +20,7 @@ from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.half_messages import QUEUE
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage
-from kerolox.clock import Clock
+from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import KeroloxError
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
@@ -39,6 +39,8 @@ OP_PROPERTIES = packed.pack({packed.TAGS: OP_TAG, packed.WAIT: "true"})
 TAIL_BYTES_MAX = 256 << 20  # bytes of the log that are read after a start
 READ_COUNT = 256
 LATELY_COUNT_MAX = 100_000
+RETRY_S = 1.0  # after the log took no notes
+SAY_EVERY = 60  # failures in a row
 PENDING_COUNT_MAX = 100_000  # half messages looked at after a start
 
 
@@ -72,6 +74,8 @@ class FinishedHalfMessages:
         self._offsets = offsets
         self._options = options
         self._clock = clock
+        self._retry_timer: TimerHandle | None = None
+        self._failures = 0  # in a row
         self._forget()
         intake.before.append(self._append_ops)
 
@@ -161,11 +165,8 @@ class FinishedHalfMessages:
 
     def _append_ops(self) -> None:
         """The log is about to be written: with what it gets, it gets the notes."""
-        if not self._noted:
+        if not self._noted or self._retry_timer is not None:
             return
-        if not self._is_asked:  # left from a write that had no room for them
-            self._is_asked = True
-            self._intake.soon(self._written)
         host = self._store.log.store_host
         try:
             for body, highest in op_bodies(self._noted, self._options.op_bytes_max):
@@ -174,12 +175,35 @@ class FinishedHalfMessages:
                 )
                 self._ops_in_write.append((self._intake.store(pending)[1], highest))
         except KeroloxError as error:
-            log.warning(
-                "transactions_not_noted count=%d error=%r next='it is tried again with the next write; "
-                "until then a crash lets them be checked again'", len(self._noted), str(error),
-            )  # fmt: skip
+            self._wait_for_room(error)
             return
+        self._failures = 0
+        if not self._is_asked:  # left from a write that had no room for them
+            self._is_asked = True
+            self._intake.soon(self._written)
         self._in_write, self._noted = self._noted, {}
+
+    def _wait_for_room(self, error: KeroloxError) -> None:
+        """Try again in a second: sooner the log takes nothing, and every turn of the loop would try."""
+        if self._failures % SAY_EVERY == 0:
+            log.warning(
+                "transactions_not_noted count=%d times=%d error=%r next='it is tried again every second; "
+                "until it succeeds a crash lets them be checked again'",
+                len(self._noted), self._failures + 1, str(error),
+            )  # fmt: skip
+        self._failures += 1
+        self._retry_timer = self._clock.call_later(RETRY_S, self._retry)
+
+    def close(self) -> None:
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
+
+    def _retry(self) -> None:
+        self._retry_timer = None
+        if self._noted and not self._is_asked:
+            self._is_asked = True
+            self._intake.soon(self._written)
 
     def _written(self, failed: KeroloxError | None) -> None:
         self._is_asked = False

@@ -88,6 +88,7 @@ class Transactions:
     async def follow(self) -> None:
         await self.check_backs.close()
         await self.endings.settled()
+        self.finished.close()
 
     def end_rows(self) -> list[Row]:
         return [(RequestCode.END_TRANSACTION, self.endings.end, EndTransactionRequest)]
