@@ -18,7 +18,7 @@ from kerolox.spark.store import reading as store_reading
 from kerolox.spark.store.options import parse, read_choice
 from kerolox.spark.store.plan import plan
 from kerolox.spark.store.reading import REPORT, read_split
-from kerolox.store.errors import CorruptRecord
+from kerolox.store.errors import CorruptRecord, DiskError
 from kerolox.store.queue.consume_queue import ENTRY, HOLE_TAGS
 from tests.spark.store_maker import BORN_MS, StoreMaker, fill, overwrite
 
@@ -447,3 +447,39 @@ def test_files_of_any_bytes(tmp_path: Path) -> None:
         for way in ("queues", "log"):
             assert rows(str(tmp_path), **{"from": way}, onCorrupt="skip", minPartitions="3") == []
             report(str(tmp_path), **{"from": way})
+
+
+# --- files that cannot be read --------------------------------------------------------------------------
+
+
+def unreadable(path: Path) -> Path:
+    """Let a file fail to be opened (ELOOP, for root as well); returns where its content is."""
+    kept = path.with_name("kept")
+    path.rename(kept)
+    path.symlink_to(path)
+    return kept
+
+
+@pytest.mark.parametrize("when", ["before the plan", "behind the plan"])
+@pytest.mark.parametrize(
+    ("way", "kind"), [("log", "commitlog"), ("queues", "commitlog"), ("queues", "consumequeue/orders/0")]
+)
+def test_messages_of_a_file_that_cannot_be_read_are_not_left_out(
+    maker: StoreMaker, way: str, kind: str, when: str
+) -> None:
+    path = fill(maker, 2000).write()
+    values = parse({"path": path, "from": way})
+    planned = plan(values) if when == "behind the plan" else None
+    names = sorted((Path(path) / kind).iterdir())
+    file = names[len(names) // 2]
+    kept = unreadable(file)
+    choice, schema = read_choice(values), arrow_schema(("physical_offset", "body"))
+
+    def read() -> None:
+        for split in planned or plan(values):
+            list(read_split(split, choice, schema))
+
+    with pytest.raises(DiskError, match=file.name):
+        read()
+    kept.replace(file)
+    assert rows(path, **{"from": way}) == expected(maker.messages)

@@ -29,7 +29,7 @@ from kerolox.store.disk.segments import Segments
 from kerolox.store.disk.sums import SumsFile
 from kerolox.store.dispatch.keys import KeyFiller
 from kerolox.store.dispatch.queues import QueueFiller, begins_anew
-from kerolox.store.errors import DiskError, StoreError
+from kerolox.store.errors import FileMissing, StoreError
 from kerolox.store.index.key_index import KeyIndex
 from kerolox.store.offline.layout import (
     BATCH_QUEUES,
@@ -278,7 +278,7 @@ def topics_left_out(layout: Layout) -> set[bytes]:
     try:
         table = json_dialect.loads(files.read(layout.path("config/topics.json")))
         configured = {str(topic).encode() for topic in table["topicConfigTable"]}
-    except (DiskError, ProtocolError, KeyError, TypeError):
+    except (FileMissing, ProtocolError, KeyError, TypeError):
         return batch
     # Without any queues nobody can tell a deleted topic from a lost one.
     return _LeftOut(configured | had, batch) if had else batch

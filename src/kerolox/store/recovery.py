@@ -41,7 +41,7 @@ from kerolox.store.disk.cut_note import Cut
 from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
 from kerolox.store.disk.segment import segment_name
 from kerolox.store.disk.segments import Segments
-from kerolox.store.errors import CorruptRecord, StoreError
+from kerolox.store.errors import OffsetOutOfRange, StoreError
 from kerolox.store.log.framing import head_bytes, scan_at, size_at, term_at
 from kerolox.store.log.readable_log import store_timestamp_of
 
@@ -522,5 +522,5 @@ def _first_store_timestamp(segments: Segments, start: int) -> int:
     physical = start + head_bytes(segments, start)
     try:
         return store_timestamp_of(segments.read(physical, min(76, segments.readable(physical))))
-    except (StoreError, CorruptRecord):
+    except OffsetOutOfRange:
         return -1

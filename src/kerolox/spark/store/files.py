@@ -28,7 +28,7 @@ from kerolox.protocol.record_scan import (
     scan,
 )
 from kerolox.store.disk.files import File
-from kerolox.store.errors import FileMissing, StoreError
+from kerolox.store.errors import FileMissing
 from kerolox.store.log.readable_log import store_timestamp_of
 from kerolox.store.offline.layout import OnlyReading, is_segment_name
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY_SIZE
@@ -115,7 +115,7 @@ def find_run(directories: Sequence[str], elsewhere: OnlyReading | None = None) -
             path = os.path.join(directory, name)
             try:
                 size = files.size(path)
-            except StoreError:
+            except FileMissing:
                 continue  # deleted meanwhile
             if size:
                 found.append(RunFile(int(name), int(name) + size, path))
@@ -156,27 +156,27 @@ class OpenFileRun:
         return self._file
 
     def read(self, place: int, size: int) -> bytes:
-        """Up to so many bytes of one file; fewer at its end, none where there is no file."""
+        """Up to so many bytes of one file; fewer at its end, none where there is no file. Raises DiskError
+        when a file that is there cannot be read: its messages must not be left out."""
         piece = self.run.piece_at(place)
         if piece is None:
             return b""
         try:
             return self._open(piece).pread(min(size, piece.end - place), place - piece.start)
-        except StoreError:
-            return b""  # the file was deleted
+        except FileMissing:
+            return b""  # deleted
 
     def read_into(self, view: memoryview, place: int) -> int:
-        """Fill the view; how much was there. It does not reach into the next file."""
+        """Fill the view; how much was there. It does not reach into the next file. Raises DiskError as
+        :meth:`read` does."""
         piece = self.run.piece_at(place)
         if piece is None:
             return 0
-        try:
-            file = self._open(piece)
-        except StoreError:
-            return 0
-        try:
-            return file.pread_into(view[: min(len(view), piece.end - place)], place - piece.start)
-        except FileMissing:  # an open file on disk stays readable; one at an address does not
+        try:  # an open file on disk stays readable when it is deleted; one at an address does not
+            return self._open(piece).pread_into(
+                view[: min(len(view), piece.end - place)], place - piece.start
+            )
+        except FileMissing:
             return 0
 
     def written(self, low: int, high: int) -> Iterator[tuple[int, int]]:
@@ -187,7 +187,7 @@ class OpenFileRun:
                 ranges = list(
                     self._open(piece).written_ranges(start - piece.start, min(high, piece.end) - piece.start)
                 )
-            except StoreError:
+            except FileMissing:
                 continue
             for first, last in ranges:
                 yield piece.start + first, piece.start + last

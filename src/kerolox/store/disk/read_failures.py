@@ -49,11 +49,13 @@ def failed_read(segment: Segment, error: StoreError) -> StoreError:
 class _Cause:
     """Failures of one kind of file with one error number."""
 
-    __slots__ = ("count", "places", "reported_s", "since_s", "text")
+    __slots__ = ("count", "is_reported", "places", "reported_s", "since_s", "text")
 
     def __init__(self) -> None:
         self.count = 0  # failed reads since it began
-        self.since_s = self.reported_s = 0.0
+        self.since_s = 0.0
+        self.is_reported = False  # in a log line, since it began
+        self.reported_s: float | None = None  # the last time it was
         self.text = ""  # of the last error
         self.places: dict[str, tuple[Segment, int, int]] = {}  # path → segment, offset in the file, bytes
 
@@ -76,16 +78,16 @@ class ReadFailures:
         with self._lock:
             self.total[key] += 1
             cause = self._causes.setdefault(key, _Cause())
-            begins = not cause.places
-            if begins:
-                cause.count, cause.since_s = 0, now_s
+            if not cause.places:
+                cause.count, cause.since_s, cause.is_reported = 0, now_s, False
             cause.count += 1
             cause.text = str(error)
             if segment.path in cause.places or len(cause.places) < PLACES_MAX:
                 cause.places[segment.path] = (segment, offset, size)
-            reports = begins and (not cause.reported_s or now_s - cause.reported_s >= QUIET_S)
+            quiet = cause.reported_s is not None and now_s - cause.reported_s < QUIET_S
+            reports = not cause.is_reported and not quiet
             if reports:
-                cause.reported_s = now_s
+                cause.is_reported, cause.reported_s = True, now_s
         if reports:
             log.error(
                 "store_unreadable file=%r error=%r next='readers wait at their place and read again; when "
@@ -125,7 +127,7 @@ class ReadFailures:
         with self._lock:
             cause = self._causes[key]
             cause.places.pop(path, None)
-            if cause.places:
+            if cause.places or not cause.is_reported:
                 return
             count, lasted_s = cause.count, self._clock.monotonic_s() - cause.since_s
         log.warning("store_readable_again file=%r error=%r failures=%d seconds=%.1f", *key, count, lasted_s)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kerolox.protocol.record_scan import QUEUE_ID, QUEUE_OFFSET, SIZE, TOPIC, scan
 from kerolox.store.dispatch.queues import QueueFiller
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import CorruptRecord, OffsetOutOfRange, StoreError, Unreadable
 from kerolox.store.log.readable_log import ReadableLog
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
 from kerolox.store.queue.consume_queues import ConsumeQueues
@@ -61,6 +61,8 @@ class _Comparer(QueueFiller):
     def _queue(self, topic: bytes, queue_id: int, physical: int) -> ConsumeQueue | None:
         try:
             return self._queues.queue(topic.decode(), queue_id)
+        except Unreadable:
+            raise  # nothing is known of the queue
         except (UnicodeDecodeError, StoreError):
             return None
 
@@ -104,7 +106,7 @@ class Comparison(ConsumeQueues):
             return 0
         try:
             found = scan(self._log.record_at(entry[0]), count_max=1).entries[0]
-        except StoreError:
+        except (CorruptRecord, OffsetOutOfRange):
             return 0
         says = (found[TOPIC], found[QUEUE_ID], found[QUEUE_OFFSET], found[SIZE])
         return entry[0] if says == (queue.topic.encode(), queue.queue_id, queue.min_offset, entry[1]) else 0

@@ -14,7 +14,7 @@ from kerolox.protocol.ledger_scan import UNIT_BYTES, Unit, decode_head, decode_u
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
-from kerolox.store.errors import CorruptRecord, StoreError
+from kerolox.store.errors import CorruptRecord, OffsetOutOfRange
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class LedgerIndex:
         before = max(unit.index - 1, first.index)
         try:
             known = self.units(before, unit.index - before + 1, may_wait=True)
-        except StoreError:
+        except (CorruptRecord, OffsetOutOfRange):
             return False
         assert known is not None
         return known[-1] == unit if before == unit.index else known[0].end <= unit.pos and known[-1] == unit
@@ -164,7 +164,7 @@ class LedgerIndex:
                 more = self.units(first + len(found), count - len(found), may_wait=True)
                 assert more is not None
                 found += more
-        except StoreError:
+        except (CorruptRecord, OffsetOutOfRange):
             pass  # it ends there
         return found
 

@@ -7,7 +7,7 @@ import os
 from kerolox.protocol.ledger_scan import UNIT_BYTES, Unit, decode_unit
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import OffsetOutOfRange
 from kerolox.store.log.ledger_index import INDEX_FILE_BYTES, first_entry, heads
 from kerolox.store.offline.layout import Finding, Layout, OnlyReading, is_segment_name, open_run
 
@@ -52,7 +52,7 @@ def _first_unlike(index: Segments, units: list[Unit]) -> Unit | None:
         size = min(index.readable(at), (len(units) - number) * UNIT_BYTES)
         try:
             data = index.read(at, size) if size else b""
-        except StoreError:
+        except OffsetOutOfRange:
             data = b""
         if not data:
             return units[number]

@@ -16,7 +16,7 @@ from kerolox.store.delay_table import parse_levels
 from kerolox.store.disk.files import File, Files, PathLike
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
-from kerolox.store.errors import DiskError, FileMissing, ReadOnlyDisk, StoreError
+from kerolox.store.errors import FileMissing, ReadOnlyDisk, StoreError
 from kerolox.store.index.index_file import file_size
 from kerolox.store.offline.half_made import refuse_half_made
 from kerolox.store.options import GIB, INDEX_SIZES, StoreOptions
@@ -223,7 +223,7 @@ def _common_size(files: Files, directories: Sequence[str]) -> int:
             if is_segment_name(name):
                 try:
                     sizes[files.size(os.path.join(directory, name))] += 1
-                except DiskError:
+                except FileMissing:
                     continue  # deleted meanwhile
         if sum(sizes.values()) > 100:
             break

@@ -18,7 +18,7 @@ from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.cut_note import Cut, CutNoteFile
 from kerolox.store.disk.progress_notes import ProgressNotesFile
 from kerolox.store.disk.segments import Segments
-from kerolox.store.errors import DiskError, StoreError
+from kerolox.store.errors import FileMissing, StoreError
 from kerolox.store.offline.entry_check import check_entry_index
 from kerolox.store.offline.index_check import IndexCheck
 from kerolox.store.offline.layout import (
@@ -208,7 +208,7 @@ def _topics(layout: Layout, files: OnlyReading) -> set[str] | None:
     try:
         table = json_dialect.loads(files.read(layout.path("config/topics.json")))
         return set(table["topicConfigTable"])
-    except (DiskError, ProtocolError, KeyError, TypeError):
+    except (FileMissing, ProtocolError, KeyError, TypeError):
         return None
 
 

@@ -15,7 +15,6 @@ from zlib import crc32
 import msgspec
 
 from kerolox.store.disk.files import Files, PathLike
-from kerolox.store.errors import StoreError
 from kerolox.store.queue.consume_queues import ConsumeQueues
 
 log = logging.getLogger(__name__)
@@ -32,7 +31,8 @@ class DeletedTopics:
         self._files = files
 
     def load(self) -> dict[bytes, int]:
-        """Read the note, by names as records have them; without one nothing was deleted. May wait."""
+        """Read the note, by names as records have them; without one nothing was deleted. May wait. Raises
+        DiskError when it cannot be read: deleted topics would come back."""
         self.before = {}
         try:
             data = self._files.read_if_exists(self.path)
@@ -41,7 +41,7 @@ class DeletedTopics:
                 if int(rest[:10]) != crc32(line):
                     raise ValueError("CRC")
                 self.before = msgspec.json.decode(line, type=dict[str, int])
-        except (StoreError, ValueError, msgspec.DecodeError) as error:
+        except (ValueError, msgspec.DecodeError) as error:
             log.warning(
                 "deleted_topics_unknown path=%s error=%r next='should a deleted topic come back, delete it "
                 "again'",
