@@ -18,7 +18,7 @@ from kerolox.client.admin.lookups import FoundMessages, Lookups
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.protocol import properties as names
-from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import COMPRESSED, COMPRESSION_MASK
 from kerolox.protocol.headers.query import ViewMessageRequest
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
@@ -97,7 +97,9 @@ class DeadLetters:
             if found and found[0].max_offset > found[0].min_offset:
                 try:
                     messages, _, _ = await self.lookups.pull(topic, queue, found[0].min_offset, count_max=1)
-                except RequestFailed:
+                except RequestFailed as error:
+                    if error.response_code != ResponseCode.NO_PERMISSION:
+                        raise
                     continue  # brokers before 4.6 made these topics unreadable
                 oldest += [message.store_timestamp for message in messages]
         newest = [b.last_update_timestamp for b in bounds.values() if b.last_update_timestamp > 0]

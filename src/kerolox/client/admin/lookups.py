@@ -65,6 +65,8 @@ class Lookups:
             try:
                 return await self._at(place)
             except (RequestFailed, ConnectFailed) as error:
+                if isinstance(error, RequestFailed) and error.response_code == ResponseCode.SYSTEM_BUSY:
+                    raise  # it may be there: the broker cannot read it now
                 tried.append(f"as offset id at broker {host_text(place.store_host)}: {_reason(error, place)}")
         hint = "" if topic is not None else ". Name its topic to find it by its key: --topic"
         if topic is None:
