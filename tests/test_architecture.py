@@ -87,7 +87,7 @@ ROOMS = {
         "controller",
     ),
     "client": (
-        "errors messages message_types names ids addresses environment options",
+        "errors messages message_types names ids addresses environment options user_code",
         "calls",
         "nameservers",
         "cluster",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kerolox.client.errors import AccessDenied as AccessDenied
     from kerolox.client.errors import AfterFork as AfterFork
     from kerolox.client.errors import BrokerBusy as BrokerBusy
+    from kerolox.client.errors import BrokerLeaving as BrokerLeaving
     from kerolox.client.errors import BrokerNotRegistered as BrokerNotRegistered
     from kerolox.client.errors import BrokerUnreachable as BrokerUnreachable
     from kerolox.client.errors import FilterRefused as FilterRefused
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from kerolox.client.errors import NoRoute as NoRoute
     from kerolox.client.errors import NotANameServer as NotANameServer
     from kerolox.client.errors import OffsetGone as OffsetGone
+    from kerolox.client.errors import OtherLoop as OtherLoop
     from kerolox.client.errors import RecallNotAllowed as RecallNotAllowed
     from kerolox.client.errors import RoutesNotKnownYet as RoutesNotKnownYet
     from kerolox.client.errors import SendFailed as SendFailed
@@ -63,6 +65,7 @@ _PLACES = {
     "AfterFork": "kerolox.client.errors",
     "Batch": "kerolox.client.consume.pull_consumer",
     "BrokerBusy": "kerolox.client.errors",
+    "BrokerLeaving": "kerolox.client.errors",
     "BrokerNotRegistered": "kerolox.client.errors",
     "BrokerUnreachable": "kerolox.client.errors",
     "Client": "kerolox.client.cluster.client",
@@ -83,6 +86,7 @@ _PLACES = {
     "NoRoute": "kerolox.client.errors",
     "NotANameServer": "kerolox.client.errors",
     "OffsetGone": "kerolox.client.errors",
+    "OtherLoop": "kerolox.client.errors",
     "Producer": "kerolox.client.send.producer",
     "ProducerOptions": "kerolox.client.options",
     "PullConsumer": "kerolox.client.consume.pull_consumer",

@@ -9,6 +9,9 @@ because what follows on the stream cannot be trusted).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, TypeVar
+
+E = TypeVar("E", bound=Exception)
 
 # The response codes errors carry; the whole table with its names is protocol/codes.py, which this
 # module cannot import: everything imports errors, errors imports nothing.
@@ -39,6 +42,17 @@ class KeroloxError(Exception):
     code: int = _SYSTEM_ERROR
     retriable: bool = False
     next_step: str = ""  # what to do about it; part of the text as well
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Constructors take values, not the text: an error crosses processes by its attributes.
+        return restored, (type(self), self.args, self.__dict__)
+
+
+def restored(kind: type[E], args: tuple[Any, ...], attributes: dict[str, Any]) -> E:
+    """Make an unpickled exception without calling its constructor."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class ProtocolError(KeroloxError):

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.broker.members.queue_locks import HELD_S, QueueLocks
+from kerolox.broker.members.queue_locks import BELIEVED_S, GRACE_S, HELD_S, QueueLocks
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.testing.clock import ManualClock
 from tests.broker.group_kit import Part, clients, running
+from tests.broker.talk import until
 
 Q0, Q1, Q2 = (MessageQueue("t", "broker-a", queue_id) for queue_id in range(3))
 
@@ -61,6 +62,55 @@ def test_only_the_owner_unlocks() -> None:
     assert locks.owner("g", Q0) == "one"
     locks.unlock("g", "one", [Q0, Q2])
     assert locks.lock("g", "two", [Q0, Q1]) == {Q0}
+
+
+class Connection:
+    is_closed = False
+
+
+@pytest.mark.parametrize("believed_s", [0.0, BELIEVED_S])
+async def test_a_lock_ends_shortly_after_its_connection(believed_s: float) -> None:
+    clock, connection = ManualClock(), Connection()
+    locks = QueueLocks(clock)
+    locks.lock("g", "one", [Q0], connection, believed_s)  # type: ignore[arg-type]
+    await clock.advance(1.0)
+    connection.is_closed = True
+    assert locks.lock("g", "two", [Q0]) == frozenset()  # the owner may connect again
+    await clock.advance(max(1.0, believed_s) + GRACE_S - 1.0)
+    assert locks.lock("g", "two", [Q0]) == frozenset()
+    await clock.advance(0.001)
+    assert locks.lock("g", "two", [Q0]) == {Q0}
+
+
+async def test_an_owner_that_connects_again_keeps_its_lock() -> None:
+    clock, connection = ManualClock(), Connection()
+    locks = QueueLocks(clock)
+    locks.lock("g", "one", [Q0], connection, 0.0)  # type: ignore[arg-type]
+    connection.is_closed = True
+    assert locks.lock("g", "two", [Q0]) == frozenset()
+    locks.lock("g", "one", [Q0], Connection(), 0.0)  # type: ignore[arg-type]
+    await clock.advance(HELD_S)
+    assert locks.lock("g", "two", [Q0]) == frozenset()
+
+
+async def test_a_dead_clients_lock_over_the_wire(part: Part) -> None:
+    wanted = LockRequest(
+        client_id="one", consumer_group="g", mq_set=frozenset({Q0, Q1}), until_disconnected=True
+    )
+    async with clients(part, "two") as (two,):
+        async with clients(part, "one") as (one,):
+            assert (await one.call(RequestCode.LOCK_BATCH_MQ, body=wanted.encode())).code == 0
+            held = part.locks._locks["g"][Q0].caller
+            assert held is not None
+        await until(lambda: held.is_closed)
+
+        async def lock() -> frozenset[MessageQueue]:
+            answer = await two.call(RequestCode.LOCK_BATCH_MQ, body=body("two", Q0))
+            return LockAnswer.decode(answer.body).lock_ok_mq_set
+
+        assert await lock() == frozenset()
+        await part.clock.advance(GRACE_S + 0.001)
+        assert await lock() == {Q0}
 
 
 async def test_locks_nobody_wants_any_more_are_forgotten() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 
 from kerolox import Client, ClientOptions, Queue, Received
+from kerolox.client.cluster import home
 from kerolox.client.cluster.heartbeats import fingerprint_of, short
 from kerolox.client.cluster.members import ConsumingMember, ProducingMember
 from kerolox.client.errors import (
@@ -207,8 +207,7 @@ async def test_after_a_fork_the_error_is_clear(
     running: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Client(running.nameserver_address) as client:
-        parent = os.getpid()
-        monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+        monkeypatch.setattr(home, "_forks", home._forks + 1)
         with pytest.raises(AfterFork, match="parent process"):
             client.check_open()
 

@@ -18,6 +18,8 @@ from kerolox.client.consume.pull_consumer import PullConsumer
 from kerolox.client.consume.push_consumer import ConsumeHook, PushConsumer
 from kerolox.client.errors import BrokerNotRegistered
 from kerolox.errors import Closed, OptionError
+from kerolox.front.requests import Request
+from kerolox.protocol.codes import RequestCode
 from kerolox.testing.broker import RunningBroker, running_broker
 from tests.client.kit import create, stored, wait_for
 
@@ -414,6 +416,86 @@ async def test_an_ordered_queue_goes_on_past_a_dead_letter(
     (letter,) = await stored(running.nameserver_address, "%DLQ%billing")
     assert letter.text == "bad"
     assert letter.get("KEROLOX_RETRY_REASON") == "ValueError: never"
+
+
+async def test_an_ordered_consumer_gives_its_locks_up_with_the_connection(
+    running: RunningBroker, producer: Producer
+) -> None:
+    await create(running, "single", queues=1)
+    seen = Seen()
+    async with PushConsumer(running.nameserver_address, group="billing", options=ORDERED) as consumer:
+        consumer.subscribe("single", seen)
+        await producer.send(Message("single", "a"))
+        await wait_for(lambda: seen.texts == ["a"])
+        # The connection breaks, and another member gets the lock before this one asks again.
+        locks = running.broker.membership.queue_locks
+        own = [queue for queue in locks._locks["billing"] if queue.topic == "single"]
+        locks.unlock("billing", consumer.client.client_id, own)
+        locks.lock("billing", "other", own)
+        asked = asyncio.Event()
+
+        def count(request: Request[Any]) -> None:
+            if request.code == RequestCode.LOCK_BATCH_MQ:
+                asked.set()
+
+        running.broker.ports.handlers.add_gate(count)
+        peer = consumer.client.ready_peer(running.address)
+        assert peer is not None
+        peer.close("the wire broke")
+        await producer.send(Message("single", "b"))
+        async with asyncio.timeout(10):
+            await asked.wait()
+        assert seen.texts == ["a"]
+        locks.unlock("billing", "other", own)
+        await wait_for(lambda: seen.texts == ["a", "b"], 20)
+
+
+@pytest.fixture
+async def leaving() -> AsyncIterator[RunningBroker]:
+    """A broker that sends its clients away for a second before it stops."""
+    async with running_broker(graceful_stop=True, graceful_stop_s=1) as running:
+        await create(running, "orders")
+        yield running
+
+
+async def test_a_broker_that_is_leaving_is_not_asked_again_and_again(leaving: RunningBroker) -> None:
+    seen = Seen()
+    pulls = 0
+
+    def count(request: Request[Any]) -> None:
+        nonlocal pulls
+        pulls += request.code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+    options = PushOptions(start="first", error_pause_s=5.0)
+    async with (
+        Producer(leaving.nameserver_address, group="shop") as producer,
+        PushConsumer(leaving.nameserver_address, group="billing", options=options) as consumer,
+    ):
+        consumer.subscribe("orders", seen)
+        await producer.send(Message("orders", "a"))
+        await wait_for(lambda: seen.texts == ["a"] and len(consumer.held) == 5)
+        leaving.broker.ports.handlers.add_gate(count)
+        stopped = asyncio.create_task(leaving.stop())
+        await wait_for(lambda: all(held.failures for held in consumer.held.values()))
+        assert pulls <= 2 * len(consumer.held)
+        await stopped
+        await leaving.start()
+
+
+async def test_a_send_waits_for_a_broker_that_is_leaving_to_come_back(leaving: RunningBroker) -> None:
+    async with Producer(leaving.nameserver_address, group="shop") as producer:
+        await producer.send(Message("orders", "a"))
+        stopped = asyncio.create_task(leaving.stop())
+        await wait_for(lambda: leaving.broker.ports.handlers.gates)
+        sent = asyncio.create_task(producer.send(Message("orders", "b"), timeout_s=30))
+        tied = asyncio.create_task(producer.send(Message("orders", "c"), order_key="k", timeout_s=30))
+        await stopped
+        assert not sent.done()
+        await leaving.start()
+        assert (await sent).ok
+        assert (await tied).ok
+    found = [message.text for message in await stored(leaving.nameserver_address, "orders")]
+    assert sorted(found) == ["a", "b", "c"]
 
 
 async def test_ordered_members_hand_queues_over_without_overlap(

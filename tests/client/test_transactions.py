@@ -49,6 +49,20 @@ async def test_leaving_the_block_commits(running: RunningBroker) -> None:
         assert (found.tags, found.keys) == ("paid", ("k",))
 
 
+async def test_an_order_key_ties_transactions_to_a_queue(running: RunningBroker) -> None:
+    await create(running, "many", 8)
+    async with Producer(running.nameserver_address, group="shop") as producer:
+        for number in range(10):
+            async with producer.transaction(Message("many", str(number)), order_key="o-17"):
+                pass
+        async with asyncio.timeout(10):
+            while len(found := await stored(running.nameserver_address, "many")) < 10:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    assert len({message.queue_id for message in found}) == 1
+    assert [message.text for message in found] == [str(number) for number in range(10)]
+    assert {message.get("__SHARDINGKEY") for message in found} == {"o-17"}
+
+
 async def test_an_exception_rolls_back(running: RunningBroker) -> None:
     async with Producer(running.nameserver_address, group="shop") as producer:
         with pytest.raises(ZeroDivisionError):

@@ -43,6 +43,20 @@ class AfterFork(KeroloxError):
         )
 
 
+class OtherLoop(KeroloxError):
+    """Used in another event loop than the one it was opened in; its connections belong to that one."""
+
+    next_step = (
+        "open one client per event loop, in the coroutine given to asyncio.run, or use kerolox.blocking, "
+        "which works in any thread"
+    )
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"this {what} was opened in another event loop and does not work in this one: {self.next_step}"
+        )
+
+
 # --- no route ---------------------------------------------------------------------------------------
 
 
@@ -237,6 +251,12 @@ class BrokerBusy(RequestFailed):
     next_step = "send slower, or try again later"
 
 
+class BrokerLeaving(RequestFailed):
+    """The broker is stopping gracefully and sends its clients away. Nothing was done."""
+
+    next_step = "another broker, or this one after its restart, takes the request"
+
+
 class TopicUnknownAtBroker(RequestFailed):
     """The broker does not know the topic, though a route led here."""
 
@@ -259,6 +279,7 @@ class StoredUnsafely(RequestFailed):
 
 
 _KINDS: dict[int, type[RequestFailed]] = {
+    ResponseCode.GO_AWAY: BrokerLeaving,
     ResponseCode.SYSTEM_BUSY: BrokerBusy,
     ResponseCode.FLOW_CONTROL: BrokerBusy,
     ResponseCode.TOPIC_NOT_EXIST: TopicUnknownAtBroker,

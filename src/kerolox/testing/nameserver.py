@@ -11,6 +11,7 @@ from typing import Any
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.server import NameServer
+from kerolox.testing.offsets import isolate_offsets
 
 
 @asynccontextmanager
@@ -21,6 +22,7 @@ async def running_nameserver(
 
     ``options`` are those of :class:`NamesrvOptions` by our names. With a ``directory`` the files stay.
     """
+    isolate_offsets()
     with tempfile.TemporaryDirectory(prefix="kerolox-nameserver-") as temporary:
         place = directory or Path(temporary)
         settings = {

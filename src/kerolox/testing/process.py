@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from kerolox.errors import KeroloxError
+from kerolox.testing.offsets import isolate_offsets
 
 _READY = re.compile(r"^kerolox ready: nameserver (\S+), broker (\S+)")
 STOP_S = 30.0
@@ -77,6 +78,7 @@ class BrokerProcess:
 def broker_process(*settings: str, directory: Path | None = None) -> Iterator[BrokerProcess]:
     """A running one. ``settings`` are the broker's, by RocketMQ's keys: ``"flushDiskType=SYNC_FLUSH"``. With
     a ``directory`` its files stay."""
+    isolate_offsets()
     with ExitStack() as stack:
         place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kerolox-process-")))
         broker = BrokerProcess(place, *settings)

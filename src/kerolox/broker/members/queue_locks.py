@@ -1,5 +1,10 @@
-"""Locks of ordered queues: which client may consume a queue. A lock ends a minute after it was last asked
-for."""
+"""Locks of ordered queues: the client that may consume a queue.
+
+A lock ends ``HELD_S`` after it was last asked for, as in RocketMQ. When the connection that asked has
+closed, it ends sooner: ``GRACE_S`` after another client first asks for it, so that the owner may reconnect
+and ask again. Our clients give up a lock with their connection, and say so. RocketMQ's believe in a lock
+for ``BELIEVED_S`` after they asked; before that nobody else gets it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ import msgspec
 from kerolox.broker.bounds import QUEUE_LOCKS_MAX, too_many
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest
+from kerolox.front.caller import Caller
 from kerolox.front.requests import Answer, Later, Request, Row
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import LockAnswer, LockRequest
@@ -21,6 +27,31 @@ from kerolox.protocol.codes import RequestCode
 log = logging.getLogger(__name__)
 
 HELD_S = 60.0
+BELIEVED_S = 30.0  # REBALANCE_LOCK_MAX_LIVE_TIME of RocketMQ's clients
+GRACE_S = 5.0
+
+
+class QueueLock:
+    """Lock of one queue."""
+
+    __slots__ = ("believed_s", "caller", "owner", "since_s", "sought_s")
+
+    def __init__(self, owner: str, since_s: float, caller: Caller | None, believed_s: float) -> None:
+        self.owner = owner  # client id
+        self.since_s = since_s  # when it was last asked for
+        self.caller = caller  # connection that asked last; None: another broker, for the client
+        self.believed_s = believed_s  # how long the owner acts on it after its connection has closed
+        self.sought_s: float | None = None  # when another client first asked after the connection had closed
+
+    def is_over(self, now_s: float, held_s: float) -> bool:
+        """True if another client may have the queue now."""
+        if now_s - self.since_s > held_s:
+            return True
+        if self.caller is None or not self.caller.is_closed:
+            return False
+        if self.sought_s is None:
+            self.sought_s = now_s
+        return now_s > max(self.sought_s, self.since_s + self.believed_s) + GRACE_S
 
 
 class OtherBrokers(Protocol):
@@ -51,7 +82,7 @@ class QueueLocks:
         self._exists = exists
         self._count = 0
         self._held_s = held_s
-        self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}  # group → queue → owner, since
+        self._locks: dict[str, dict[MessageQueue, QueueLock]] = {}  # by group
         self._swept_s = clock.monotonic_s()
 
     def rows(self) -> list[Row]:
@@ -65,7 +96,9 @@ class QueueLocks:
         group, client_id = _who(asked)
         others = self.others
         if others is None or asked.only_this_broker or others.needed <= 1:
-            return _granted(self.lock(group, client_id, asked.mq_set))
+            caller = None if asked.only_this_broker else request.caller
+            believed_s = 0.0 if asked.until_disconnected else BELIEVED_S
+            return _granted(self.lock(group, client_id, asked.mq_set, caller, believed_s))
         return lambda: self._lock_everywhere(others, asked)
 
     def unlock_batch(self, request: Request[None]) -> Answer | Later:
@@ -97,8 +130,15 @@ class QueueLocks:
             await others.unlock(msgspec.structs.replace(here_only, mq_set=lacking))
         return _granted(enough)
 
-    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
-        """Lock those of the queues that are free, the client's already, or held too long; which they are."""
+    def lock(
+        self,
+        group: str,
+        client_id: str,
+        queues: Iterable[MessageQueue],
+        caller: Caller | None = None,
+        believed_s: float = BELIEVED_S,
+    ) -> frozenset[MessageQueue]:
+        """Lock those of the queues that are free, the client's own, or whose lock is over; return them."""
         now_s = self._clock.monotonic_s()
         if now_s - self._swept_s > self._held_s:
             self._sweep(now_s)
@@ -114,15 +154,15 @@ class QueueLocks:
                     if self._count >= QUEUE_LOCKS_MAX:
                         raise too_many("locks of queues", "QUEUE_LOCKS_MAX", QUEUE_LOCKS_MAX)
                 self._count += 1
-            owner, since_s = locks.get(queue, (client_id, now_s))
-            if owner != client_id:
-                if now_s - since_s <= self._held_s:
+            known = locks.get(queue)
+            if known is not None and known.owner != client_id:
+                if not known.is_over(now_s, self._held_s):
                     continue
                 log.warning(
                     "queue_lock_expired group=%r topic=%r queue=%d was=%r now=%r",
-                    group, queue.topic, queue.queue_id, owner, client_id,
+                    group, queue.topic, queue.queue_id, known.owner, client_id,
                 )  # fmt: skip
-            locks[queue] = (client_id, now_s)
+            locks[queue] = QueueLock(client_id, now_s, caller, believed_s)
             granted.add(queue)
         if not locks:
             self._locks.pop(group, None)
@@ -132,7 +172,8 @@ class QueueLocks:
         """Free those of the queues that are the client's."""
         locks = self._locks.get(group, {})
         for queue in queues:
-            if locks.get(queue, ("", 0.0))[0] == client_id:
+            known = locks.get(queue)
+            if known is not None and known.owner == client_id:
                 del locks[queue]
                 self._count -= 1
         if not locks:
@@ -140,19 +181,21 @@ class QueueLocks:
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
         """The client that holds the lock now."""
-        owner, since_s = self._locks.get(group, {}).get(queue, (None, 0.0))
-        return owner if self._clock.monotonic_s() - since_s <= self._held_s else None
+        known = self._locks.get(group, {}).get(queue)
+        if known is None or self._clock.monotonic_s() - known.since_s > self._held_s:
+            return None
+        return known.owner
 
     def held(self, group: str) -> bool:
         """Whether anybody of the group holds a lock now: it consumes in order."""
         now_s = self._clock.monotonic_s()
-        return any(now_s - since_s <= self._held_s for _, since_s in self._locks.get(group, {}).values())
+        return any(now_s - lock.since_s <= self._held_s for lock in self._locks.get(group, {}).values())
 
     def _sweep(self, now_s: float) -> None:
         """Forget locks nobody asked for again: of groups that are gone, of queues that were deleted."""
         self._swept_s = now_s
         for group, locks in list(self._locks.items()):
-            for queue in [queue for queue, (_, since_s) in locks.items() if now_s - since_s > self._held_s]:
+            for queue in [queue for queue, lock in locks.items() if now_s - lock.since_s > self._held_s]:
                 del locks[queue]
                 self._count -= 1
             if not locks:

@@ -14,6 +14,7 @@ once. What was opened before a fork does not work in the child, and says so.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -33,6 +34,8 @@ from kerolox.client.send.sending import Selector
 from kerolox.client.send.transactions import Check, TransactionListener, TransactionState
 from kerolox.errors import KeroloxError
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
@@ -45,13 +48,24 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name="kerolox", daemon=True)
         self._thread.start()
 
+    @property
+    def is_of_parent(self) -> bool:
+        """True if this process is a forked child of the one that has the thread."""
+        return os.getpid() != self._pid
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while True:
+            try:
+                self._loop.run_forever()
+            except BaseException as error:
+                # A SystemExit in a task or callback of a user ends run_forever, not the loop: all blocking
+                # clients of the process live in it.
+                log.error("loop_interrupted error=%r next='the loop continues'", error, exc_info=error)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine there and wait for what it returns or raises."""
-        if os.getpid() != self._pid:
+        if self.is_of_parent:
             raise AfterFork("client")
         if threading.current_thread() is self._thread:
             raise KeroloxError(
@@ -127,7 +141,8 @@ class Twin(Generic[A]):
         return self
 
     def close(self) -> None:
-        self._thread.run(self.inner.close)
+        if not self._thread.is_of_parent:  # a forked child has nothing to close: connections stayed behind
+            self._thread.run(self.inner.close)
 
     def __enter__(self) -> Self:
         return self.open()
@@ -326,9 +341,16 @@ class Producer(Twin[async_producer.Producer]):
         )
 
     @contextmanager
-    def transaction(self, message: Message, *, timeout_s: float | None = None) -> Iterator[Transaction]:
-        """``with`` it: the message is delivered if the block ends well, dropped if it raises."""
-        inner = self.inner.transaction(message, timeout_s=timeout_s)
+    def transaction(
+        self, message: Message, *, order_key: str | None = None, timeout_s: float | None = None
+    ) -> Iterator[Transaction]:
+        """``with`` it: the message is delivered if the block ends well, dropped if it raises.
+
+        Messages with equal ``order_key`` go to one queue, in the order of their commits.
+        """
+        inner = self._thread.call(
+            lambda: self.inner.transaction(message, order_key=order_key, timeout_s=timeout_s)
+        )
         self._thread.run(inner.__aenter__)
         try:
             yield Transaction(self._thread, inner)

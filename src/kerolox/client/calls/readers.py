@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kerolox.client.calls.routes import MASTER
+from kerolox.client.errors import BrokerLeaving
 from kerolox.errors import ConnectFailed, KeroloxError, OptionError, RequestTimeout
 
 LEADER: Final = "leader"
@@ -96,7 +97,7 @@ class Reader:
     def failed(self, replica: Replica, error: KeroloxError, now_s: float) -> None:
         """It did not answer, or refused, or lacks what was asked for. What a leader refuses is refused; what
         a follower does not give another may."""
-        if replica.leads and not isinstance(error, ConnectFailed | RequestTimeout):
+        if replica.leads and not isinstance(error, ConnectFailed | RequestTimeout | BrokerLeaving):
             return
         _, before_s = self._avoided.get(replica.address, (0.0, 0.0))
         avoid_s = min(AVOID_MAX_S, before_s * 2 or AVOID_FIRST_S)

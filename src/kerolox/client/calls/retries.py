@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 from kerolox.client.errors import (
     AccessDenied,
+    BrokerLeaving,
     NameServerStarting,
     NoRoute,
     NotAllowedThere,
@@ -85,7 +86,7 @@ def _may_be_sent_again(error: Exception) -> bool:
 
 
 def _was_not_taken(error: Exception) -> bool:
-    if isinstance(error, ConnectFailed | Overloaded):
+    if isinstance(error, ConnectFailed | Overloaded | BrokerLeaving):
         return True
     busy = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
     return isinstance(error, RequestFailed) and error.response_code in busy

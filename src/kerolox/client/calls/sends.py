@@ -9,6 +9,7 @@ from kerolox.client.calls.health import BrokerHealth
 from kerolox.client.calls.outgoing import Target
 from kerolox.client.calls.retries import SENDS
 from kerolox.client.calls.routes import MASTER, Route
+from kerolox.client.errors import BrokerLeaving
 from kerolox.client.messages import Queue
 from kerolox.errors import ConnectFailed, ConnectionLost, RequestFailed, RequestTimeout
 from kerolox.protocol.codes import ResponseCode
@@ -92,7 +93,7 @@ _AWAY = SendVerdict(avoid_broker=True, refresh_route=True)
 
 
 def verdict_on(error: Exception) -> SendVerdict:
-    if isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout):
+    if isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout | BrokerLeaving):
         return _AWAY
     if isinstance(error, RequestFailed):
         if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
@@ -103,11 +104,14 @@ def verdict_on(error: Exception) -> SendVerdict:
 
 
 def why_over(tried: Tried, retries: int, left_s: float, timeout_s: float) -> str:
-    """Why a message is not sent again, or nothing. A broker that could not be connected to may be starting
-    again: that counts as no try, and is waited for until the time is over."""
+    """Return why a message is not sent again, or nothing.
+
+    A broker that is stopping, or that could not be connected to, may be restarting: that counts as no try,
+    and the sender waits for it until the time is over.
+    """
     if left_s <= 0:
         return f"{timeout_s:g} s are over"
-    asked = sum(not isinstance(error, ConnectFailed) for _, error in tried)
+    asked = sum(not isinstance(error, ConnectFailed | BrokerLeaving) for _, error in tried)
     return "no tries are left" if asked > retries else ""
 
 

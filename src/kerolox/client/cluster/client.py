@@ -14,20 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 from collections.abc import Coroutine, Iterable, Sequence
+from contextvars import Context
 from typing import Any, Self, TypeVar
 
 from kerolox.client.calls.readers import Reader, Replica
 from kerolox.client.calls.routes import MASTER, Route, cluster_info, masters_of
 from kerolox.client.calls.signing import frame_signer, goes_plain
 from kerolox.client.cluster.heartbeats import Heartbeats
+from kerolox.client.cluster.home import Home
 from kerolox.client.cluster.incoming import Incoming
 from kerolox.client.cluster.members import ConsumingMember, Member, ProducingMember
 from kerolox.client.cluster.routes import Routes
 from kerolox.client.cluster.signing import Signing
-from kerolox.client.errors import AfterFork, BrokerNotRegistered, BrokerUnreachable, failure
+from kerolox.client.errors import BrokerNotRegistered, BrokerUnreachable, failure
 from kerolox.client.ids import client_id
 from kerolox.client.messages import Received
 from kerolox.client.names import with_namespace, without_namespace
@@ -88,7 +89,7 @@ class Client(PeerEvents):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._held = 0
         self._closed = False
-        self._pid = 0
+        self._home: Home | None = None
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class Client(PeerEvents):
             raise Closed("this client is closed; make a new one")
         self._held += 1
         if self._held == 1:
-            self._pid = os.getpid()
+            self._home = Home()
             self.spawn(self._run_route_refresh())
             self.spawn(self._run_heartbeats())
         return self
@@ -111,6 +112,9 @@ class Client(PeerEvents):
         if self._held:
             return
         self._closed = True
+        if self.is_of_parent:
+            return  # connections and tasks belong to the parent process
+        self.check_home()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -131,15 +135,32 @@ class Client(PeerEvents):
         return self._held > 0 and not self._closed
 
     def check_open(self) -> None:
-        """Raises Closed, or AfterFork."""
+        """Raise Closed, AfterFork or OtherLoop unless the client can be used here."""
         if not self.is_open:
             raise Closed("this client is not open: use it in `async with`, before it is closed")
-        if os.getpid() != self._pid:
-            raise AfterFork("client")
+        self.check_home()
 
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run something in the background, until it ends or the client is closed."""
-        task = asyncio.get_running_loop().create_task(work)
+    @property
+    def is_of_parent(self) -> bool:
+        """True if this process is a forked child of the one that opened the client."""
+        return self._home is not None and self._home.in_parent
+
+    def check_home(self) -> None:
+        """Raise AfterFork or OtherLoop outside the process and the loop that opened the client."""
+        if self._home is not None:
+            self._home.check()
+
+    def end_program(self, error: BaseException) -> None:
+        """Raise an error out of the event loop, as a SystemExit in any task would be."""
+
+        def raise_it() -> None:
+            raise error
+
+        asyncio.get_running_loop().call_soon(raise_it)
+
+    def spawn(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
+        """Run a coroutine in the background, until it ends or the client is closed."""
+        task = asyncio.get_running_loop().create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task

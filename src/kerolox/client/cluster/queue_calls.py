@@ -120,11 +120,12 @@ class QueueCalls:
     # --- locks ----------------------------------------------------------------------------------------
 
     async def lock(self, broker: str, queues: Iterable[Queue]) -> set[Queue]:
-        """Those of the queues of one broker that are ours alone now, for a minute."""
+        """Lock queues of one broker for a minute, or until the connection closes; return the locked."""
         wanted = LockRequest(
             client_id=self._client.client_id,
             consumer_group=self._group,
             mq_set=frozenset(queue.wire() for queue in queues),
+            until_disconnected=True,
         )
         answer = await self._client.ask(
             self._client.address(broker, MASTER, exact=True),

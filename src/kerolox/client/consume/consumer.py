@@ -18,7 +18,8 @@ from kerolox.client.cluster.members import ConsumingMember
 from kerolox.client.cluster.queue_calls import QueueCalls
 from kerolox.client.consume.consumer_options import ConsumerOptions, StartAt
 from kerolox.client.consume.held_queue import HeldQueue
-from kerolox.client.consume.offset_keeping import BrokerOffsets, FileOffsets, OffsetKeeping
+from kerolox.client.consume.offset_files import FileOffsets
+from kerolox.client.consume.offset_keeping import BrokerOffsets, OffsetKeeping
 from kerolox.client.consume.pulling import Pulling, is_full
 from kerolox.client.consume.refusals import Refusals
 from kerolox.client.errors import NoRoute, TopicNotFound
@@ -70,7 +71,13 @@ class Consumer(ConsumingMember):
         self.group = self.client.wire_name(group)
         self.calls = QueueCalls(self.client, self.group)
         self.keeping: OffsetKeeping = (
-            FileOffsets(self._stable_id(), self.group, options.offsets_directory)
+            FileOffsets(
+                self.calls,
+                self._stable_id(),
+                self.group,
+                self.client.nameservers.addresses,
+                options.offsets_directory,
+            )
             if options.broadcasting
             else BrokerOffsets(self.calls, zero_if_young=options.start_at() is not StartAt.TIMESTAMP)
         )
@@ -135,6 +142,10 @@ class Consumer(ConsumingMember):
             self._done.set()
             return
         self._closed = True
+        if self.client.is_of_parent:
+            self._done.set()
+            return  # its connections belong to the parent process
+        self.client.check_home()
         try:
             # First nobody takes queues any more. What was being let go of is ended here too.
             for task in self._tasks:
@@ -148,6 +159,7 @@ class Consumer(ConsumingMember):
             try:
                 await self._finish()
             finally:
+                self.keeping.close()
                 await self.client.close()
                 self._done.set()
 

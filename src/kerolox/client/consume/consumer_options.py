@@ -53,7 +53,7 @@ class ConsumerOptions:
     save_s: float = 5.0
     close_s: float = 10.0  # how long closing waits for handlers that are at work
 
-    offsets_directory: str = ""  # of broadcasting; empty: ~/.rocketmq_offsets
+    offsets_directory: str = ""  # of broadcasting; default: KEROLOX_OFFSETS_DIRECTORY or ~/.rocketmq_offsets
 
     def __post_init__(self) -> None:
         self.start_at()

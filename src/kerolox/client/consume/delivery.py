@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine, Sequence
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from kerolox.client.consume.handlers import Handler
@@ -50,11 +51,13 @@ class Delivery:
         self.clock = consumer.client.clock
         self.options = consumer.options
         self._at_work: dict[HandlerCall, None] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._context = copy_context()
         self._became_idle = asyncio.Event()
 
     def start(self) -> None:
-        """The consumer is open."""
+        """Begin to deliver: the consumer is open. Handlers run in copies of the context it was opened in."""
+        self._context = copy_context()
 
     async def allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
         """Those of the queues that may be taken now."""
@@ -75,13 +78,20 @@ class Delivery:
         raise NotImplementedError
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(self.consumer.client.spawn(work))
+        task = self.consumer.client.spawn(work, self._context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _is_context_changed(self) -> bool:
+        """True if a handler has set context variables in this task: the next message needs another task."""
+        return copy_context() != self._context
 
     async def close(self) -> None:
         """End it, handlers that are still at work too, as far as they can be."""
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def not_taken(self, queues: Sequence[Queue]) -> None:
         """Of those that were allowed these were not taken after all."""
@@ -126,6 +136,7 @@ class ConcurrentDelivery(Delivery):
         self._idle: deque[asyncio.Future[None]] = deque()  # workers with nothing to do
 
     def start(self) -> None:
+        super().start()
         for _ in range(self.options.workers):
             self._start(self._work())
         self._start(self._watch_time())
@@ -183,6 +194,9 @@ class ConcurrentDelivery(Delivery):
                 self._later(held, handler, messages)
             finally:
                 self._end(call)
+            if self._is_context_changed():
+                self._start(self._work())
+                return
 
     async def _consume(self, call: HandlerCall) -> None:
         held, handler, messages = call.held, call.handler, call.messages

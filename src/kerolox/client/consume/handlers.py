@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 
 from kerolox.client.message_types import shown
 from kerolox.client.messages import Received
+from kerolox.client.user_code import in_thread
 from kerolox.errors import OptionError
 
 # They return nothing: to return means that the message is taken, to raise that it is not.
@@ -62,8 +62,7 @@ class Handler:
         if self.is_async:
             await self.function(argument)
             return
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._threads(), self.function, argument)
+        result = await in_thread(self._threads(), self.function, argument)
         if inspect.isawaitable(result):  # a plain function that returned a coroutine
             await result
 

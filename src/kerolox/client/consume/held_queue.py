@@ -36,6 +36,7 @@ class HeldQueue:
         self.locked_until_s = 0.0  # of ordered consumption
         self.locked_at_ms = 0
         self.heard = False  # whether an answer came: before that there is no progress to tell
+        self.sent_away = False  # the last pull was answered with GO_AWAY
         self.pull: asyncio.Task[None] | None = None
         self.work: asyncio.Task[None] | None = None  # of ordered consumption
         self.room = asyncio.Event()  # set when a pull that waits for room may look again

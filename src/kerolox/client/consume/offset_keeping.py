@@ -1,25 +1,18 @@
-"""Where progress is kept: at the broker for a group that shares its messages, in a file for one in which
-every member gets all of them."""
+"""Progress of a group that shares its messages, kept at the brokers. Of broadcasting: ``offset_files.py``."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
 
-from kerolox.atomic_file import write_atomically
 from kerolox.client.cluster.queue_calls import QueueCalls
 from kerolox.client.messages import Queue
-from kerolox.errors import KeroloxError, ProtocolError
-from kerolox.protocol.bodies.body import Body, MessageQueue
+from kerolox.errors import KeroloxError
 
 log = logging.getLogger(__name__)
-
-DIRECTORY = ".rocketmq_offsets"
 
 
 class OffsetKeeping(Protocol):
@@ -34,6 +27,9 @@ class OffsetKeeping(Protocol):
     def listener(self, queue: Queue) -> object:
         """Who hears of progress now: when that is another one, it has to be told anew. None: nobody yet, or
         it stays the same."""
+
+    def close(self) -> None:
+        """Release files and locks."""
 
 
 class BrokerOffsets:
@@ -76,67 +72,5 @@ class BrokerOffsets:
     def listener(self, queue: Queue) -> object:
         return self._calls.listener(queue)
 
-
-class FileOffsets:
-    """In the file RocketMQ's broadcasting consumers have: it may be taken over either way."""
-
-    def __init__(self, client_id: str, group: str, directory: str = "") -> None:
-        root = Path(directory or os.path.join(os.path.expanduser("~"), DIRECTORY))
-        self.path = root / client_id / group / "offsets.json"
-        self._known: dict[Queue, int] | None = None
-        self._writing = asyncio.Lock()  # of two that save at once the later has all
-
-    async def load(self, queue: Queue) -> int | None:
-        if self._known is None:
-            self._known = await asyncio.get_running_loop().run_in_executor(None, self._read)
-        return self._known.get(queue)
-
-    async def save(self, offsets: Mapping[Queue, int]) -> dict[Queue, KeroloxError]:
-        if self._known is None:
-            self._known = await asyncio.get_running_loop().run_in_executor(None, self._read)
-        self._known.update(offsets)
-        async with self._writing:
-            content = encode_offsets(self._known)
-            try:
-                await asyncio.get_running_loop().run_in_executor(None, self._write, content)
-            except OSError as error:
-                log.warning("offsets_not_saved path=%s error=%r", self.path, str(error))
-                failure = KeroloxError(f"progress could not be saved in {self.path}: {error}")
-                return dict.fromkeys(offsets, failure)
-        return {}
-
-    def listener(self, queue: Queue) -> object:
-        return None
-
-    def _read(self) -> dict[Queue, int]:
-        for path in (self.path, self.path.with_suffix(".json.bak")):
-            try:
-                text = path.read_bytes()
-            except FileNotFoundError:
-                continue
-            try:
-                return decode_offsets(text)
-            except ProtocolError as error:
-                log.warning(
-                    "offsets_unreadable path=%s error=%r next='the backup is tried'", path, str(error)
-                )
-        return {}
-
-    def _write(self, content: bytes) -> None:
-        if self.path.exists():
-            write_atomically(self.path.with_suffix(".json.bak"), self.path.read_bytes())
-        write_atomically(self.path, content)
-
-
-class _OffsetsFile(Body, frozen=True, kw_only=True):
-    offset_table: dict[MessageQueue, int] = {}
-
-
-def encode_offsets(offsets: Mapping[Queue, int]) -> bytes:
-    """Objects as keys, which is no JSON but what RocketMQ reads and writes."""
-    return _OffsetsFile(offset_table={queue.wire(): offsets[queue] for queue in sorted(offsets)}).encode()
-
-
-def decode_offsets(text: bytes) -> dict[Queue, int]:
-    table = _OffsetsFile.decode(text).offset_table
-    return {Queue.of(queue): offset for queue, offset in table.items()}
+    def close(self) -> None:
+        """There is nothing to release."""

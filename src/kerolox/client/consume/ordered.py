@@ -1,7 +1,8 @@
 """Ordered consumption: one handler per queue, in order, while the broker keeps the queue locked for us.
 
-A lock is in the memory of the broker that leads. When another one leads, it has given nobody a lock: no
-handler is called before it has given us ours, for another member may have got it.
+A lock is in the memory of the broker that leads, and belongs to the connection it was asked over. When
+another broker leads, or the connection has closed, no handler is called before the lock is given again:
+another member may have it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kerolox.errors import KeroloxError
 
 if TYPE_CHECKING:
     from kerolox.client.consume.push_consumer import PushConsumer
+    from kerolox.net.peer import Peer
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +41,12 @@ class OrderedDelivery(Delivery):
         self._slots = asyncio.Semaphore(self.options.workers)
         self._locked: set[Queue] = set()  # at the brokers, by us
         self._locked_at: dict[str, str] = {}  # by broker name: the address of who gave the locks
+        self._locked_over: dict[str, Peer | None] = {}  # by broker name: the connection the locks belong to
         self._lock_now = asyncio.Event()
         self._late: dict[Queue, HeldQueue] = {}  # let go of, but a handler is still at work
 
     def start(self) -> None:
+        super().start()
         self._start(self._keep_locked())
 
     async def close(self) -> None:
@@ -71,7 +75,7 @@ class OrderedDelivery(Delivery):
 
     def held(self, held: HeldQueue) -> None:
         self._note_lock(held)
-        held.work = self.consumer.client.spawn(self._consume(held))
+        held.work = self.consumer.client.spawn(self._consume(held), self._context.copy())
 
     def _note_lock(self, held: HeldQueue) -> None:
         held.locked_until_s = self.clock.monotonic_s() + LOCK_S
@@ -90,7 +94,19 @@ class OrderedDelivery(Delivery):
             log.warning("not_locked group=%s broker=%s error=%r", self.consumer.group, broker, str(error))
             return None
         self._locked_at[broker] = address
+        self._locked_over[broker] = client.dialer.connected_peer(client.vip(address))
         return locked
+
+    def _is_locked(self, held: HeldQueue) -> bool:
+        """True while the queue's lock counts: it is young, and its connection is open."""
+        if held.locked_until_s <= self.clock.monotonic_s():
+            return False
+        peer = self._locked_over.get(held.queue.broker)
+        if peer is not None and not peer.is_closed:
+            return True
+        held.locked_until_s = 0.0
+        self._lock_now.set()
+        return False
 
     def route_changed(self, route: Route) -> None:
         moved = {
@@ -177,12 +193,15 @@ class OrderedDelivery(Delivery):
             async with self._slots:
                 if held.is_gone():
                     return
-                if held.locked_until_s <= self.clock.monotonic_s():
+                if not self._is_locked(held):
                     rest_s = LOCK_LOOK_S  # somebody else may have the queue
                 else:
                     rest_s = await self._consume_next(held)
             if rest_s:
                 await self.clock.sleep(rest_s)
+            if self._is_context_changed() and not held.is_gone():
+                held.work = self.consumer.client.spawn(self._consume(held), self._context.copy())
+                return
 
     async def _consume_next(self, held: HeldQueue) -> float:
         """Call the handler with the next messages; how long the queue has to rest."""

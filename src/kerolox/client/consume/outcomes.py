@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from kerolox.client.messages import Received
+from kerolox.client.user_code import HandlerExit
+from kerolox.errors import restored
 from kerolox.protocol.properties import plain_reason
 
 
@@ -15,12 +18,19 @@ def reason_of(error: Exception) -> str:
         text = str(error)
     except Exception:  # a handler's own kind of exception: whatever it does, its message is given back
         text = ""
-    if isinstance(error, Retry | Suspend):
+    if isinstance(error, Retry | Suspend | HandlerExit):
         return plain_reason(text)
     return plain_reason(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-class Retry(Exception):
+class Outcome(Exception):
+    """Base of the exceptions that say what becomes of a message."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restored, (type(self), self.args, self.__dict__)
+
+
+class Retry(Outcome):
     """Bring it again later. The ``reason`` stays with the message: ``kerolox dlq show`` tells it.
 
     ``level`` is a delay level (1 to 18); without one the delay grows with each attempt. A batch handler may
@@ -42,7 +52,7 @@ class DeadLetter(Retry):
         super().__init__(reason, level=-1, messages=messages)
 
 
-class Suspend(Exception):
+class Suspend(Outcome):
     """In ordered consumption: try this very message again, after so many seconds."""
 
     def __init__(self, seconds: float, reason: str = "") -> None:

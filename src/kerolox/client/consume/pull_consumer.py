@@ -341,6 +341,7 @@ class PullConsumer(Consumer):
     def _check_open(self) -> None:
         if self._closed or not self._is_open:
             raise Closed("this consumer is not open: use it in `async with`")
+        self.client.check_home()
 
     def running_info(self) -> ConsumerRunningInfo:
         return ConsumerRunningInfo(

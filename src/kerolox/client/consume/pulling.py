@@ -119,6 +119,9 @@ class Pulling:
         if answer.code not in PULL_CODES:
             if answer.code == ResponseCode.GO_AWAY:
                 self._client.retire(address, peer)
+                if held.sent_away:  # over a new connection too: the broker itself is leaving
+                    raise failure(answer, address=address, code=code)
+                held.sent_away = True
                 return
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code != RequestCode.PULL_MESSAGE:
                 self._consumer.pull_code = RequestCode.PULL_MESSAGE  # what all brokers know
@@ -149,6 +152,7 @@ class Pulling:
                 await self._clock.sleep(self._consumer.options.error_pause_s)
                 return
         held.heard = True
+        held.sent_away = False
         held.failures = 0
         self._consumer.refusals.served(queue.topic, queue.broker)
         held.take(messages, header.next_begin_offset)
@@ -195,9 +199,10 @@ class Pulling:
         if code == ResponseCode.FILTER_DATA_NOT_EXIST:
             self._introduce()  # it cannot use our condition; or it has forgotten us
         queue, routes = held.queue, self._client.routes
-        if code is None and held.asked is not None and held.asked.leads:
+        is_away = code is None or code == ResponseCode.GO_AWAY
+        if is_away and held.asked is not None and held.asked.leads:
             routes.look_for_leader(queue.topic, queue.broker, held.asked.address)
-        if code is None or code == ResponseCode.TOPIC_NOT_EXIST:
+        if is_away or code == ResponseCode.TOPIC_NOT_EXIST:
             await self._consumer.look_for(queue.topic)
         await routes.pause(queue.topic, self._consumer.options.error_pause_s)
 

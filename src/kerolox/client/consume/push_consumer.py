@@ -32,6 +32,7 @@ from kerolox.client.messages import Queue, Received
 from kerolox.client.names import checked_topic, retry_topic
 from kerolox.client.options import ClientOptions
 from kerolox.client.send.tracing import ConsumeOutcome, Tracer
+from kerolox.client.user_code import HandlerExit
 from kerolox.protocol import properties as names
 from kerolox.protocol.bodies.clients import (
     ConsumeDirectlyResult,
@@ -225,13 +226,35 @@ class PushConsumer(Consumer):
             if task is not None and task.cancelling():
                 raise
             error = Retry(f"the handler was cancelled from inside: {raised!r}")
-        except Exception as raised:
-            error = raised
+        except GeneratorExit:
+            raise
+        except BaseException as raised:
+            error = raised if isinstance(raised, Exception) else self._exited(handler, raised)
         if watched:
             elapsed_s = self._clock.monotonic_s() - began_s
             self._trace_after(messages, request_id, elapsed_s, error)
             self._tell_hooks(lambda hook: hook.after_consume(messages, error, elapsed_s))
         return error
+
+    def _exited(self, handler: Handler, raised: BaseException) -> HandlerExit:
+        """Log a handler's SystemExit and the like. The message counts as not taken.
+
+        In an async handler SystemExit and KeyboardInterrupt also end the program, as in any task; a thread's
+        end only the call.
+        """
+        ends = handler.is_async and isinstance(raised, SystemExit | KeyboardInterrupt)
+        log.error(
+            "handler_exited group=%s handler=%r error=%r next=%r",
+            self.group,
+            handler,
+            raised,
+            "the program ends; the message is delivered again"
+            if ends
+            else "the message is retried; to stop consuming, close the consumer",
+        )
+        if ends:
+            self.client.end_program(raised)
+        return HandlerExit(raised)
 
     def _tell_hooks(self, tell: Callable[[ConsumeHook], None]) -> None:
         for hook in self.hooks:

@@ -111,6 +111,8 @@ class Producer(ProducingMember):
         if not self._is_open:
             return
         self._is_open = False
+        if self.client.is_of_parent:
+            return  # its connections belong to the parent process
         try:
             if self._linger is not None:
                 await self._linger.close()
@@ -133,6 +135,7 @@ class Producer(ProducingMember):
     def _check_open(self) -> None:
         if not self._is_open:
             raise Closed("this producer is not open: use it in `async with`, before it is closed")
+        self.client.check_home()
 
     def __repr__(self) -> str:
         state = "open" if self._is_open else "closed"
@@ -154,8 +157,7 @@ class Producer(ProducingMember):
         To any queue in turn, or to one ``queue``, or to the queue of an ``order_key`` (equal keys keep
         their order), or to the one a ``selector`` chooses. Tied to a queue it is not tried elsewhere.
         """
-        if not self._is_open:
-            self._check_open()
+        self._check_open()
         if self.hooks:
             return await self._watched(
                 message, lambda more: self._send(message, more, queue, order_key, selector, timeout_s)
@@ -406,10 +408,15 @@ class Producer(ProducingMember):
 
     # --- transactions -------------------------------------------------------------------------
 
-    def transaction(self, message: Message, *, timeout_s: float | None = None) -> Transaction:
-        """``async with`` it: the message is delivered if the block ends well, dropped if it raises."""
+    def transaction(
+        self, message: Message, *, order_key: str | None = None, timeout_s: float | None = None
+    ) -> Transaction:
+        """``async with`` it: the message is delivered if the block ends well, dropped if it raises.
+
+        Messages with equal ``order_key`` go to one queue, in the order of their commits.
+        """
         self._check_open()
-        return Transaction(self._transactions, message, timeout_s)
+        return Transaction(self._transactions, message, order_key, timeout_s)
 
     async def send_in_transaction(
         self, message: Message, arg: Any = None, *, timeout_s: float | None = None
@@ -421,16 +428,21 @@ class Producer(ProducingMember):
         return await self._transactions.run(message, self._listener, arg, timeout_s)
 
     async def send_prepared(
-        self, message: Message, more: str, sys_flag: int, timeout_s: float | None
+        self, message: Message, more: str, sys_flag: int, timeout_s: float | None, order_key: str | None
     ) -> Receipt:
         """Store a message that is not delivered yet."""
         if message.is_delayed:
             raise InvalidMessage("a message in a transaction cannot be delayed")
+        choose = queue_choice(self.client, None, order_key, None)
+        more += order_key_property(order_key)
 
         async def send(extra: str) -> Receipt:
-            return await self._sender.deliver(
-                self._sender.prepare(message, more + extra, sys_flag=sys_flag), timeout_s
-            )
+            sender = self._sender
+            outgoing = sender.prepare(message, more + extra, sys_flag=sys_flag)
+            if choose is None:
+                return await sender.deliver(outgoing, timeout_s)
+            pinned = choose(await sender.publishing(outgoing.topic, timeout_s), outgoing)
+            return await sender.deliver(outgoing, timeout_s, pinned=pinned)
 
         return await self._watched(message, send, TraceKind.HALF) if self.hooks else await send("")
 

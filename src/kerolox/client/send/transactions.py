@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from kerolox.client.errors import SendFailed
 from kerolox.client.messages import Message, Receipt, Received
+from kerolox.client.user_code import HandlerExit, in_thread
 from kerolox.errors import KeroloxError
 from kerolox.protocol import properties as names
 from kerolox.protocol.codes import RequestCode
@@ -74,10 +75,13 @@ class TransactionListener(Protocol):
 class Transaction:
     """One transaction. ``async with`` prepares it, and ends it."""
 
-    def __init__(self, transactions: Transactions, message: Message, timeout_s: float | None) -> None:
+    def __init__(
+        self, transactions: Transactions, message: Message, order_key: str | None, timeout_s: float | None
+    ) -> None:
         self.message = message
         self.state: TransactionState | None = None  # None: it has not ended
         self._transactions = transactions
+        self._order_key = order_key
         self._timeout_s = timeout_s
         self._receipt: Receipt | None = None
 
@@ -106,7 +110,9 @@ class Transaction:
         await self._end(TransactionState.UNKNOWN)
 
     async def __aenter__(self) -> Self:
-        self._receipt = await self._transactions.prepare(self.message, self._timeout_s)
+        self._receipt = await self._transactions.prepare(
+            self.message, self._timeout_s, order_key=self._order_key
+        )
         return self
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
@@ -134,11 +140,13 @@ class Transactions:
     def has_check(self) -> bool:
         return self._check is not None
 
-    async def prepare(self, message: Message, timeout_s: float | None) -> Receipt:
+    async def prepare(
+        self, message: Message, timeout_s: float | None, *, order_key: str | None = None
+    ) -> Receipt:
         """Store the message without delivering it."""
         producer = self._producer
         more = f"{names.TRANSACTION_PREPARED}\x01true\x02{names.PRODUCER_GROUP}\x01{producer.group}\x02"
-        receipt = await producer.send_prepared(message, more, TRANSACTION_PREPARED, timeout_s)
+        receipt = await producer.send_prepared(message, more, TRANSACTION_PREPARED, timeout_s, order_key)
         if not receipt.ok:
             # As in RocketMQ: what is not as safe as it should be does not begin.
             await self.end(message, receipt, TransactionState.ROLLBACK)
@@ -272,13 +280,18 @@ class Transactions:
 
 
 async def verdict(ask: Callable[..., Any], *args: Any) -> TransactionState:
-    """What a user's function says; a plain one is run in a thread."""
-    if inspect.iscoroutinefunction(ask):
-        said = await ask(*args)
-    else:
-        said = await asyncio.to_thread(ask, *args)
-        if inspect.isawaitable(said):
-            said = await said
+    """Return the answer of a user's function; a plain one is called in a thread."""
+    try:
+        if inspect.iscoroutinefunction(ask):
+            said = await ask(*args)
+        else:
+            said = await in_thread(None, ask, *args)
+            if inspect.isawaitable(said):
+                said = await said
+    except (Exception, GeneratorExit, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # SystemExit, say: it ends this question only, not the loop
+        raise HandlerExit(error) from error
     if said is True:
         return TransactionState.COMMIT
     if said is False:

@@ -14,6 +14,7 @@ class LockRequest(Body, frozen=True, kw_only=True):
     consumer_group: str | None = None
     mq_set: frozenset[MessageQueue] = frozenset()
     only_this_broker: bool = False
+    until_disconnected: bool = False  # of our clients: they give the locks up with the connection
 
 
 class LockAnswer(Body, frozen=True, kw_only=True, rename=wire(lock_ok_mq_set="lockOKMQSet")):
