@@ -547,3 +547,20 @@ def test_an_elected_master_is_read_with_bare_ids_and_with_quoted_ones() -> None:
     quoted = text.replace(b"{1:", b'{"1":')
     assert ElectedMaster.decode(quoted) == ElectedMaster.decode(text)
     assert ElectedMaster.decode(text).encode() == quoted
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        {"queueDatas": [{"brokerName": "a", "perm": 6, "readQueueNums": 2**31 - 1, "writeQueueNums": 1}]},
+        {"queueDatas": [{"brokerName": f"b{n}", "writeQueueNums": 65_536} for n in range(5)]},
+        {"orderTopicConf": "a:4;b:2147483647"},
+        {"orderTopicConf": "a:" + "9" * 5000},
+    ],
+)
+def test_a_route_has_so_many_queues(route: dict[str, Any]) -> None:
+    """Clients make an object for each queue: 2**31 of them cost a client 2 GB and its loop."""
+    with pytest.raises(ProtocolError, match="ROUTE_QUEUES_MAX"):
+        TopicRoute.decode(json.dumps(route))
+    large = {"queueDatas": [{"brokerName": f"b{n}", "writeQueueNums": 65_536} for n in range(4)]}
+    assert len(TopicRoute.decode(json.dumps(large)).queue_datas) == 4

@@ -23,6 +23,7 @@ FORBIDDEN_MAX: Final = 10_000  # topics that groups may not read
 REQUEST_MODES_MAX: Final = 10_000  # topics of groups with a request mode of their own
 GROUP_BYTES_MAX: Final = 16 << 10  # settings of one group, as they are saved
 FILTERS_OF_TOPIC_MAX: Final = 1000  # groups that choose by a condition
+FILTERS_CHARACTERS_MAX: Final = 16 << 20  # of all conditions that groups have subscribed
 FLOWS_MAX: Final = 50_000  # topics, groups and queues with statistics of their own, of each kind
 PROGRESS_ROWS_MAX: Final = 200_000  # queues in one answer about the progress of groups
 

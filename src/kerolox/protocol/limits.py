@@ -29,6 +29,7 @@ INT64_MIN: Final = -(2**63)
 # text; its worst JSON spelling is six bytes a character, 192 KiB.
 HEADER_BYTES_MAX: Final = 1024 * 1024
 EXT_FIELD_COUNT_MAX: Final = 1024
+ROUTE_QUEUES_MAX: Final = 262_144  # of all brokers: a broker here has 65,536 queues of a topic at most
 PROPERTY_COUNT_MAX: Final = 4096
 BATCH_MESSAGE_COUNT_MAX: Final = 65536
 JSON_DEPTH_MAX: Final = 64  # the deepest real body nests nine levels

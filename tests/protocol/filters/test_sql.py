@@ -13,10 +13,11 @@ from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.filters.lexer import FilterError, Lexer
 from kerolox.protocol.filters.numbers import Unanswerable
 from kerolox.protocol.filters.sql import (
+    ANSWER_BYTES,
+    ANSWERS_BYTES_MAX,
     CHARACTERS_MAX,
     DEPTH_MAX,
     NESTING_MAX,
-    REMEMBERED_MAX,
     TERMS_MAX,
     compile_filter,
 )
@@ -103,11 +104,12 @@ def test_records_are_answered_as_their_properties_are() -> None:
 
 
 def test_what_a_filter_remembers_is_bounded() -> None:
-    compiled = compile_filter("a = 'x' OR a = '7'")
-    for number in [*range(REMEMBERED_MAX + 10), 7, 8]:
-        record = recorded(pack({"a": str(number)}))
+    compiled = compile_filter(f"a = 'x' OR a = '{7:0>100}'")
+    for number in [*range(1100), 7, 8]:
+        record = recorded(pack({"a": f"{number:0>100}"}))
         assert compiled(record, 0, len(record)) is (number == 7)
-    assert 0 < len(compiled.answers) < REMEMBERED_MAX
+    taken = sum(len(values) + ANSWER_BYTES for values in compiled.answers)
+    assert 0 < taken == compiled._answers_bytes <= ANSWERS_BYTES_MAX
     before = len(compiled.answers)
     record = recorded(pack({"a": "x" * 300}))
     assert not compiled(record, 0, len(record))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kerolox.broker.bounds import FILTERS_OF_TOPIC_MAX
+from kerolox.broker.bounds import FILTERS_CHARACTERS_MAX, FILTERS_OF_TOPIC_MAX
 from kerolox.broker.consume.pulls import Filter, PullRefused, Pulls
 from kerolox.broker.consume.queries import Queries
 from kerolox.broker.members.compiled_filters import CompiledFilters, key_of, no_property_filter, shown
@@ -167,6 +167,16 @@ class Filters:
                 "filter_not_taken group=%r topic=%r reason='%d groups choose by a condition there: "
                 "FILTERS_OF_TOPIC_MAX' next='its members get nothing of this topic'",
                 group, wanted.topic, len(known),
+            )  # fmt: skip
+            return False
+        before = known.get(group)
+        characters = self.table.characters + len(wanted.sub_string or "")
+        if characters - (0 if before is None else len(before.expression or "")) > FILTERS_CHARACTERS_MAX:
+            log.warning(
+                "filter_not_taken group=%r topic=%r reason='conditions of all groups would have %d "
+                "characters: FILTERS_CHARACTERS_MAX' next='use shorter conditions: its members get "
+                "nothing of this topic'",
+                group, wanted.topic, characters,
             )  # fmt: skip
             return False
         self.table.put(

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from sys import getsizeof
 from typing import Final
 
 from kerolox.protocol.bodies.heartbeat import SubscriptionData
@@ -20,8 +21,9 @@ from kerolox.protocol.subscription import SQL92
 log = logging.getLogger(__name__)
 
 COMPILED_MAX: Final = 1000
-COMPILED_CHARACTERS_MAX: Final = 8 << 20  # of their expressions together; more than a heartbeat may have
+COMPILED_BYTES_MAX: Final = 96 << 20  # of all of them, compiled, with the answers they remember
 LONG_CHARACTERS: Final = 2048
+ERROR_BYTES: Final = 2048  # of an expression that cannot be compiled, beside its text
 _SHOWN_MAX: Final = 200  # characters of an expression in a log line
 
 FilterKey = tuple[str | None, str]  # kind and expression
@@ -41,7 +43,7 @@ class CompiledFilters:
 
     def __init__(self) -> None:
         self._known: dict[FilterKey, SqlFilter | FilterError] = {}
-        self._characters = 0
+        self._size_bytes = 0
         # One thread: compiling holds the interpreter, so a second would only take from the loop.
         self._pool = ThreadPoolExecutor(1, "filter-compiler")
 
@@ -56,7 +58,8 @@ class CompiledFilters:
             found = _compiled(key)
             self._put(key, found)
         if isinstance(found, FilterError):
-            raise found
+            # A new one: what is raised gets the frames it passes, and this one is kept.
+            raise FilterError(found.expression, found.at, found.what)
         return found
 
     def check_known(self, key: FilterKey) -> None:
@@ -84,13 +87,13 @@ class CompiledFilters:
 
     def _put(self, key: FilterKey, found: SqlFilter | FilterError) -> None:
         known = self._known
-        if key not in known:
-            self._characters += len(key[1])
+        before = known.get(key)
+        if before is not None:
+            self._size_bytes -= _size_of(before)
         known[key] = found
-        while len(known) > COMPILED_MAX or self._characters > COMPILED_CHARACTERS_MAX:
-            oldest = next(iter(known))
-            del known[oldest]
-            self._characters -= len(oldest[1])
+        self._size_bytes += _size_of(found)
+        while len(known) > COMPILED_MAX or self._size_bytes > COMPILED_BYTES_MAX:
+            self._size_bytes -= _size_of(known.pop(next(iter(known))))
         if isinstance(found, SqlFilter) and found.ignored_from >= 0:
             expression = key[1]
             log.warning(
@@ -115,7 +118,11 @@ def _compiled(key: FilterKey) -> SqlFilter | FilterError:
             raise FilterError(expression, 0, f"a filter by {kind} is not known here, only {SQL92}")
         return compile_filter(expression)
     except FilterError as error:
-        return error
+        return error.with_traceback(None)  # it is kept: not with all the frames of the parser
+
+
+def _size_of(found: SqlFilter | FilterError) -> int:
+    return found.size_bytes if isinstance(found, SqlFilter) else getsizeof(found.expression) + ERROR_BYTES
 
 
 def no_property_filter(wanted: SubscriptionData) -> str:

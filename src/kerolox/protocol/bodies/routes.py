@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Self
+
+from kerolox.errors import ProtocolError
 from kerolox.protocol.bodies.body import Body
 from kerolox.protocol.bodies.queue_mapping import QueueMapping
+from kerolox.protocol.limits import ROUTE_QUEUES_MAX
 
 
 class BrokerData(Body, frozen=True, kw_only=True):
@@ -34,6 +38,24 @@ class TopicRoute(Body, frozen=True, kw_only=True):
     order_topic_conf: str | None = None  # broker:queues;broker:queues
     queue_datas: tuple[QueueData, ...] = ()
     topic_queue_mapping_by_broker: dict[str, QueueMapping] | None = None
+
+    @classmethod
+    def decode(cls, data: bytes | str) -> Self:
+        """From JSON. Numbers of queues have a bound: clients make an object for each queue."""
+        route = super().decode(data)
+        total = 0
+        for queues in route.queue_datas:
+            total += max(0, queues.read_queue_nums, queues.write_queue_nums)
+        for item in (route.order_topic_conf or "").split(";"):
+            count = item.rpartition(":")[2]
+            if count.isascii() and count.isdigit():
+                total += int(count) if len(count) < 10 else ROUTE_QUEUES_MAX + 1
+        if total > ROUTE_QUEUES_MAX:
+            raise ProtocolError(
+                f"TopicRoute: {total} queues or more, the limit is ROUTE_QUEUES_MAX, {ROUTE_QUEUES_MAX}. A "
+                "broker has registered such numbers: look at the topic's settings there"
+            )
+        return route
 
 
 class ClusterInfo(Body, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ of them is that words behind a finished condition are ignored; ``SqlFilter.ignor
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Final, NoReturn
 
 from kerolox.protocol.filters import operands
@@ -35,8 +36,10 @@ CHARACTERS_MAX: Final = 65_536
 TERMS_MAX: Final = 1024  # comparisons and what joins them: each is asked for each message
 NESTING_MAX: Final = 100  # brackets within brackets
 DEPTH_MAX: Final = 200  # conditions within conditions
-REMEMBERED_MAX: Final = 1024  # answers of one condition
-REMEMBERED_BYTES_MAX: Final = 128  # of the values one of them is for
+REMEMBERED_BYTES_MAX: Final = 128  # of the values one answer is for
+ANSWERS_BYTES_MAX: Final = 64 << 10  # all answers that one condition remembers
+ANSWER_BYTES: Final = 150  # of one answer, beside its values: objects and their place in the table
+WORD_BYTES: Final = 160  # of one word of a condition, compiled: objects, closures and their cells
 
 _SIGNS = (">", ">=", "<", "<=")
 _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
@@ -45,10 +48,26 @@ _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 class SqlFilter:
     """A compiled condition. ``names`` are the properties it looks at, and all that its answer depends on."""
 
-    __slots__ = ("_ask", "answers", "expression", "ignored_from", "keys", "names", "terms")
+    __slots__ = (
+        "_answers_bytes",
+        "_ask",
+        "answers",
+        "expression",
+        "ignored_from",
+        "keys",
+        "names",
+        "size_bytes",
+        "terms",
+    )
 
     def __init__(
-        self, expression: str, ask: Condition, names: frozenset[str], ignored_from: int, terms: int
+        self,
+        expression: str,
+        ask: Condition,
+        names: frozenset[str],
+        ignored_from: int,
+        terms: int,
+        words: int,
     ) -> None:
         self.expression = expression
         self.names = names
@@ -57,6 +76,9 @@ class SqlFilter:
         self._ask = ask
         self.keys = tuple(name.encode() for name in sorted(names))
         self.answers: dict[bytes, bool] = {}  # by the values of these
+        self._answers_bytes = 0
+        # What it takes in memory, about, with the most it may remember.
+        self.size_bytes = getsizeof(expression) + words * WORD_BYTES + ANSWERS_BYTES_MAX
 
     def __repr__(self) -> str:
         return f"SqlFilter({self.expression!r})"
@@ -81,8 +103,10 @@ class SqlFilter:
         if answer is None:
             answer = self.matches(properties_of(data[at : at + size]))
             if len(values) <= REMEMBERED_BYTES_MAX:
-                if len(self.answers) >= REMEMBERED_MAX:
+                self._answers_bytes += len(values) + ANSWER_BYTES
+                if self._answers_bytes > ANSWERS_BYTES_MAX:
                     self.answers.clear()
+                    self._answers_bytes = len(values) + ANSWER_BYTES
                 self.answers[values] = answer
         return answer
 
@@ -97,7 +121,7 @@ def compile_filter(expression: str) -> SqlFilter:
     at = parser.word.at
     found = parser.condition(parser.either(), at)
     ignored_from = -1 if parser.word.kind == END else parser.word.at
-    return SqlFilter(expression, found.ask, frozenset(parser.names), ignored_from, parser.terms)
+    return SqlFilter(expression, found.ask, frozenset(parser.names), ignored_from, parser.terms, parser.words)
 
 
 class _Parser:
@@ -108,12 +132,14 @@ class _Parser:
         self.word = self.lexer.word(0)
         self.nesting = 0
         self.terms = 1
+        self.words = 1
 
     # --- words -------------------------------------------------------------------------------------------
 
     def take(self) -> Token:
         word = self.word
         self.word = self.lexer.word(word.end)
+        self.words += 1
         return word
 
     def expect(self, kind: str, what: str) -> Token:

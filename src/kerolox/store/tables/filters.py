@@ -74,6 +74,7 @@ class FilterTable(Table):
     ) -> None:
         super().__init__(files, directory, clock=clock)
         self.by_topic: dict[str, dict[str, FilterData]] = {}
+        self.characters = 0  # of all expressions
         self.bits = bits
         self.places = places
         self.dead_kept_ms = dead_kept_ms
@@ -82,13 +83,18 @@ class FilterTable(Table):
         return self.by_topic.get(topic, {}).get(group)
 
     def put(self, data: FilterData) -> None:
-        self.by_topic.setdefault(data.topic, {})[data.consumer_group] = data
+        groups = self.by_topic.setdefault(data.topic, {})
+        before = groups.get(data.consumer_group)
+        self.characters += _length(data) - _length(before)
+        groups[data.consumer_group] = data
         self.changed = True
 
     def remove(self, topic: str, group: str) -> bool:
         groups = self.by_topic.get(topic)
-        if groups is None or groups.pop(group, None) is None:
+        before = None if groups is None else groups.pop(group, None)
+        if groups is None or before is None:
             return False
+        self.characters -= _length(before)
         if not groups:
             del self.by_topic[topic]
         self.changed = True
@@ -107,6 +113,7 @@ class FilterTable(Table):
         content = from_tree(tree, _FilterFile)
         self._other = unknown_members(tree, _FilterFile)
         self.by_topic = {}
+        self.characters = 0
         earliest_ms = self._clock.wall_ms() - _DEAD_BEFORE_MS
         for topic, filters in content.filter_data_by_topic.items():
             for group, data in filters.group_filter_data.items():
@@ -122,11 +129,13 @@ class FilterTable(Table):
                         self.bits,
                     )
                     self.by_topic = {}
+                    self.characters = 0
                     return
                 if not data.dead_time:
                     # Its members may be gone for good; if not, their heartbeat brings it back to life.
                     data = msgspec.structs.replace(data, dead_time=max(data.born_time, earliest_ms))
                 self.by_topic.setdefault(topic, {})[group] = data
+                self.characters += _length(data)
 
     def _content(self) -> dict[str, Any]:
         self.forget_dead()
@@ -147,9 +156,14 @@ class FilterTable(Table):
             for group, data in list(groups.items()):
                 if data.dead and now_ms - data.dead_time >= self.dead_kept_ms:
                     del groups[group]
+                    self.characters -= _length(data)
                     self.changed = True
             if not groups:
                 del self.by_topic[topic]
+
+
+def _length(data: FilterData | None) -> int:
+    return 0 if data is None else len(data.expression or "")
 
 
 def members_of(data: FilterData) -> dict[str, Any]:
