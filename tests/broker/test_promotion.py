@@ -12,6 +12,7 @@ import pytest
 from kerolox import Message, Producer
 from kerolox.broker.cluster.fellows import AnotherLeads
 from kerolox.broker.options import BrokerRole
+from kerolox.clock import Clock
 from kerolox.nameserver.server import NameServer
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.properties_text import read_properties
@@ -313,6 +314,84 @@ async def test_a_leader_that_was_cut_off_gives_way_to_the_one_that_was_promoted(
         assert (await g.change(old, b"brokerRole=SLAVE\nbrokerId=1\n")).code == 0
         await until(lambda: g.registered == {0: new.address, 1: old.address}, timeout_s=20)
         await until(lambda: raw(old.broker.store) == raw(new.broker.store), timeout_s=20)
+
+
+class AnHourBehind(Clock):
+    """The clock of a host whose time is wrong."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() - 3_600_000
+
+
+async def test_clocks_do_not_decide_which_of_two_leaders_gives_way(tmp_path: Path) -> None:
+    async with group(tmp_path) as g:
+        old, new = await g.broker(0), await g.broker(1, clock=AnHourBehind())
+        await send(g.nameserver.address, 5)
+        await has_all(new, old)
+        header = UnregisterBrokerRequest(
+            broker_name="broker-a", broker_addr=old.address, cluster_name="DefaultCluster", broker_id=0
+        )
+        await g.dialer.call(g.nameserver.address, RequestCode.UNREGISTER_BROKER, header)
+        await new.broker.replication.follower.stop()
+        end = new.broker.replication.follower.leaders_end.note.end
+        await new.broker.replication.follower.leaders_end.keep(LeaderNote("127.0.0.1:1", end))
+        assert (await g.change(new)).code == 0
+        acknowledged = await send(g.nameserver.address, 200)
+        assert old.broker.leadership.leads
+        new.broker.registrations.register_all()
+        old.broker.registrations.register_all()  # the network is whole again
+        await until(lambda: not old.broker.leadership.leads)
+        assert new.broker.leadership.leads
+        assert (await g.change(old, b"brokerRole=SLAVE\nbrokerId=1\n")).code == 0
+        await until(lambda: raw(old.broker.store) == raw(new.broker.store), timeout_s=20)
+        store = old.broker.store
+        await store.flusher.flush_all()
+        ends = {id: queue.max_offset for id, queue in store.queues.by_topic["T"].items()}
+        assert all(offset < ends[queue_id] for queue_id, offset in acknowledged)
+        # What the old one copied says who was promoted last: promoted itself, it comes after the other.
+        assert new.broker.promotions.number == 1
+        await until(lambda: old.broker.promotions.number == 1)
+
+
+async def test_a_promoted_broker_is_never_told_to_put_its_log_aside(tmp_path: Path) -> None:
+    async with group(tmp_path) as g:
+        old, new = await g.broker(0), await g.broker(1)
+        await send(g.nameserver.address, 5)
+        await has_all(new, old)
+        await gone(g, old)
+        assert (await g.change(new)).code == 0
+        await send(g.nameserver.address, 200)
+        await gone(g, new)
+        await old.start()  # as it was: nobody is there to say otherwise
+        await send(g.nameserver.address, 1)
+        new.broker.options.role, new.broker.options.broker_id = BrokerRole.ASYNC_MASTER, 0
+        with pytest.raises(AnotherLeads) as refusal:
+            await new.start()
+        text = str(refusal.value)
+        assert "promotion 1 here, 0 there" in text
+        assert "Do not put its log aside" in text
+        assert "resync" not in text
+        new.broker.options.role, new.broker.options.broker_id = BrokerRole.SLAVE, 1
+        await new.start()
+        follower = new.broker.replication.follower
+        await until(lambda: "promoted after its leader (promotion 1 here, 0 there)" in follower.text)
+        assert "resync" not in follower.text
+        assert f"Stop {old.address}" in follower.text
+
+
+async def test_a_follower_that_is_started_as_the_leader_counts_as_promoted(tmp_path: Path) -> None:
+    async with group(tmp_path) as g:
+        old, new = await g.broker(0), await g.broker(1)
+        await send(g.nameserver.address, 5)
+        await has_all(new, old)
+        await gone(g, old)
+        await new.stop()
+        new.broker.options.role, new.broker.options.broker_id = BrokerRole.ASYNC_MASTER, 0
+        await new.start()
+        assert new.broker.promotions.number == 1
+        await new.stop()
+        await new.start()
+        assert new.broker.promotions.number == 1  # it led before
 
 
 async def test_a_leader_whose_name_is_taken_does_not_start(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from kerolox.broker.remoting.ports import Ports
 from kerolox.broker.remoting.room import Remoting
 from kerolox.broker.replication.room import Replication
 from kerolox.broker.tables.fit_log import FitTables
+from kerolox.broker.tables.promotions import Promotions
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.room import transactions_of
 from kerolox.broker.write.escape import Escape
@@ -94,8 +95,8 @@ class Broker(CallerEvents):
         push(self.ports.close)
         await self._open_store()
         push(self.store.close)
-        await self._refuse_second_leader()
         await self._build()
+        await self._refuse_second_leader()
         await self.store.finish_cut()
         if self.replication.epochs is not None:
             await self.replication.epochs.history.load()
@@ -203,6 +204,7 @@ class Broker(CallerEvents):
             self.options, self.clock, self.store, self.lanes, self.endpoints, self.leadership, access.guard
         )
         self.tables = tables = await Tables.open(base)
+        self.promotions = Promotions(tables)
         await access.open()
         self._stop.push_async_callback(access.close)
         access.view.topics, access.view.groups = tables.topics, tables.groups
@@ -214,7 +216,7 @@ class Broker(CallerEvents):
         self._stop.push_async_callback(escape.close)
         self.later = later = Scheduling(base, tables, figures, path, escape)
         self.transactions = transactions_of(base, tables, membership, figures, path, escape)
-        self.replication = replication = Replication(base, figures)
+        self.replication = replication = Replication(base, figures, self.promotions)
         self._stop.push_async_callback(replication.close)
         self.leadership.fit_by(FitTables(self.store, tables))
         self.table_watch = TableWatch(
@@ -294,6 +296,7 @@ class Broker(CallerEvents):
             acting=self.options.acting,
             electable=self.options.controlled or self.dledger is not None,
             keeps_topics=self.dledger is not None,
+            by_epochs=self.options.controlled,
         )
         replication.follower.on_copying.append(self.table_copy.copy_now)
         self.group_watch = GroupWatch(
@@ -320,7 +323,7 @@ class Broker(CallerEvents):
         nameservers = split_nameservers(self.options.nameservers)
         fellows = Fellows(replication.dialer, nameservers, self.options, self.address)
         if self.controlled is None and self.dledger is None:
-            second_leader = SecondLeader(fellows, self.leadership, replication.leader, str(self.store.root))
+            second_leader = SecondLeader(fellows, self.leadership, self.promotions, self.store, self.address)
             self.registrations.before_whole = second_leader.check
         self.admin = Admin(
             base,
@@ -338,6 +341,7 @@ class Broker(CallerEvents):
                 fellows,
                 self._followers_progress,
                 self._register_role,
+                self.promotions,
             ),
         )
         self.admin.runtime_info.more.append(replication.runtime_info)
@@ -411,7 +415,15 @@ class Broker(CallerEvents):
                 clock=self.clock, tls=options.own_tls, credentials=options.own_credentials
             ) as dialer:
                 fellows = Fellows(dialer, nameservers, options, self.address)
-                await fellows.refuse_second_leader(str(self.store.root))
+                await fellows.refuse_second_leader(str(self.store.root), self.promotions.number)
+        await self._promote_at_start()
+
+    async def _promote_at_start(self) -> None:
+        """A broker that followed when it ran last, and is to lead by its settings, was promoted by them."""
+        if self.leadership.begins_as_leader and await self.replication.follower.has_followed():
+            self.leadership.took_over()
+            await self.promotions.promote((), "it followed when it ran last")
+            await self.replication.follower.forget_leader()
 
     async def _register_role(self) -> None:
         self.registrations.register_all()

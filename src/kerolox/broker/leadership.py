@@ -189,6 +189,10 @@ class Leadership:
         """Tables are made to fit the log by this, before a broker that followed leads or acts."""
         self._fit = fit
 
+    def took_over(self) -> None:
+        """Another broker led when this one ran last."""
+        self._has_followed = True
+
     async def start(self) -> None:
         """Lead or follow, as the role in the options says."""
         if not self._follows:

@@ -61,10 +61,12 @@ class Follower:
         tls: ClientTls | None = None,
         credentials: Credentials | None = None,
         proves: bool = False,
+        promotion: Callable[[], int] = lambda: 0,
     ) -> None:
         """``mode``: of a broker under a controller; its ``own_id`` has to be known before this starts.
         ``tls``: spoken to leaders that can. ``credentials``: what it proves by who it is, to leaders that
-        want it; ``proves``: also to those that cannot be asked whether they do."""
+        want it; ``proves``: also to those that cannot be asked whether they do. ``promotion``: this broker's
+        number of promotions."""
         self.mode = mode
         self.state = LinkState.OFF
         self.text = LinkState.OFF.value  # the same with all that is known about it
@@ -86,6 +88,8 @@ class Follower:
         self._tls = None if tls is None else ClientContext(tls)
         self._credentials = credentials
         self._proves = proves
+        self._promotion = promotion
+        self._leaders_promotion: int | None = None  # None: not known
         self._plainly = ""  # the leader of which that was said
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -120,13 +124,21 @@ class Follower:
         """The leader's log is known to go on where this one ends; or nothing is here that could differ."""
         return self.copying or self._store.log.min_offset == self._store.log.max_offset
 
+    async def has_followed(self) -> bool:
+        """Whether this broker followed another one when it ran last."""
+        await self._load()
+        return bool(self.leaders_end.note.address)
+
+    async def _load(self) -> None:
+        if not self._is_loaded:
+            self._is_loaded = True
+            await self.leaders_end.load()
+            self._refusal = self.leaders_end.note.refused
+
     async def start(self) -> None:
         if self._task is None:
             self._set(LinkState.CONNECTING if self._ha_address else LinkState.NO_LEADER)
-            if not self._is_loaded:
-                self._is_loaded = True
-                await self.leaders_end.load()
-                self._refusal = self.leaders_end.note.refused
+            await self._load()
             self._task = asyncio.get_running_loop().create_task(self._run())
             self._asking = asyncio.get_running_loop().create_task(self._ask_end())
 
@@ -351,12 +363,14 @@ class Follower:
 
     async def _leaders_range(self) -> LogRange | None:
         """Where the leader's log begins and ends; None when that cannot be asked, and need not be known."""
+        self._leaders_promotion = None
         if not self._broker_address:
             return None
         try:
             address = self._broker_address
             found = await LeaderQuestions(self._dialer, address).log_range()
             await self._note_end(address, found.end)
+            self._leaders_promotion = found.promotion
             return found
         except KeroloxError as error:
             if self.mode is None and self._store.log.min_offset == self._store.log.max_offset:
@@ -433,7 +447,15 @@ class Follower:
     def _refused(self, error: CannotFollow) -> None:
         self.refusals += 1
         text = str(error)
-        if error.resync:
+        own, leaders = self._promotion(), self._leaders_promotion
+        if error.resync and leaders is not None and own > leaders:
+            text = sentences(
+                text,
+                f"this broker was promoted after its leader (promotion {own} here, {leaders} there): its "
+                f"messages are the newer ones, so do not put its log aside. Stop {self._broker_address}, and "
+                "let this broker lead: kerolox broker promote",
+            )
+        elif error.resync:
             command = resync_command(self._store.root, self._broker_address)
             text = sentences(text, f"stop this broker and run `{command}` to go on from what both have")
         if self.text != text:

@@ -14,9 +14,10 @@ from kerolox.protocol.header import Header
 from kerolox.protocol.headers.query import ViewMessageRequest
 
 TIMEOUT_S = 5.0
-# What a leader of ours tells of its port for followers; RocketMQ's has neither.
+# What a leader of ours tells of its port for followers, and of itself; RocketMQ's has none of these.
 HA_PROOF = "haProof"
 HA_TLS = "haTls"
+HA_PROMOTION = "haPromotion"
 
 
 class LogRange(NamedTuple):
@@ -26,6 +27,7 @@ class LogRange(NamedTuple):
     end: int
     wants_proof: bool = False  # of who follows: ha_proof.py
     speaks_tls: bool = False  # on its port for followers
+    promotion: int | None = None  # the number of its promotion; None: it does not say
 
 
 class LeaderQuestions:
@@ -43,6 +45,7 @@ class LeaderQuestions:
                 int(table["commitLogMaxOffset"]),
                 wants_proof=table.get(HA_PROOF) == "true",
                 speaks_tls=table.get(HA_TLS) == "true",
+                promotion=int(table[HA_PROMOTION]) if HA_PROMOTION in table else None,
             )
         except (KeyError, ValueError):
             raise KeroloxError(

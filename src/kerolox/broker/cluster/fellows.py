@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from kerolox.broker.cluster.group_members import GroupMembers
+from kerolox.broker.cluster.remote_tables import RemoteTables
 from kerolox.broker.options import BrokerOptions
 from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
@@ -18,6 +20,22 @@ ASK_S = 3.0
 
 class AnotherLeads(KeroloxError):
     """A broker is not to lead beside another one."""
+
+
+class OtherLeader(NamedTuple):
+    """Another broker of the name, that leads."""
+
+    address: str
+    promotion: int
+    end: int  # of its log
+    is_ours: bool  # RocketMQ's brokers do not number promotions
+
+    def precedes(self, promotion: int, end: int, address: str) -> bool:
+        """Whether a leader with these values gives way to this one: the last promotion counts. If nobody was
+        promoted, as of two brokers that were given one name, the longer log counts."""
+        if not self.is_ours:
+            return self.promotion > promotion
+        return (self.promotion, self.end, self.address) > (promotion, end, address)
 
 
 class Fellows:
@@ -60,22 +78,43 @@ class Fellows:
         members = await self._members.ask(nameserver, ASK_S) or {}
         return [address for id, address in members.items() if id == 0 and address != self._own_address]
 
-    async def leads_since_ms(self, address: str) -> int | None:
-        """Since when the broker there leads; None if it does not, or does not say."""
+    async def leader(self, address: str) -> OtherLeader | None:
+        """The broker there, if it leads and says so; RocketMQ 4 does not know the question."""
         try:
             answer = await self.dialer.call(address, RequestCode.GET_BROKER_HA_STATUS, timeout_s=ASK_S)
             status = HaStatus.decode(answer.body) if answer.code == 0 else HaStatus()
         except KeroloxError:
             return None
-        return status.leads_since if status.master else None
+        number = await self.promotion(address)
+        if not status.master or number is None:
+            return None
+        return OtherLeader(
+            address, number, status.master_commit_log_max_offset, is_ours=status.leads_since is not None
+        )
 
-    async def refuse_second_leader(self, store: str) -> None:
+    async def promotion(self, address: str) -> int | None:
+        """The promotion number of the broker there; None when it does not say."""
+        try:
+            version = await RemoteTables(self.dialer, address).topics_version()
+        except KeroloxError:
+            return None
+        return version.state_version
+
+    async def refuse_second_leader(self, store: str, own_promotion: int) -> None:
         """Raises AnotherLeads if this broker, which is about to lead, is not the only one."""
         for id, address in sorted(await self.registered() or ()):
             if id == 0 and await self.leads(address):
-                raise self.another_leads(address, store)
+                raise self.another_leads(address, store, own_promotion, await self.promotion(address) or 0)
 
-    def another_leads(self, address: str, store: str) -> AnotherLeads:
+    def another_leads(self, address: str, store: str, own: int, others: int) -> AnotherLeads:
+        """``own`` and ``others`` are the numbers of promotions."""
+        if own > others:
+            return AnotherLeads(
+                f"broker {self._options.broker_name} does not lead: {address} leads under this name, and "
+                f"this broker was promoted after it (promotion {own} here, {others} there), so this one has "
+                f"the newer messages. Do not put its log aside. Stop {address}, start this broker, and let "
+                f"{address} follow it"
+            )
         return AnotherLeads(
             f"broker {self._options.broker_name} does not lead: {address} leads under this name. With two "
             "leaders each would take messages the other never gets. If that one was promoted while this one "

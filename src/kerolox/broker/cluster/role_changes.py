@@ -7,12 +7,14 @@ says so.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
 from kerolox.broker.cluster.fellows import Fellows
 from kerolox.broker.cluster.followers_progress import FollowersProgress
 from kerolox.broker.leadership import Leadership, RoleChange
+from kerolox.broker.tables.promotions import Promotions
 from kerolox.errors import Refused, sentences
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import ResponseCode
@@ -35,6 +37,7 @@ class RoleChanges:
         fellows: Fellows,
         progress_by: Callable[[Dialer], FollowersProgress],
         register: Callable[[], Awaitable[None]],
+        promotions: Promotions,
     ) -> None:
         self._store = store
         self._leadership = leadership
@@ -42,6 +45,7 @@ class RoleChanges:
         self._fellows = fellows
         self._progress_by = progress_by
         self._register = register
+        self._promotions = promotions
 
     async def check(self, to: RoleChange, *, accept_loss: bool) -> None:
         """Raises Refused with what stands against it."""
@@ -65,6 +69,8 @@ class RoleChanges:
         if begins:
             others = sorted({address for _, address in await self._fellows.registered() or ()})
             await self._progress_by(self._fellows.dialer).take(others)
+            numbers = await asyncio.gather(*[self._fellows.promotion(address) for address in others])
+            await self._promotions.promote([one for one in numbers if one is not None], "by an operator")
         await self._leadership.take_role(to)
         if begins:
             await self._follower.forget_leader()

@@ -1,7 +1,8 @@
 """A leader that was cut off, or asleep, and finds another one in its place.
 
-Whoever began to lead last was put there by somebody who knew. The other one takes no message from then on,
-and registers no more: what it took meanwhile is in its log, and the new leader does not have it.
+Of two leaders the one that was promoted last goes on: :mod:`kerolox.broker.tables.promotions`. The other one
+takes no message from then on, and registers no more: what it took meanwhile is in its log, and the new leader
+does not have it.
 """
 
 from __future__ import annotations
@@ -10,17 +11,28 @@ import logging
 
 from kerolox.broker.cluster.fellows import AnotherLeads, Fellows
 from kerolox.broker.leadership import Leadership
-from kerolox.replication.leader import Leader
+from kerolox.broker.tables.promotions import Promotions
+from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 
 class SecondLeader:
-    def __init__(self, fellows: Fellows, leadership: Leadership, leader: Leader, store: str) -> None:
+    """Looks for another leader of the name whenever this one registers."""
+
+    def __init__(
+        self,
+        fellows: Fellows,
+        leadership: Leadership,
+        promotions: Promotions,
+        store: MessageStore,
+        own_address: str,
+    ) -> None:
         self._fellows = fellows
         self._leadership = leadership
-        self._leader = leader
+        self._promotions = promotions
         self._store = store
+        self._own_address = own_address
         self._gave_way: AnotherLeads | None = None
 
     async def check(self, nameserver: str) -> None:
@@ -32,10 +44,15 @@ class SecondLeader:
         if not self._leadership.leads:
             return
         for address in await self._fellows.leaders_at(nameserver):
-            since_ms = await self._fellows.leads_since_ms(address)
-            if since_ms is None or since_ms < self._leader.since_ms:
+            other = await self._fellows.leader(address)
+            own = self._promotions.number
+            if other is None or not other.precedes(own, self._store.log.max_offset, self._own_address):
                 continue  # gone, or about to give way
-            self._gave_way = self._fellows.another_leads(address, self._store)
-            log.error("gave_way leader=%r reason=%r", address, str(self._gave_way))
+            root = str(self._store.root)
+            self._gave_way = self._fellows.another_leads(address, root, own, other.promotion)
+            log.error(
+                "gave_way leader=%r promotion=%d own=%d reason=%r",
+                address, other.promotion, own, str(self._gave_way),
+            )  # fmt: skip
             await self._leadership.follow(f"{address} leads under this broker's name")
             raise self._gave_way

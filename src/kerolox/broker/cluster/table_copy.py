@@ -64,6 +64,7 @@ class TableCopy:
     ``electable``: it may have to lead at any moment, with all the topics there are.
     ``keeps_topics``: the leader may lack topics that have messages. Members of a DLedger group elect whoever
     has the whole log, and topics are not in it: one of Apache's may not have copied them yet.
+    ``by_epochs``: under a controller topics of an older epoch are refused.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class TableCopy:
         acting: bool = False,
         electable: bool = False,
         keeps_topics: bool = False,
+        by_epochs: bool = False,
     ) -> None:
         self.passes = 0  # in which every table was copied
         self._store = store
@@ -99,6 +101,7 @@ class TableCopy:
         self._acting = acting
         self._electable = electable
         self._keeps_topics = keeps_topics
+        self._by_epochs = by_epochs
         self._older_told = 0  # the epoch in which that was told last
         self._progress_s = 0.0  # when the next look at progress is due
         self._address = address
@@ -272,7 +275,7 @@ class TableCopy:
 
     async def _topics(self, found: AllTopics) -> None:
         topics = self._tables.topics
-        if self._is_older(found, topics.table.state_version):
+        if self._by_epochs and self._is_older(found, topics.table.state_version):
             return
         if found.data_version != topics.table.version:
             await self._replace_topics(found)

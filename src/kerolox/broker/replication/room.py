@@ -7,6 +7,7 @@ from collections.abc import Callable
 from kerolox.broker.base import Base
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.leadership import LeaderAddress
+from kerolox.broker.tables.promotions import Promotions
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.metric_text import MetricText
 from kerolox.net.dialer import Dialer
@@ -18,15 +19,16 @@ from kerolox.replication.epoch_mode import EpochMode
 from kerolox.replication.follower import Follower
 from kerolox.replication.in_sync_set import InSyncSet
 from kerolox.replication.leader import Leader
-from kerolox.replication.leader_questions import HA_PROOF, HA_TLS
+from kerolox.replication.leader_questions import HA_PROMOTION, HA_PROOF, HA_TLS
 from kerolox.replication.link_state import LinkState
 
 
 class Replication:
     """Both ends; one of them is at work."""
 
-    def __init__(self, base: Base, figures: Figures) -> None:
+    def __init__(self, base: Base, figures: Figures, promotions: Promotions) -> None:
         options = base.options
+        self._promotions = promotions
         self._store = base.store
         self._leadership = base.leadership
         self._speaks_tls = options.tls.is_spoken
@@ -55,6 +57,7 @@ class Replication:
             tls=options.own_tls,
             credentials=options.own_credentials,
             proves=base.guard.wants_signatures,
+            promotion=lambda: promotions.number,
         )
         if not options.ledger:  # members of a DLedger group push to each other
             base.leadership.follow_by(self.follower)
@@ -127,7 +130,11 @@ class Replication:
         """Of a follower: how it stands with its leader, in words, and whether it acts for it. Of a leader:
         what followers have to know of its port for them."""
         if self._leadership.leads:
-            return {HA_PROOF: self.leader.trust is not None, HA_TLS: self._speaks_tls}
+            return {
+                HA_PROOF: self.leader.trust is not None,
+                HA_TLS: self._speaks_tls,
+                HA_PROMOTION: self._promotions.number,
+            }
         told: dict[str, object] = {"followerState": self.follower.text}
         return told | {"brokerActive": True} if self._leadership.acts else told
 

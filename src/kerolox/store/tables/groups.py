@@ -25,7 +25,7 @@ class GroupTable(Table):
         self.groups: dict[str, GroupConfig] = {}
         self.forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion()
-        self.state_version = 0  # of a leader under a controller: its epoch
+        self.state_version = 0  # of the next change: the leader's promotion, under a controller its epoch
         self._unknown: dict[str, dict[str, Any]] = {}
 
     def create_system_groups(self) -> None:
@@ -70,6 +70,7 @@ class GroupTable(Table):
         """Take over a leader's table with its version; without ``forbidden`` that stays as it is."""
         self.groups = dict(groups)
         self.version = version
+        self.state_version = version.state_version
         if forbidden is not None:
             self.forbidden = {group: dict(topics) for group, topics in forbidden.items()}
         self.changed = True
@@ -86,6 +87,7 @@ class GroupTable(Table):
         self.groups = dict(content.subscription_group_table)
         self.forbidden = {group: dict(topics) for group, topics in content.forbidden_table.items()}
         self.version = content.data_version
+        self.state_version = self.version.state_version
         self._other = unknown_members(tree, GroupConfigTable)
         self._unknown = unknown_of_all(tree.get("subscriptionGroupTable"), GroupConfig)
 

@@ -39,7 +39,7 @@ class TopicTable(Table):
         super().__init__(files, directory, clock=clock)
         self.topics: dict[str, TopicConfig] = {}
         self.version = DataVersion()
-        self.state_version = 0  # of a leader under a controller: its epoch
+        self.state_version = 0  # of the next change: the leader's promotion, under a controller its epoch
         self._unknown: dict[str, dict[str, Any]] = {}
 
     def put(self, config: TopicConfig) -> bool:
@@ -63,6 +63,7 @@ class TopicTable(Table):
             _check(name, config)
         self.topics = dict(topics)
         self.version = version
+        self.state_version = version.state_version
         self.changed = True
 
     def bump(self) -> None:
@@ -78,6 +79,7 @@ class TopicTable(Table):
             _check(name, config)
         self.topics = dict(content.topic_config_table)
         self.version = content.data_version
+        self.state_version = self.version.state_version
         self._other = unknown_members(tree, _TopicFile)
         self._unknown = unknown_of_all(tree.get("topicConfigTable"), TopicConfig)
 
