@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from kerolox.descriptors import PROCESS, Descriptors
 from kerolox.errors import KeroloxError
 from kerolox.net.address import address_text, source_of
 from kerolox.net.places import STRANGER, Places
@@ -25,7 +26,6 @@ BACKLOG = 1024  # as RocketMQ's
 SCAN_S = 1.0  # how often silent connections and certificates are looked at
 SILENT_S_MAX = 120.0  # before the first byte
 TELL_AGAIN_S = 60.0  # of plain connections where TLS is asked for
-CONNECTIONS_MAX = 500_000  # on one port, however many files may be open
 
 
 class ListenFailed(KeroloxError):
@@ -79,8 +79,10 @@ class _Arrival:
 
 
 class Listener:
-    """``accept`` makes the protocol of each connection. ``connections_max`` is the number of connections that
-    the port takes. Owners note in ``places`` which protocols are connected."""
+    """``accept`` makes the protocol of each connection; owners note in ``places`` which ones are connected.
+
+    All ports of the process share the connections of ``descriptors``; ``connections_max`` bounds this one
+    below that."""
 
     def __init__(
         self,
@@ -93,14 +95,17 @@ class Listener:
         silent_s_max: float = SILENT_S_MAX,
         about: str = "",
         clock: Clock = SYSTEM_CLOCK,
+        descriptors: Descriptors = PROCESS,
     ) -> None:
         self.host = host
         self.port = port
         self.address = ""
         self.tls: ServerContext | None = None
         self.unknown: dict[socket.socket, _Arrival] = {}  # accepted, first byte not seen yet
-        self.connections_max = connections_max()
-        self.places = Places(lambda: self.connections_max, for_each_address)
+        self.connections_max = descriptors.connections_max
+        self.places = Places(self._places_max, for_each_address)
+        self._descriptors = descriptors
+        descriptors.add_port(self.places)
         self._accept_one = accept
         self._tls_options = tls
         self._silent_s_max = silent_s_max
@@ -161,6 +166,9 @@ class Listener:
         for task in list(self._tasks):
             task.cancel()
 
+    def _places_max(self) -> int:
+        return max(0, min(self.connections_max, self._descriptors.connections_left(self.places)))
+
     def _failed(self, error: object) -> ListenFailed:
         return ListenFailed(f"{self.host}:{self.port}{self._about}", error)
 
@@ -184,7 +192,8 @@ class Listener:
                 self._is_deaf = True
                 return
             arrival = _Arrival(self, sock, source_of(address_text(name)), self._clock.monotonic_s())
-            if not self.places.take(arrival, arrival.silent_since_s):
+            crowded = sock.fileno() >= self._descriptors.ceiling
+            if not self.places.take(arrival, arrival.silent_since_s, crowded=crowded):
                 sock.close()
                 continue
             sock.setblocking(False)
@@ -279,9 +288,9 @@ class Listener:
         if now != self._told:
             log.warning(
                 "connections_refused port=%d count=%d closed_for_others=%d limit=%d for_each_address=%d "
-                "next='raise the limit of open files (ulimit -n): half of them are for connections; for one "
-                "address, connectionsPerAddressMax'",
-                self.port, now[0] - self._told[0], now[1] - self._told[1], self.connections_max,
+                "next='raise the limit of open files (ulimit -n): half of them are for connections "
+                "of all ports; for one address, connectionsPerAddressMax'",
+                self.port, now[0] - self._told[0], now[1] - self._told[1], self.places.places_max,
                 self.places.for_each_max,
             )  # fmt: skip
             self._told = now
@@ -289,18 +298,6 @@ class Listener:
             self._is_deaf = False
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
         self._scan = self._clock.beat(SCAN_S, self._look_at_all)
-
-
-def connections_max() -> int:
-    """How many connections a port takes: half of the files the process may open. A store needs the others."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return CONNECTIONS_MAX
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        CONNECTIONS_MAX if soft in (-1, resource.RLIM_INFINITY) else max(64, min(soft // 2, CONNECTIONS_MAX))
-    )
 
 
 def _let_share(listener: socket.socket) -> None:

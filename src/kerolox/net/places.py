@@ -57,17 +57,23 @@ class Places:
         return len(self._sources)
 
     @property
+    def places_max(self) -> int:
+        return self._places_max()
+
+    @property
     def for_each_max(self) -> int:
-        places_max = self._places_max()
+        places_max = self.places_max
         return self._for_each or places_max - places_max // 4
 
-    def take(self, holder: PlaceHolder, now_s: float) -> bool:
-        """Give a new connection a place, if there is one or one can be made."""
+    def take(self, holder: PlaceHolder, now_s: float, *, crowded: bool = False) -> bool:
+        """Give a new connection a place, if there is one or one can be made. ``crowded``: none is free, for
+        the process has too few descriptors left."""
         of_address = len(self._by_source.get(holder.source, ()))
         if of_address >= self.for_each_max:
             has_room = self._make_room(holder.source, now_s)
         else:
-            has_room = len(self) < self._places_max() or self._make_room(None, now_s)
+            is_full = crowded or len(self) >= self.places_max
+            has_room = not is_full or self._make_room(None, now_s)
         if not has_room:
             self.refused += 1
             return False

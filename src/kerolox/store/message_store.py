@@ -13,6 +13,7 @@ from typing import TypeVar, Unpack
 import msgspec
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.descriptors import PROCESS
 from kerolox.protocol.epoch_file import EPOCH_FILE
 from kerolox.protocol.hosts import host_bytes
 from kerolox.store.delay_table import parse_levels
@@ -97,7 +98,7 @@ class MessageStore:
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="kerolox-read")  # cold reads
         self.keeper = ThreadPoolExecutor(1, thread_name_prefix="kerolox-keep")  # queue flushes, deletion
         self.reads = ReadFailures(self.files, self.root, clock)
-        self._open_files = open_files = OpenFiles(self.files, failures=self.reads)
+        self._open_files = open_files = OpenFiles(self.files, PROCESS.files, failures=self.reads)
         plain = _paths(options.commit_log_paths) or [self.path("commitlog")]
         member = self.path(f"{LEDGER_PREFIX}{options.ledger_self_id}")
         self.segments = Segments(

@@ -17,6 +17,7 @@ import threading
 from datetime import datetime
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
+from kerolox.descriptors import PROCESS
 from kerolox.protocol.java import index_hash, java_hash
 from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.disk.read_failures import ReadFailures
@@ -137,7 +138,7 @@ class KeyIndex:
         self.full_files_end_ms = 0
         self._files = files
         self._clock = clock
-        self._open_files = OpenFiles(files, limit=16, failures=failures)
+        self._open_files = OpenFiles(files, PROCESS.index_files, failures=failures)
         self._all: list[IndexFile] = []  # replaced, never changed: threads read it
         self._change = threading.Lock()  # for replacing it
         self._unsynced: list[IndexFile] = []  # changed since the last write(), oldest first

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kerolox.descriptors import PROCESS
 from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.disk.read_failures import ReadFailures
 from kerolox.store.disk.segment import OpenFiles
@@ -69,7 +70,7 @@ class TimerStore:
         self.roll_slots = roll_slots
         root = os.fspath(root)
         self.wheel = TimerWheel(files, os.path.join(root, "timerwheel"))
-        open_files = OpenFiles(files, failures=failures)
+        open_files = OpenFiles(files, PROCESS.timer_files, failures=failures)
         self.log = TimerLog(files, os.path.join(root, "timerlog"), log_file_bytes, open_files)
         self.checkpoint = TimerCheckpoint(files, os.path.join(root, "config", "timercheck"))
 
