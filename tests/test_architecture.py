@@ -70,7 +70,7 @@ ROOMS = {
         "book options server_options",
         "needs",
         "sources",
-        "book_file audit decisions failures signers explain",
+        "book_file audit decisions failures signers replays explain",
         "guard",
         "server_access",
         "plain",

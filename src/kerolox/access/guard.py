@@ -16,7 +16,8 @@ from kerolox.access.book import Book, User
 from kerolox.access.decisions import Decisions
 from kerolox.access.failures import Failures
 from kerolox.access.needs import names
-from kerolox.access.options import AccessOptions, Audit
+from kerolox.access.options import AccessOptions, Audit, FormTwoUse
+from kerolox.access.replays import Replays
 from kerolox.access.resources import Need
 from kerolox.access.rules import Rules, View
 from kerolox.access.signers import Signers
@@ -27,6 +28,7 @@ from kerolox.front.caller import Caller
 from kerolox.front.requests import Answer, Request
 from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.signature import ACCESS_KEY, Signer, verify
+from kerolox.protocol.signature_v2 import SIGNATURE_V2, verified_stamp
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +87,9 @@ class Guard:
         self.failures = Failures(clock)
         self._signers = Signers(book)
         self._decisions = Decisions(book)
+        own = options.own_credentials
+        self._inner_name = "" if own is None else own.access_key
+        self._replays = Replays(clock, options.form_2_window_s)
         self.audit = AuditLog(options)
 
     @property
@@ -186,7 +191,11 @@ class Guard:
     def signer_of(self, caller: Caller) -> Signer | None:
         """Who has signed what came last from a caller; None while nobody has. It says whose signature to
         look for next, no more: callers may carry requests of many users, and all of them are verified."""
-        return self._signers.of(caller.data.get(SIGNED_BY))
+        name = caller.data.get(SIGNED_BY)
+        user = self.book.users.get(name or "")
+        if user is not None and self._wants_form_2(user):
+            return None  # each of its requests is looked at by itself
+        return self._signers.of(name)
 
     def may_send(self, identity: str | None, caller: Caller, name: str) -> bool:
         """Whether plain messages of a user to a topic need no further look, until the book or the options
@@ -225,7 +234,29 @@ class Guard:
             raise NotKnown("wrong signature")
         if not user.is_enabled:
             raise NotKnown("the user is disabled")
+        if self._wants_form_2(user):
+            self._check_form_2(asked, user)
         return user.name
+
+    def _wants_form_2(self, user: User) -> bool:
+        match self._options.form_2:
+            case FormTwoUse.ALL:
+                return True
+            case FormTwoUse.SUPER:
+                return user.is_super
+            case FormTwoUse.INNER:
+                return user.name == self._inner_name
+        return False
+
+    def _check_form_2(self, asked: Request[Any], user: User) -> None:
+        if SIGNATURE_V2 not in asked.fields:
+            raise NotKnown("signatureV2 asks for a signature of form 2, and there is none")
+        stamp = verified_stamp(asked.code, asked.is_one_way, asked.fields, asked.body, user.password)
+        if stamp is None:
+            raise NotKnown("wrong signature of form 2")
+        why = self._replays.refusal(user.name, stamp)
+        if why is not None:
+            raise NotKnown(f"the signature of form 2 does not count: {why}")
 
     def _user(self, identity: str | None) -> User:
         user = self.book.users.get(identity or "")

@@ -20,6 +20,16 @@ class Audit(enum.Enum):
     ALL = "all"
 
 
+class FormTwoUse(enum.Enum):
+    """Who uses signatures of form 2 (``protocol/signature_v2.py``)."""
+
+    OFF = "off"
+    SIGN = "sign"  # this server, for what it asks others
+    INNER = "inner"  # and the user that servers sign as has to
+    SUPER = "super"  # and all users that may do everything
+    ALL = "all"  # and every user
+
+
 @dataclass
 class AccessOptions(Options):
     authentication: bool = option(
@@ -42,6 +52,16 @@ class AccessOptions(Options):
         None, "Servers sign with these what they ask each other; the user may do everything, and is made if "
         'there is none of that name: {"accessKey": "inner", "secretKey": "..."}.',
         key="innerClientAuthenticationCredentials", secret=True,
+    )  # fmt: skip
+    form_2: FormTwoUse = option(
+        FormTwoUse.OFF, "Signatures of form 2, which cover the request code and count once. sign: what this "
+        "server asks others carries them. inner: and requests of the user of "
+        "innerClientAuthenticationCredentials must, super: those of all Super users, all: of every user.",
+        key="signatureV2",
+    )  # fmt: skip
+    form_2_window_s: int = option(
+        60, "How far the clock of a program that signs in form 2 may differ from this server's, seconds.",
+        key="signatureV2WindowSeconds", low=1, high=3600,
     )  # fmt: skip
     unauthenticated_codes: str = option(
         "", "Request codes, joined by commas, that need no signature.", key="authenticationWhitelist"
@@ -73,13 +93,28 @@ class AccessOptions(Options):
             raise OptionError(
                 "authorizationEnabled", True, "authenticationEnabled=true as well: nobody proves who they are"
             )
+        if self.form_2 not in (FormTwoUse.OFF, FormTwoUse.SIGN) and not self.authentication:
+            raise OptionError(
+                "signatureV2",
+                self.form_2.value,
+                "authenticationEnabled=true as well: no signature is looked at",
+            )
+        if self.form_2 is FormTwoUse.INNER and self.own_credentials is None:
+            raise OptionError(
+                "signatureV2",
+                self.form_2.value,
+                "innerClientAuthenticationCredentials as well, or super or all",
+            )
 
     @property
     def own_credentials(self) -> Credentials | None:
         """What this server signs its own requests with."""
-        return parse_credentials(
+        found = parse_credentials(
             self.inner_credentials, "innerClientAuthenticationCredentials", "accessKey", "secretKey"
         )
+        if found is None or self.form_2 is FormTwoUse.OFF:
+            return found
+        return Credentials(found.access_key, found.secret_key, form_2=True)
 
     @property
     def first_credentials(self) -> Credentials | None:

@@ -29,6 +29,7 @@ SECRET_KEY: Final = "KEROLOX_SECRET_KEY"
 SECURITY_TOKEN: Final = "KEROLOX_SECURITY_TOKEN"
 SECRET_KEY_FILE: Final = "KEROLOX_SECRET_KEY_FILE"
 KEYS_FILE: Final = "KEROLOX_KEYS_FILE"
+SIGNATURE_V2: Final = "KEROLOX_SIGNATURE_V2"
 TLS: Final = "KEROLOX_CLIENT_TLS"
 TLS_DETAILS: Final = {  # by the fields of ClientTls
     "ca": "KEROLOX_CLIENT_TLS_CA",
@@ -41,7 +42,7 @@ TLS_DETAILS: Final = {  # by the fields of ClientTls
 TLS_KEY_PASSWORD_FILE: Final = "KEROLOX_CLIENT_TLS_KEY_PASSWORD_FILE"
 
 KEYS: Final = (ACCESS_KEY, SECRET_KEY, SECURITY_TOKEN, SECRET_KEY_FILE, KEYS_FILE)
-VARIABLES: Final = (*KEYS, TLS, *TLS_DETAILS.values(), TLS_KEY_PASSWORD_FILE)
+VARIABLES: Final = (*KEYS, SIGNATURE_V2, TLS, *TLS_DETAILS.values(), TLS_KEY_PASSWORD_FILE)
 
 HIDDEN: Final = "********"
 FILE_BYTES_MAX: Final = 64 << 10
@@ -128,6 +129,12 @@ def find_tls(
         name = TLS_DETAILS[next(iter(told))] if told else next(iter(given))
         raise OptionError(name, HIDDEN, f"TLS to be on or off as well: the option tls, or {TLS}=on")
     return ClientTls(**details) if on else None
+
+
+def find_switch(variable: str, *, environment: Mapping[str, str]) -> bool:
+    """A variable that is on or off; off if it is not set."""
+    text = environment.get(variable, "")
+    return bool(text.strip()) and _switch(variable, text)
 
 
 def _switch(name: str, text: str) -> bool:

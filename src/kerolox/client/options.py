@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kerolox.client.addresses import split_addresses
-from kerolox.client.environment import Keys, find_keys, find_tls
+from kerolox.client.environment import SIGNATURE_V2, Keys, find_keys, find_switch, find_tls
 from kerolox.client.ids import DEFAULT_INSTANCE
 from kerolox.errors import OptionError
 from kerolox.net.tls import ClientTls
@@ -40,6 +40,9 @@ class ClientOptions:
     security_token: str = field(default="", repr=False)  # of temporary keys
     secret_key_file: str = ""  # that has the secret key, and nothing else
     keys_file: str = ""  # of lines accessKey: NAME and secretKey: TEXT, as RocketMQ's tools.yml
+    # Sign in form 2 as well, which servers may ask for (their setting signatureV2). None: by the variable
+    # KEROLOX_SIGNATURE_V2, else not.
+    signature_v2: bool | None = None
     tls: ClientTls | None = None
     environment: bool = True  # False: go by these options alone
 
@@ -65,6 +68,8 @@ class ClientOptions:
         )
         for name in keys.__struct_fields__:
             object.__setattr__(self, name, getattr(keys, name))
+        if self.signature_v2 is None:
+            object.__setattr__(self, "signature_v2", find_switch(SIGNATURE_V2, environment=around))
         if self.tls is None:
             object.__setattr__(self, "tls", find_tls({}, environment=around))
 

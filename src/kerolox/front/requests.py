@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import msgspec
 
 from kerolox.protocol.header import Header
+from kerolox.protocol.signature_v2 import CREDENTIAL_FIELDS
 
 if TYPE_CHECKING:
     from kerolox.front.caller import Caller
@@ -73,9 +74,14 @@ class Request(Generic[H]):
 
     @property
     def fields(self) -> Mapping[str, str]:
-        """The header as text, with the fields that its type does not know: for handlers that pass the request
-        on."""
+        """The header as text, with the fields that its type does not know."""
         return self.ticket.fields  # type: ignore[no-any-return]
+
+    @property
+    def fields_to_relay(self) -> dict[str, str]:
+        """The fields without the credentials of who asks, for handlers that pass the request on: a signature
+        is proof for whoever gets it."""
+        return {name: value for name, value in self.fields.items() if name not in CREDENTIAL_FIELDS}
 
     @property
     def remark(self) -> str | None:

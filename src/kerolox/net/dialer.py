@@ -61,7 +61,7 @@ class Dialer:
     ) -> None:
         self.handlers = handlers or RemotingHandlers()
         if credentials is not None:
-            self.handlers.hooks.append(Signing(credentials))
+            self.handlers.hooks.append(Signing(credentials, clock))
         self._events: PeerEvents = events or CallerEvents()
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s

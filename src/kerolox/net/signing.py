@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import OptionError
 from kerolox.net.handlers import Hook
-from kerolox.protocol.signature import sign
+from kerolox.protocol.signature import ACCESS_KEY, sign
+from kerolox.protocol.signature_v2 import SIGNATURE_V2, Stamp, signature_v2
 
 if TYPE_CHECKING:
     from kerolox.net.peer import Peer
@@ -20,20 +24,46 @@ class Credentials(msgspec.Struct, frozen=True):
 
     access_key: str
     secret_key: str
+    form_2: bool = False  # whether requests carry SignatureV2, too
 
     def __repr__(self) -> str:  # never the secret
         return f"Credentials({self.access_key!r})"
 
 
+class Stamps:
+    """The stamps of signatures of form 2. One session: its numbers are used once."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._session = os.urandom(8)
+        self._numbers = itertools.count(1)
+
+    def next(self) -> Stamp:
+        if self._pid != os.getpid():  # forked: the numbers of this session are the parent's
+            self._begin()
+        return Stamp(self._clock.wall_ms(), self._session, next(self._numbers))
+
+
 class Signing(Hook):
     """Signs every request that leaves."""
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, clock: Clock = SYSTEM_CLOCK) -> None:
         self._credentials = credentials
+        self._stamps = Stamps(clock) if credentials.form_2 else None
 
     def before_request(self, peer: Peer, request: Command) -> None:
         own = self._credentials
-        request.fields.update(sign(request.fields, request.body, own.access_key, own.secret_key))
+        fields = request.fields
+        if self._stamps is not None:  # first: the other signature covers this one
+            fields[ACCESS_KEY] = own.access_key
+            fields[SIGNATURE_V2] = signature_v2(
+                request.code, request.is_one_way, fields, request.body, own.secret_key, self._stamps.next()
+            )
+        fields.update(sign(fields, request.body, own.access_key, own.secret_key))
 
 
 def parse_credentials(text: str | None, key: str, name: str, secret: str) -> Credentials | None:

@@ -18,7 +18,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from kerolox.client.environment import HIDDEN, TLS, Keys, find_keys, find_tls, read_secret
+from kerolox.client.environment import (
+    HIDDEN,
+    SIGNATURE_V2,
+    TLS,
+    Keys,
+    find_keys,
+    find_switch,
+    find_tls,
+    read_secret,
+)
 from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
@@ -364,6 +373,7 @@ def cluster_options(values: Values) -> ClientOptions:
         access_key=keys.access_key,
         secret_key=keys.secret_key,
         security_token=keys.security_token,
+        signature_v2=find_switch(SIGNATURE_V2, environment=os.environ),
         tls=find_tls(given, on=values.given.get("tls"), environment=os.environ),
         connect_timeout_s=values["connectTimeoutMs"] / 1000,
         request_timeout_s=values["requestTimeoutMs"] / 1000,

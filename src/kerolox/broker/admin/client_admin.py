@@ -131,7 +131,7 @@ class ClientAdmin:
         self, request: Request[Any], header: Header, group: str, client_id: str, body: bytes
     ) -> Answer:
         """Ask a consumer that is known here, and give its answer back as it is. Fields that the header does
-        not know go with it."""
+        not know go with it, but for credentials."""
         member = self._members.consumer(group, client_id)
         if member is None:
             return Answer(
@@ -145,7 +145,11 @@ class ClientAdmin:
             )
         try:
             return await member.caller.call(
-                request.code, header, body, timeout_s=RELAY_TIMEOUT_S, fields=_beside(header, request.fields)
+                request.code,
+                header,
+                body,
+                timeout_s=RELAY_TIMEOUT_S,
+                fields=_beside(header, request.fields_to_relay),
             )
         except RequestTimeout as error:
             return Answer(

@@ -10,6 +10,7 @@ import msgspec
 
 from kerolox.protocol.codes import VERSION_UNIQUE_KEY_UNSIGNED
 from kerolox.protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, UNIQUE_KEY_QUERY, sign
+from kerolox.protocol.signature_v2 import SIGNATURE_V2, Stamp, signature_v2
 
 if TYPE_CHECKING:
     from kerolox.client.options import ClientOptions
@@ -48,21 +49,29 @@ class FrameSigner:
 
 def frame_signer(options: ClientOptions) -> FrameSigner | None:
     """What signs requests from templates; None if they are not signed, or not made from templates."""
-    return FrameSigner(options) if options.access_key and not options.namespace_v2 else None
+    made = options.access_key and not options.namespace_v2 and not options.signature_v2
+    return FrameSigner(options) if made else None
 
 
-def finish_request(request: Command, options: ClientOptions) -> None:
+def finish_request(request: Command, options: ClientOptions, stamp: Stamp | None = None) -> None:
     """Add the namespace of 5.x and the signature to a request that is about to be sent. Nothing may be added
-    after it, for a signature is over all fields."""
+    after it, for a signature is over all fields. With a stamp it is signed in form 2, too."""
     fields = request.fields
     if options.namespace_v2:
         fields.update(nsd="true", ns=options.namespace_v2)
     if not options.access_key:
         return
+    token = options.security_token or None
+    if stamp is not None:
+        fields[ACCESS_KEY] = options.access_key
+        if token is not None:
+            fields[SECURITY_TOKEN] = token
+        fields[SIGNATURE_V2] = signature_v2(
+            request.code, request.is_one_way, fields, request.body, options.secret_key, stamp
+        )
     # Brokers of 4.x never count this field in, those of 5.x do unless an old client asks: as an old client's
     # request, and without it, the signature is right for both.
     unsigned = fields.pop(UNIQUE_KEY_QUERY, None)
-    token = options.security_token or None
     fields.update(sign(fields, request.body, options.access_key, options.secret_key, token))
     if unsigned is not None:
         fields[UNIQUE_KEY_QUERY] = unsigned

@@ -13,6 +13,7 @@ from typing import cast
 
 from kerolox.client.calls.outgoing import Outgoing, SendCommand, Target
 from kerolox.client.calls.signing import finish_request, frame_signer, goes_plain
+from kerolox.client.cluster.signing import next_stamp, stamps_of
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
 from kerolox.errors import ConnectFailed, ConnectionLost, RequestTimeout
@@ -59,6 +60,7 @@ class Line:
     def __init__(self, address: str, options: ClientOptions) -> None:
         self.address = address
         self._options = options
+        self._stamps = stamps_of(options)
         self._timeout_s = options.request_timeout_s
         self._opaques = itertools.count(random.randrange(1 << 16))
         self._splitter = FrameSplitter()
@@ -90,7 +92,7 @@ class Line:
         """A request that goes out by :meth:`send_bytes`, with others perhaps; its opaque, and its bytes."""
         options = self._options
         command = request(code, header, body, opaque=next(self._opaques), encoding=options.encoding)
-        finish_request(command, options)
+        finish_request(command, options, next_stamp(self._stamps))
         return command.opaque, command.encode()
 
     def next_opaque(self) -> int:
@@ -282,7 +284,7 @@ class SendLine(Line):
             parcel, opaque, self._options.encoding, plain=self._uses_templates, signer=self._signer
         )
         if not isinstance(command, SendCommand):
-            finish_request(command, self._options)
+            finish_request(command, self._options, next_stamp(self._stamps))
         return command.encode()
 
     def push(self) -> None:
