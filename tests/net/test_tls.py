@@ -11,11 +11,20 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
+from kerolox.broker.options import BrokerOptions
 from kerolox.errors import ConnectFailed, OptionError
 from kerolox.net.dialer import Dialer
 from kerolox.net.peer import Peer
 from kerolox.net.server import Server
-from kerolox.net.tls import ClientAuth, ClientContext, ClientTls, ServerContext, ServerTls, TlsMode
+from kerolox.net.tls import (
+    ClientAuth,
+    ClientContext,
+    ClientTls,
+    ServerContext,
+    ServerTls,
+    TlsMode,
+    client_context,
+)
 from kerolox.protocol.command import request
 from kerolox.testing.clock import ManualClock
 
@@ -73,6 +82,84 @@ async def test_permissive_takes_both(echo: Echo, certificates: Certificates) -> 
         assert await works(server, ClientTls(ca=certificates.ca, check_host=True))
         assert await works(server, ClientTls(verify=False))
         assert not await works(server, ClientTls())  # unknown authority
+
+
+class Trusted:
+    """An authority that the system trusts."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder.mkdir()
+        self.certificates = Certificates(folder)
+        monkeypatch.setenv("SSL_CERT_FILE", self.certificates.ca)
+
+    def server(self, *names: str) -> ServerTls:
+        issued = self.certificates.authority.issue_cert(*names)
+        issued.private_key_pem.write_to_path(self.certificates.key)
+        issued.cert_chain_pems[0].write_to_path(self.certificates.certificate)
+        return self.certificates.server(TlsMode.ENFORCING)
+
+
+@pytest.fixture
+def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trusted:
+    return Trusted(tmp_path / "trusted", monkeypatch)
+
+
+async def test_a_given_authority_replaces_those_of_the_system(
+    echo: Echo, certificates: Certificates, trusted: Trusted
+) -> None:
+    """Anybody gets a certificate of an authority that everybody trusts."""
+    async with Server(echo.handlers, host="127.0.0.1", tls=trusted.server("127.0.0.1")) as server:
+        assert await works(server, ClientTls())
+        assert not await works(server, ClientTls(ca=certificates.ca))
+        assert await works(server, ClientTls(ca=trusted.certificates.ca))
+
+
+async def test_without_an_authority_the_certificate_must_name_the_address(
+    echo: Echo, trusted: Trusted
+) -> None:
+    async with Server(echo.handlers, host="127.0.0.1", tls=trusted.server("of.somebody.else")) as server:
+        assert not await works(server, ClientTls())
+        assert await works(server, ClientTls(check_host=False))
+        assert await works(server, ClientTls(ca=trusted.certificates.ca))
+        assert not await works(server, ClientTls(ca=trusted.certificates.ca, check_host=True))
+        assert await works(server, ClientTls(verify=False))
+
+
+@pytest.mark.parametrize("given", [True, False])
+async def test_servers_dial_by_the_same_rule(
+    echo: Echo, certificates: Certificates, trusted: Trusted, given: bool
+) -> None:
+    options = BrokerOptions(
+        use_tls=True, tls_own_ca=certificates.ca if given else None, tls_own_verify=None if given else True
+    )
+    name = "127.0.0.1" if given else "of.somebody.else"
+    async with Server(echo.handlers, host="127.0.0.1", tls=trusted.server(name)) as server:
+        assert options.own_tls is not None
+        assert not await works(server, options.own_tls)
+
+
+async def test_an_authority_in_between_may_be_given(echo: Echo, tmp_path: Path) -> None:
+    root = trustme.CA()
+    between = root.create_child_ca()
+    issued = between.issue_cert("127.0.0.1")
+    for name, blob in (("ca", between.cert_pem), ("key", issued.private_key_pem)):
+        blob.write_to_path(str(tmp_path / name))
+    for blob in issued.cert_chain_pems:
+        blob.write_to_path(str(tmp_path / "chain"), append=True)
+    tls = ServerTls(mode=TlsMode.ENFORCING, certificate=str(tmp_path / "chain"), key=str(tmp_path / "key"))
+    async with Server(echo.handlers, host="127.0.0.1", tls=tls) as server:
+        assert await works(server, ClientTls(ca=str(tmp_path / "ca")))
+
+
+def test_over_sockets_by_the_same_rule(certificates: Certificates, trusted: Trusted) -> None:
+    """Clients without an event loop make their contexts here, too."""
+    for options, checks in (
+        (ClientTls(), True), (ClientTls(ca=certificates.ca), False), (ClientTls(verify=False), False)
+    ):  # fmt: skip
+        assert client_context(options).check_hostname is checks
+    assert len(client_context(ClientTls()).get_ca_certs()) == 1
+    (found,) = client_context(ClientTls(ca=certificates.ca)).get_ca_certs(binary_form=True)
+    assert ssl.DER_cert_to_PEM_cert(found) == Path(certificates.ca).read_text()
 
 
 async def test_enforcing_refuses_plain(echo: Echo, certificates: Certificates) -> None:

@@ -64,12 +64,18 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
 class ClientTls(msgspec.Struct, frozen=True, kw_only=True):
     """How a client speaks TLS. RocketMQ's clients do not verify by default; ours does unless told not to."""
 
-    ca: str | None = None  # PEM file of trusted authorities; the system's when absent
+    ca: str | None = None  # PEM file of trusted authorities, and no others; the system's when absent
     certificate: str | None = None
     key: str | None = None
     key_password: str | None = None
     verify: bool = True
-    check_host: bool = False  # brokers are known by addresses, which certificates rarely name
+    # Whether the certificate must name the address. Unset: without ``ca``, for the system's authorities sign
+    # for everybody. With it not: brokers are known by addresses, which certificates rarely name.
+    check_host: bool | None = None
+
+    @property
+    def checks_host(self) -> bool:
+        return self.verify and (not self.ca if self.check_host is None else self.check_host)
 
     def __repr__(self) -> str:  # never the password
         return f"ClientTls(ca={self.ca!r}, certificate={self.certificate!r}, verify={self.verify})"
@@ -228,11 +234,15 @@ def client_context(options: ClientTls) -> ssl.SSLContext:
     """A context for outgoing connections. Reads files: not on the event loop."""
     import ssl
 
-    context = ssl.create_default_context()
-    context.check_hostname = options.verify and options.check_host
-    context.verify_mode = ssl.CERT_REQUIRED if options.verify else ssl.CERT_NONE
+    try:
+        # With a file the system's authorities are left out.
+        context = ssl.create_default_context(cafile=options.ca or None)
+    except OSError as error:  # errors of TLS are of this kind too
+        raise OptionError("tls.client.trustCertPath", options.ca, _authorities(error)) from error
     if options.ca:
-        _load_authorities(context, options.ca, "tls.client.trustCertPath")
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an authority in between may be the one given
+    context.check_hostname = options.checks_host
+    context.verify_mode = ssl.CERT_REQUIRED if options.verify else ssl.CERT_NONE
     if options.certificate:
         _load_chain(context, options.certificate, options.key, options.key_password, "tls.client")
     return context
@@ -266,4 +276,8 @@ def _load_authorities(context: ssl.SSLContext, path: str, option: str) -> None:
     try:
         context.load_verify_locations(path)
     except OSError as error:  # errors of TLS are of this kind too
-        raise OptionError(option, path, f"a PEM file of certificate authorities ({error})") from error
+        raise OptionError(option, path, _authorities(error)) from error
+
+
+def _authorities(error: OSError) -> str:
+    return f"a PEM file of certificate authorities ({error})"

@@ -69,7 +69,8 @@ class TlsOptions(Options):
         None, "The same; unset: if tls.server.mode is enforcing.", key="tls.enable"
     )
     tls_own_ca: str | None = option(
-        None, "PEM file with the authorities of other servers; the system's if unset.",
+        None, "PEM file with the authorities of other servers, and no others; unset: the system's, and the "
+        "certificate must name the address.",
         key="tls.client.trustCertPath",
     )  # fmt: skip
     tls_own_verify: bool | None = option(
