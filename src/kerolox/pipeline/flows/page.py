@@ -15,7 +15,7 @@ from typing import Any, Final
 from kerolox.pipeline.charts import Series, curves, legend, short
 from kerolox.pipeline.flows.figures import Failure, FlowFigures, Point, RunFigures
 from kerolox.pipeline.flows.graph import drawing
-from kerolox.pipeline.flows.plan import Plan
+from kerolox.pipeline.flows.plan import MISFITS, Plan
 from kerolox.pipeline.page_style import STYLE
 
 AGAIN_S: Final = 5  # a browser loads the page again
@@ -23,7 +23,6 @@ STEPS: Final = 60  # along a time axis
 POINTS_MIN: Final = 3  # fewer batches are in the table, and make no line
 QUEUES_MAX: Final = 8  # those that are most behind
 SERIES_MAX: Final = 4  # lines in a chart that can be told apart
-MISFITS: Final = "bad_rows_of_"
 
 # Characters no page may have; rows can have any.
 _NOT_ALLOWED: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")

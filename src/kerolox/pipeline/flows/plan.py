@@ -27,6 +27,7 @@ from kerolox.pipeline.flows.reading import did_you_mean
 from kerolox.pipeline.flows.sql_names import tables_in
 
 BAD_ROWS = "bad_rows"
+MISFITS = "bad_rows_of_"
 
 
 @dataclass
@@ -46,6 +47,13 @@ class Plan:
             if one not in found:
                 found.add(one)
                 waiting += self.reads.get(one, ())
+        return found
+
+    def readers(self, source: str) -> list[str]:
+        """The flows that read a source, with that of its bad rows."""
+        found = [name for name in self.pipeline.sinks if source in self.needed(f"sink {name}")]
+        if self.pipeline.bad_rows is not None:
+            found.append(f"{MISFITS}{source}")
         return found
 
     def edges(self) -> Iterator[tuple[str, str]]:

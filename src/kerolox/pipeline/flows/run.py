@@ -19,11 +19,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kerolox.errors import KeroloxError
+from kerolox.pipeline.flows.begins import CHECKPOINTS, begin_options
 from kerolox.pipeline.flows.definition import LakeSink, Pipeline, Sink, SparkSink, TopicSink, Trigger
 from kerolox.pipeline.flows.document import Document
 from kerolox.pipeline.flows.figures import RunFigures
 from kerolox.pipeline.flows.flow import BatchFlow, StreamFlow, failure_text, is_for_good
-from kerolox.pipeline.flows.plan import Plan, UnknownFlow, flow_names, sink_text
+from kerolox.pipeline.flows.plan import MISFITS, Plan, UnknownFlow, flow_names, sink_text
 from kerolox.pipeline.flows.tables import Tables
 from kerolox.pipeline.flows.writers import SparkWriter, TopicWriter, Writer, topic_sink_options
 from kerolox.pipeline.lake.storage import Storage, open_storage
@@ -39,7 +40,6 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 0.1
 STOP_S: Final = 120.0  # for a batch to end
 EVENTS_S: Final = 10.0  # for Spark to tell of the last batches
-MISFITS: Final = "bad_rows_of_"
 
 
 class Flow(Protocol):
@@ -171,7 +171,7 @@ class Run:
     def prepare(self, spark: SparkSession) -> None:
         """Make the DataFrames and the flows; nothing runs yet. Raises PipelineInvalid."""
         self._spark = own_session(spark, self.pipeline)
-        tables = Tables(self._spark, self.plan, self.document)
+        tables = Tables(self._spark, self.plan, self.document, self._begin)
         sinks = {name: sink for name, sink in self.pipeline.sinks.items() if self.wants(name)}
         tables.make(self.plan.reads[f"sink {name}"][0] for name in sinks)
         for name, sink in sinks.items():
@@ -188,6 +188,9 @@ class Run:
                 self._add_archive(name)
         self._listener = listener(self.pipeline.name, self.figures)
         self._spark.streams.addListener(self._listener)
+
+    def _begin(self, source: str, options: dict[str, str]) -> dict[str, str]:
+        return begin_options(self.storage, source, options, self.plan.readers(source))
 
     def _add(self, name: str, kind: str, flow: Flow) -> None:
         self._flows.append(_Watched(flow))
@@ -246,7 +249,7 @@ class Run:
         self._add(name, f"{definition.format} archive", ThreadFlow(name, work))
 
     def checkpoint(self, flow: str) -> str:
-        return self.storage.name(f"checkpoints/{flow}")
+        return self.storage.name(f"{CHECKPOINTS}/{flow}")
 
     # --- running ----------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kerolox.errors import KeroloxError
@@ -34,10 +34,18 @@ BODY_ERROR = "body_error"
 class Tables:
     """Makes the DataFrames of a pipeline, in a session whose views are its own."""
 
-    def __init__(self, spark: SparkSession, plan: Plan, document: Document) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: Plan,
+        document: Document,
+        begin: Callable[[str, dict[str, str]], dict[str, str]] = lambda source, options: options,
+    ) -> None:
+        """``begin`` adds to the options of a stream of messages where all its flows begin."""
         self.spark = spark
         self.plan = plan
         self._document = document
+        self._begin = begin
         self.made: dict[str, DataFrame] = {}
         self.misfits: dict[str, DataFrame] = {}  # by name: rows whose bodies do not fit
 
@@ -72,6 +80,8 @@ class Tables:
         if isinstance(source, ArchiveSource):
             return self._archive(source)
         stream, format, options = reader_of(self.plan.pipeline, source, self._document)
+        if stream and isinstance(source, TopicSource):
+            options = self._begin(name, options)
         reader: Any = (self.spark.readStream if stream else self.spark.read).format(format).options(**options)
         if isinstance(source, TopicSource) and source.columns:
             reader = reader.schema(_columns(source, options))
