@@ -150,6 +150,43 @@ def test_every_form_of_a_column_gives_the_same_messages(text: Any, number: pa.Da
     assert set(second[4]) == {"UNIQ_KEY", "WAIT"}
 
 
+def test_an_id_and_a_delay_among_the_properties_count() -> None:
+    own = pa.array([[("UNIQ_KEY", "mine")], [("DELAY", "3"), ("p", "1")], None, [("p", "2")]], MAP)
+    sink = sent(table(body=["a", "b", "c", "d"], properties=own))
+    found = {body: properties for _, _, _, body, properties in sink.messages()}
+    assert found[b"a"] == {"UNIQ_KEY": "mine", "WAIT": "true"}
+    assert (found[b"b"]["DELAY"], found[b"b"]["p"]) == ("3", "1")
+    assert {len(found[body]["UNIQ_KEY"]) for body in (b"b", b"c", b"d")} == {32}
+    # A delayed message does not travel in a batch.
+    assert sorted(parcel.count for parcel, _ in sink.sent) == [1, 3]
+    for column, value in (("delay_level", 2), ("deliver_at", pa.scalar(5, pa.timestamp("us", "UTC")))):
+        with pytest.raises(InvalidMessage, match="row 1 has a property DELAY, and a delay in a column"):
+            sent(table(body=["a", "b", "c", "d"], properties=own, **{column: pa.array([value] * 4)}))
+    none = table(body=["b"], properties=own.slice(1, 1), delay_level=pa.nulls(1, pa.int32()))
+    assert sent(none).messages()[0][4]["DELAY"] == "3"
+
+
+def test_where_every_message_is_sent_once_a_delay_is_refused_and_ids_are_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    own = pa.array([[("UNIQ_KEY", "mine")], [("DELAY", "3")]], MAP)
+    with pytest.raises(InvalidMessage, match=r"row 1 has a property DELAY: .*Write it at-least-once"):
+        sent(table(body=["a", "b"], properties=own), encoder(once=True))
+    caplog.clear()
+    (made,) = sent(table(body=["a"], properties=own.slice(0, 1)), encoder(once=True)).messages()
+    assert made[4]["UNIQ_KEY"] != "mine"
+    assert "message_ids_replaced property=UNIQ_KEY" in caplog.text
+
+
+def test_the_longest_body_is_what_the_brokers_take() -> None:
+    with pytest.raises(InvalidMessage, match=r"row 1 has a body of 101 bytes; at most 100 .*maxMessageSize"):
+        sent(table(body=["x" * 100, "y" * 101]), encoder(message_bytes_max=100))
+    large = encoder(message_bytes_max=6 << 20)
+    assert [len(body) for _, _, _, body, _ in sent(table(body=["x" * (5 << 20)]), large).messages()] == [
+        5 << 20
+    ]
+
+
 def test_what_is_never_null_and_what_always_is() -> None:
     batch = table(
         body=["x"],
@@ -171,12 +208,11 @@ def test_what_is_never_null_and_what_always_is() -> None:
 
 
 def test_names_of_the_system_are_left_out_of_properties() -> None:
-    own = [[("KEYS", "k"), ("TAGS", "t"), ("UNIQ_KEY", "u"), ("CLUSTER", "c"), ("DELAY", "3"), ("mine", "1")]]
+    own = [[("KEYS", "k"), ("TAGS", "t"), ("CLUSTER", "c"), ("TIMER_DELAY_SEC", "3"), ("mine", "1")]]
     (kept,) = sent(table(body=["x"], properties=pa.array(own, MAP))).messages()
     assert {name: value for name, value in kept[4].items() if name != "UNIQ_KEY"} == {
         "KEYS": "k", "TAGS": "t", "mine": "1", "WAIT": "true",
     }  # fmt: skip
-    assert kept[4]["UNIQ_KEY"] != "u"
     (column,) = sent(table(body=["x"], tags=["column"], properties=pa.array(own, MAP))).messages()
     assert column[4]["TAGS"] == "column"
 

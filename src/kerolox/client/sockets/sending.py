@@ -81,6 +81,7 @@ class SocketSender:
         self.cluster = cluster
         self.group = group
         self.stored = 0  # messages
+        self._finished = 0  # of them, when all were stored that had been sent
         self.stored_bytes = 0
         self.requests = 0
         self.repeated = 0  # requests sent again after an answer was lost
@@ -150,13 +151,15 @@ class SocketSender:
         while self._open:
             self._step()
         self._check()
+        self._finished = self.stored
 
     def _check(self) -> None:
         if self._lost:
             while self._open:
                 self._step()
             lost, self._lost = self._lost, []
-            raise NotAllSent(lost, self.stored)
+            before, self._finished = self._finished, self.stored
+            raise NotAllSent(lost, self.stored - before)
 
     def _has_room(self, target: Target) -> bool:
         line = self._lines.get(target.address)

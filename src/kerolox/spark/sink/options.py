@@ -12,6 +12,7 @@ from kerolox.client.names import check_group, check_topic_for_sending, with_name
 from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.sending import IN_FLIGHT, RETRIES
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.protocol.limits import MESSAGE_BODY_BYTES_MAX
 from kerolox.spark.bodies.options import OF_SINKS, find_declared
 from kerolox.spark.option_table import (
     CLUSTER,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from kerolox.spark.bodies.declared import Declared
 
 GROUP: Final = "spark_writer"
+MESSAGE_BYTES_MAX: Final = 15 << 20
 AT_LEAST_ONCE: Final = "at-least-once"
 EFFECTIVELY_ONCE: Final = "effectively-once"
 
@@ -58,6 +60,9 @@ SINK: Final = OptionTable(
     Option("sendTimeoutMs", span(1), SPAN, "for a request over all its tries", default=120_000),
     Option("compressFromBytes", number(0), "bytes; 0: never",
            "bodies at least this long are compressed (zlib), and sent one by one", default=0),
+    Option("maxMessageSize", size, f"bytes, or 4m; at most {MESSAGE_BYTES_MAX}",
+           "of a body, as the brokers' setting of this name says. A longer one is refused before it is sent",
+           default=MESSAGE_BODY_BYTES_MAX),
     Option("createTopics", flag, YES_NO, "topics that do not exist are made, if the brokers allow it",
            default=True),
     Option("settleMs", span(0), SPAN,
@@ -85,6 +90,7 @@ class SinkSettings:
     give_up_s: float
     compress_from: int
     create_topics: bool
+    message_bytes_max: int
     settle_s: float
     bodies: Declared | None = None  # they are made of columns
 
@@ -107,6 +113,12 @@ def read_settings(given: Mapping[str, str]) -> SinkSettings:
             f"at most {BATCH_BYTES_MAX}: brokers take requests up to 4 MiB, "
             "and count more bytes for a message than are sent",
         )
+    if values["maxMessageSize"] > MESSAGE_BYTES_MAX:
+        raise OptionError(
+            "maxMessageSize",
+            values["maxMessageSize"],
+            f"at most {MESSAGE_BYTES_MAX}: a request has 16 MiB at most, with all that is in it",
+        )
     once = values["deliveryGuarantee"] == EFFECTIVELY_ONCE
     if values.has("settleMs") and not once:
         raise OptionError("settleMs", values["settleMs"], f"deliveryGuarantee = {EFFECTIVELY_ONCE} as well")
@@ -123,6 +135,7 @@ def read_settings(given: Mapping[str, str]) -> SinkSettings:
         give_up_s=values["sendTimeoutMs"] / 1000,
         compress_from=values["compressFromBytes"],
         create_topics=values["createTopics"],
+        message_bytes_max=values["maxMessageSize"],
         settle_s=values["settleMs"] / 1000,
         bodies=find_declared(values, (topic,) if topic else (), sink=True),
     )

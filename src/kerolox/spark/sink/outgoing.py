@@ -10,8 +10,9 @@ out of the same column and sent one by one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,9 @@ def _constant(value: bytes) -> pa.Scalar:
 NOTHING: Final = _constant(b"")
 VALUE_END: Final = _constant(b"\x02")
 
+log = logging.getLogger(__name__)
+
+Mask = npt.NDArray[np.bool_]
 Queues = Callable[[str], Sequence[Queue]]  # of a topic, those that can be written
 
 
@@ -68,13 +72,40 @@ class Rows:
         return Rows(self.items.take(pa.array(chosen)), lonely)
 
 
+class Properties(NamedTuple):
+    """The pieces that packed properties are joined of."""
+
+    pieces: list[pa.Array | pa.Scalar]
+    lengths: npt.NDArray[np.int32]
+    delayed: Mask  # rows with a delay among the user's properties
+
+
+class OwnProperties(NamedTuple):
+    """The user's properties, and the rows that have a delay or an id among them."""
+
+    packed: pa.Array
+    delayed: Mask
+    named: Mask
+
+
 class Encoder:
     """Makes messages of the rows of one task."""
 
     def __init__(
-        self, ids: RowIds, *, topic: str | None = None, namespace: str = "", compress_from: int = 0
+        self,
+        ids: RowIds,
+        *,
+        topic: str | None = None,
+        namespace: str = "",
+        compress_from: int = 0,
+        message_bytes_max: int = MESSAGE_BODY_BYTES_MAX,
+        once: bool = False,
     ) -> None:
+        """``once``: messages are found again by their ids, so all have ours, and none may be delayed."""
         self.topic = topic
+        self._message_bytes_max = message_bytes_max
+        self._once = once
+        self._has_replaced_ids = False
         self.row = 0  # number of the next row
         self._ids = ids
         self._namespace = namespace
@@ -97,13 +128,15 @@ class Encoder:
             raise InvalidMessage(
                 f"row {self._row(int(np.argmin(body_lengths)))} has an empty body; brokers take none without"
             )
-        if int(body_lengths.max()) > MESSAGE_BODY_BYTES_MAX:
+        if int(body_lengths.max()) > self._message_bytes_max:
             place = int(np.argmax(body_lengths))
             raise InvalidMessage(
                 f"row {self._row(place)} has a body of {body_lengths[place]} bytes; "
-                f"at most {MESSAGE_BODY_BYTES_MAX} fit into a message"
+                f"at most {self._message_bytes_max} may be in a message (maxMessageSize, of the sink and of "
+                "the brokers)"
             )
-        pieces, lengths = self._properties(columns, count)
+        properties = self._properties(columns, count)
+        pieces, lengths = properties.pieces, properties.lengths
         if int(lengths.max()) > PROPERTIES_BYTES_MAX:
             raise InvalidMessage(
                 f"row {self._row(int(np.argmax(lengths)))} has properties of {int(lengths.max())} bytes; "
@@ -123,7 +156,7 @@ class Encoder:
             null_handling="skip",
         )
         self.row += count
-        return Rows(items, self._lonely(columns, body_lengths))
+        return Rows(items, self._lonely(columns, body_lengths, properties.delayed))
 
     def _row(self, place: int) -> int:
         return self.row + place
@@ -138,9 +171,9 @@ class Encoder:
         return column
 
     def _lonely(
-        self, columns: dict[str, pa.Array], body_lengths: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.bool_] | None:
-        lonely = np.zeros(len(body_lengths), bool)
+        self, columns: dict[str, pa.Array], body_lengths: npt.NDArray[np.int32], delayed: Mask
+    ) -> Mask | None:
+        lonely = delayed.copy()
         if "delay_level" in columns:
             lonely |= _integers(columns["delay_level"], 0) != 0
         if "deliver_at" in columns:
@@ -148,23 +181,24 @@ class Encoder:
         if self._compress_from:
             lonely |= body_lengths >= self._compress_from
         # The largest possible message would not fit into a batch with what a batch adds.
-        lonely |= body_lengths > MESSAGE_BODY_BYTES_MAX - PROPERTIES_BYTES_MAX - 1024
+        lonely |= body_lengths > self._message_bytes_max - PROPERTIES_BYTES_MAX - 1024
         return lonely if lonely.any() else None
 
     # --- properties -----------------------------------------------------------------------------------
 
-    def _properties(
-        self, columns: dict[str, pa.Array], count: int
-    ) -> tuple[list[pa.Array | pa.Scalar], npt.NDArray[np.int32]]:
+    def _properties(self, columns: dict[str, pa.Array], count: int) -> Properties:
         """The pieces the packed properties are joined of, and how long they are together."""
         pieces: list[pa.Array | pa.Scalar] = []
         lengths = np.zeros(count, np.int32)
+        delayed = named = np.zeros(count, bool)
         if "properties" in columns:
             own = self._own(
                 columns["properties"], dropped={name for name in _COLUMN_OF if _COLUMN_OF[name] in columns}
             )
-            pieces.append(own)
-            lengths += _lengths(own)
+            pieces.append(own.packed)
+            lengths += _lengths(own.packed)
+            delayed, named = own.delayed, own.named
+            self._check_delays(columns, delayed)
         for column, name in (
             ("ordering_key", names.SHARDING_KEY),
             ("keys", names.KEYS),
@@ -175,9 +209,33 @@ class Encoder:
         if "delay_level" in columns or "deliver_at" in columns:
             lengths += self._delays(columns, count, pieces)
         ids = self._ids.column(self.row, count, self._ending)
-        pieces.append(_fixed(ids.reshape(-1), ids.shape[1]))
-        lengths += ids.shape[1]
-        return pieces, lengths
+        made = _fixed(ids.reshape(-1), ids.shape[1])
+        if named.any():
+            made = pc.if_else(pa.array(named), pa.scalar(self._ending, pa.binary()), made)
+        pieces.append(made)
+        lengths += _lengths(made)
+        return Properties(pieces, lengths, delayed)
+
+    def _check_delays(self, columns: dict[str, pa.Array], delayed: Mask) -> None:
+        """A delay among the properties counts as a column does."""
+        if not delayed.any():
+            return
+        row = self._row(int(np.argmax(delayed)))
+        if self._once:
+            raise InvalidMessage(
+                f"row {row} has a property {names.DELAY}: a delayed message is not in its queue before its "
+                "time, so nobody can tell whether it was sent. Write it at-least-once"
+            )
+        given = np.zeros(len(delayed), bool)
+        if "delay_level" in columns:
+            given |= _integers(columns["delay_level"], 0) != 0
+        if "deliver_at" in columns:
+            given |= np.asarray(columns["deliver_at"].is_valid())
+        if (both := delayed & given).any():
+            raise InvalidMessage(
+                f"row {self._row(int(np.argmax(both)))} has a property {names.DELAY}, and a delay in a "
+                "column of its own; give one of them"
+            )
 
     def _one(
         self, name: str, column: str, values: pa.Array, pieces: list[pa.Array | pa.Scalar]
@@ -213,7 +271,7 @@ class Encoder:
         lengths += self._one(names.TIMER_DELIVER_MS, "deliver_at", _texts(at), pieces)
         return lengths
 
-    def _own(self, column: pa.Array, dropped: set[str]) -> pa.Array:
+    def _own(self, column: pa.Array, dropped: set[str]) -> OwnProperties:
         """The user's properties, packed. Names that are the system's are left out, and empty values."""
         if pa.types.is_map(column.type):
             rows, keys, values = np.asarray(column.offsets), column.keys, column.items
@@ -229,6 +287,14 @@ class Encoder:
             keys, values = keys.take(chosen), values.take(chosen)
             rows = np.concatenate(([0], np.cumsum(keep)))[rows]
         self._refuse_separators(values, "properties")
+        if self._once and names.UNIQUE_KEY in known and not self._has_replaced_ids:
+            self._has_replaced_ids = True
+            log.warning(
+                "message_ids_replaced property=%s reason='messages sent once are known by ids of the sink' "
+                "next='to keep them, write at-least-once, or copy them to a property of another name'",
+                names.UNIQUE_KEY,
+            )
+        delayed, named = (_having(name, keys, rows) for name in (names.DELAY, names.UNIQUE_KEY))
         packed = pc.binary_join_element_wise(
             keys.cast(pa.binary()),
             pa.scalar(b"\x01", pa.binary()),
@@ -241,14 +307,16 @@ class Encoder:
         whole = pa.Array.from_buffers(pa.binary(), len(column), [None, offsets, packed.buffers()[2]])
         if column.null_count:
             whole = pc.if_else(column.is_valid(), whole, pa.scalar(None, pa.binary()))
-        return whole
+        return OwnProperties(whole, delayed, named)
 
     def _keeps(self, name: str, dropped: set[str]) -> bool:
         if not name or "\x01" in name or "\x02" in name:
             raise InvalidMessage(f"property name {name!r}: it must not be empty, nor hold \\x01 or \\x02")
         if name in _COLUMN_OF:
             return name not in dropped
-        return name not in names.RESERVED
+        if name == names.UNIQUE_KEY:  # as RocketMQ's clients do: an id that is given stays
+            return not self._once
+        return name == names.DELAY or name not in names.RESERVED
 
     def _refuse_separators(self, values: pa.Array, column: str) -> None:
         _, _, data = values.buffers()
@@ -363,6 +431,15 @@ def _place_of(topic: str, broker: str | None, queue_id: int, known: Sequence[Que
         )
     at = "" if broker is None else f" at broker {broker!r}"
     raise InvalidMessage(f"topic {topic!r} has no queue {queue_id}{at} that can be written, but {shown}")
+
+
+def _having(name: str, keys: pa.Array, rows: Numbers) -> Mask:
+    """The rows that have a property; ``rows`` says where the properties of each begin."""
+    hits = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(keys, name), False)))
+    hits = hits[(hits >= rows[0]) & (hits < rows[-1])]  # a slice of a column has the keys of all of it
+    found = np.zeros(len(rows) - 1, bool)
+    found[np.searchsorted(rows, hits, "right") - 1] = True
+    return found
 
 
 # --- columns ------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from kerolox.client.calls.readers import LEADER_ALONE
+from kerolox.client.errors import InvalidMessage
 from kerolox.client.names import with_namespace
 from kerolox.client.sockets.sending import SocketSender
 from kerolox.client.sockets.socket_cluster import SocketCluster
@@ -181,7 +182,12 @@ def write_rows(
             return Sent(there=sum(batch.num_rows for batch in iterator))
     ids = RowIds(beginning.write, partition, beginning.started_ms)
     encoder = Encoder(
-        ids, topic=settings.topic, namespace=settings.cluster.namespace, compress_from=settings.compress_from
+        ids,
+        topic=settings.topic,
+        namespace=settings.cluster.namespace,
+        compress_from=settings.compress_from,
+        message_bytes_max=settings.message_bytes_max,
+        once=settings.once,
     )
     sender = _sender(settings)
     sent_before, asked_before, repeated_before = sender.stored, sender.requests, sender.repeated
@@ -209,6 +215,12 @@ def write_rows(
         sender.finish()
         if again and stored is not None:
             stored.check(partition)
+    except InvalidMessage as error:
+        _forget(settings)
+        raise InvalidMessage(
+            f"partition {partition} of what is written: {error} (rows are counted from 0; "
+            f"monotonically_increasing_id() of the first is {partition << 33})"
+        ) from None
     except BaseException:
         _forget(settings)  # with what is still on its way
         raise
