@@ -20,6 +20,7 @@ from kerolox.spark.source.options import read_wanted
 from kerolox.spark.source.queues import DataLoss
 from kerolox.spark.source.ranges import Range
 from kerolox.spark.source.reading import chosen_columns, read_range
+from kerolox.spark.store.options import parse, read_choice
 from kerolox.testing.threads import BrokerThread, broker_in_thread
 from tests.spark.source_kit import batch_read, batch_table, close_all, schema
 
@@ -292,3 +293,14 @@ def test_read_in_turn_over_connections_that_break(
     assert sorted(batch_read(broker, topic)) == bodies(0, 10)
     assert list(reading._clusters.values()) == [cluster]  # kept from task to task
     assert Queue(topic, "broker-a", 0) in cluster.route(topic).readable
+
+
+def test_a_range_of_times_in_the_wrong_order_is_refused() -> None:
+    given = {"nameserver": "127.0.0.1:1", "topic": "t"}
+    for end in (5_000, 4_999):
+        wrong = {"startingTimestamp": "5000", "endingTimestamp": str(end)}
+        with pytest.raises(OptionError, match=rf"startingTimestamp = 5000.* endingTimestamp = {end}"):
+            read_wanted(given | wrong, "batch")
+        with pytest.raises(OptionError, match=rf"startingTimestamp = 5000.* endingTimestamp = {end}"):
+            read_choice(parse({"path": "/x", **wrong}))
+    read_wanted(given | {"startingTimestamp": "5000", "endingTimestamp": "5001"}, "batch")

@@ -12,10 +12,25 @@ import pytest
 
 from kerolox.client.messages import Message, Queue
 from kerolox.client.sockets.socket_cluster import SocketCluster
-from kerolox.errors import OptionError
+from kerolox.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    KeroloxError,
+    OptionError,
+    RequestFailed,
+    RequestTimeout,
+)
+from kerolox.protocol.codes import ResponseCode
 from kerolox.spark.offsets import StreamOffset
 from kerolox.spark.source import progress
-from kerolox.spark.source.progress import GroupProgress, report_progress
+from kerolox.spark.source.progress import (
+    IS_IT_UP,
+    NEXT_BATCH,
+    OF_KEYS,
+    GroupProgress,
+    after_error,
+    report_progress,
+)
 from kerolox.testing.threads import BrokerThread
 
 
@@ -71,3 +86,19 @@ def test_one_listener_for_a_session_and_options_that_come_later() -> None:
     assert listener._cluster("127.0.0.1:1").options.access_key == "me"
     with pytest.raises(OptionError, match="accessKey"):
         report_progress(session, {"accesKey": "me"})
+
+
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        (ConnectFailed("10.0.0.1:10911", "refused"), IS_IT_UP),
+        (ConnectionLost("10.0.0.1:10911", "reset"), IS_IT_UP),
+        (RequestTimeout("10.0.0.1:10911", "UPDATE_CONSUMER_OFFSET", 3.0), NEXT_BATCH),
+        (RequestFailed(ResponseCode.NO_PERMISSION, "no rights"), OF_KEYS),
+        (RequestFailed(ResponseCode.SYSTEM_ERROR, "AclException: signature"), OF_KEYS),
+        (RequestFailed(ResponseCode.SYSTEM_ERROR, "disk full"), NEXT_BATCH),
+    ],
+)
+def test_keys_are_named_only_where_a_broker_refused(error: KeroloxError, step: str) -> None:
+    assert after_error(error) == step
+    assert ("Key" in step) == (step == OF_KEYS)

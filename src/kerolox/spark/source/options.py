@@ -23,6 +23,7 @@ from kerolox.spark.option_table import (
     YES_NO,
     Option,
     OptionTable,
+    Values,
     cluster_options,
     flag,
     moment,
@@ -212,6 +213,7 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
         raise OptionError("endingOffsets", end.word, "latest, or offsets: nothing lies before that")
     if start.word == "group" and not values.has("group"):
         raise OptionError(starting or "", "group", "group to be given as well: a new query has none before")
+    _check_order(values)
     rows_min, rows_max = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if rows_min and rows_max and rows_min > rows_max:
         raise OptionError("minOffsetsPerTrigger", rows_min, f"at most maxOffsetsPerTrigger = {rows_max}")
@@ -244,6 +246,17 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
         idle_wait_s=values["idleWaitMs"] / 1000,
         bodies=find_declared(values, values["topic"] or ()),
     )
+
+
+def _check_order(values: Values) -> None:
+    """Refuse a range of times that has no message, whatever is stored."""
+    begin, end = values["startingTimestamp"], values["endingTimestamp"]
+    if begin is not None and end is not None and begin >= end:
+        raise OptionError(
+            "startingTimestamp",
+            begin,
+            f"a time before endingTimestamp = {end} (milliseconds since 1970): nothing lies between them",
+        )
 
 
 def _tags(expression: str | None) -> frozenset[str]:

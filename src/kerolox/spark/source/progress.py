@@ -24,7 +24,7 @@ from pyspark.sql.streaming.listener import (
 from kerolox.client.errors import TopicNotFound
 from kerolox.client.names import retry_topic
 from kerolox.client.sockets.socket_cluster import OffsetGone, SocketCluster
-from kerolox.errors import KeroloxError, RequestFailed
+from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PERM_READ_WRITE
 from kerolox.protocol.headers.topic import CreateTopicRequest
@@ -35,8 +35,10 @@ from kerolox.spark.option_table import CLUSTER, OptionTable, cluster_options
 log = logging.getLogger(__name__)
 
 _TABLE = OptionTable("the progress of rocketmq sources", *CLUSTER)
-AFTER_ERROR = (
-    "the next batch tries again; for keys and TLS: spark.kerolox.accessKey and the like of the session, "
+NEXT_BATCH = "the next batch tries again"
+IS_IT_UP = f"{NEXT_BATCH}; look whether the broker runs, and whether it asks for TLS"
+OF_KEYS = (
+    f"{NEXT_BATCH}; for keys and TLS: spark.kerolox.accessKey and the like of the session, "
     "kerolox.spark.register(spark, accessKey=...), or the environment of the driver"
 )
 
@@ -122,8 +124,18 @@ def tell_group(cluster: SocketCluster, mark: StreamOffset) -> None:
         _warned.discard(mark.group)
     except KeroloxError as error:
         level = logging.DEBUG if mark.group in _warned else logging.WARNING
-        log.log(level, "progress_not_reported group=%s error=%r next=%r", mark.group, str(error), AFTER_ERROR)
+        step = after_error(error)
+        log.log(level, "progress_not_reported group=%s error=%r next=%r", mark.group, str(error), step)
         _warned.add(mark.group)
+
+
+def after_error(error: KeroloxError) -> str:
+    """What to do. A broker that does not answer at all says nothing of keys."""
+    if isinstance(error, RequestFailed):
+        said = (error.remark or "").lower()
+        is_refused = error.response_code == ResponseCode.NO_PERMISSION or "acl" in said or "signature" in said
+        return OF_KEYS if is_refused else NEXT_BATCH
+    return IS_IT_UP if isinstance(error, (ConnectFailed, ConnectionLost)) else NEXT_BATCH
 
 
 def _make_group(cluster: SocketCluster, group: str, places: QueueOffsets) -> None:

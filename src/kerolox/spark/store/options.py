@@ -115,6 +115,11 @@ def read_choice(values: Values) -> StoreChoice:
         for key in ("queueIds", "startingOffsets", "endingOffsets"):
             if values.has(key):
                 raise OptionError(key, values[key], "from = queues with it; the log has no queues")
+    begin, end = values["startingTimestamp"], values["endingTimestamp"]
+    if begin is not None and end is not None and begin >= end:
+        raise OptionError(
+            "startingTimestamp", begin, f"a time before endingTimestamp = {end}: nothing lies between them"
+        )
     report = values["report"] is not None
     if report and values.has("bodyFormat"):
         raise OptionError("bodyFormat", values["bodyFormat"], "no report with it: damage has no bodies")
