@@ -88,9 +88,10 @@ crash: $(STAMP)
 	    $(BIN)/python -m pytest -q -m long -k "nothing_acknowledged and ours" tests/peers/scenarios/test_crashes.py
 
 # A streaming query with its executors, driver, broker and name server killed at random, at each guarantee; then
-# archives to S3 and to Iceberg, with the command, its JVM and its workers killed while a producer sends.
+# pipelines with bad rows and an archive, over topics that are deleted and made anew between runs; then archives to S3 and to Iceberg, with the command, its JVM and its workers killed while a producer sends.
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),30) --out docs/results/chaos-spark.json $(ARGS)
+	$(BIN)/python -m tests.chaos.flows --kills $(or $(KILLS),30) --out docs/results/chaos-flows.json
 	$(BIN)/python -m tests.chaos.archives --kills $(or $(KILLS),30) --out docs/results/chaos-archive.json
 
 # A leader and its follower in networks of their own, whose wires, processes and disks fail while our client and
