@@ -77,10 +77,9 @@ def check(
     columns: dict[str, str] = {}
     try:
         made, document = _read(file, given)
-        _check_places(made.pipeline, document)
-        if spark and not _errors(document.problems):
-            columns = _analysed(made, document, master, pairs("--conf", conf))
         problems = document.problems
+        if made is not None and spark:  # all at once: also of a file that has problems of other kinds
+            columns = _analysed(made, document, master, pairs("--conf", conf))
     except PipelineInvalid as error:
         problems = error.problems
     _show_check(file, made, problems, columns, show_plan=plan, json=json, looked=spark)
@@ -123,8 +122,7 @@ def run(
         return
     try:
         plan, document = _read(file, given)
-        _check_places(plan.pipeline, document)
-        if _errors(document.problems):
+        if plan is None or document.has_errors:
             raise PipelineInvalid(document.problems)
         made = _run(plan, document, once, flows or [], (metrics_host, metrics_port), master,
                     pairs("--conf", conf), quiet=json)  # fmt: skip
@@ -145,22 +143,18 @@ def run(
 # --- the steps of both --------------------------------------------------------------------------------
 
 
-def _read(file: Path, given: list[str] | None) -> tuple[Plan, Document]:
-    from kerolox.pipeline.flows.document import PipelineInvalid
-    from kerolox.pipeline.flows.plan import make_plan
-    from kerolox.pipeline.flows.reading import read_pipeline
-
-    pipeline, document = read_pipeline(file, pairs("--set", given))
-    plan = make_plan(pipeline, document)
-    if _errors(document.problems):
-        raise PipelineInvalid(document.problems)
-    return plan, document
-
-
-def _check_places(pipeline: Pipeline, document: Document) -> None:
+def _read(file: Path, given: list[str] | None) -> tuple[Plan | None, Document]:
+    """The plan, as far as the file can be read, and the document with all that can be told without Spark."""
     from kerolox.pipeline.flows.checking import check_places
+    from kerolox.pipeline.flows.plan import make_plan
+    from kerolox.pipeline.flows.reading import read_loosely
 
+    pipeline, document = read_loosely(file, pairs("--set", given))
+    if pipeline is None:
+        return None, document
+    plan = make_plan(pipeline, document)
     check_places(pipeline, document)
+    return plan, document
 
 
 def _errors(problems: list[Problem]) -> list[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import xml.etree.ElementTree as ET
 
 from kerolox.pipeline.flows.graph import boxes, drawing
@@ -45,3 +46,14 @@ def test_no_arrow_crosses_a_box() -> None:
     assert "topic orders" not in found
     assert archive.column == found["sink table"].column
     ET.fromstring(drawing(made, {}, ["orders"]))
+
+
+def test_a_long_word_does_not_widen_the_page() -> None:
+    made = figures()
+    word = "x" * 500
+    made.add_failure("table", f"{word} failed", "given up")
+    made.add_bad("table", 1, [{"reason": word, "where": "t/b/0/1", "text": word}])
+    text = page(plan(), made)
+    assert word in text
+    (rule,) = [each for each in re.findall(r"([^{}]+){([^}]*)}", text) if each[1] == "overflow-wrap:anywhere"]
+    assert {"td", ".fail", "header", ".tile"} <= set(rule[0].split(","))

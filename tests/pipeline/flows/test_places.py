@@ -72,6 +72,29 @@ def test_what_is_wrong(file: Path, broker: BrokerThread, old: str, new: str, sai
     assert any(said in each for each in found), found
 
 
+def test_problems_of_the_file_and_of_places_are_told_at_once(file: Path, broker: BrokerThread) -> None:
+    wrong = (
+        FILE.replace("format: parquet", "format: parqet")
+        .replace("topic: orders-of-places", "topic: nowhere")
+        .replace("steps.py:work", "steps.py:wrok")
+        .replace("steps:", "steps:\n  other: {sql: SELECT * FROM ordrs}")
+    ) + "archives:\n  all: {topics: [neither], path: /proc/nowhere}\nbad_rows: {format: parquet}\n"
+    file.write_text(wrong)
+    given = ["--set", f"DIR={file.parent}", "--set", f"NS={broker.nameserver_address}"]
+    told = CliRunner().invoke(app, ["pipeline", "check", str(file), *given, "--no-spark"]).output
+    for said in (
+        "sinks.table.format",
+        "sources.orders.topic: no route to topic",
+        "has no function wrok",
+        'no source or step "ordrs"',
+        "archives.all.topics",
+        "archives.all.path: /proc/nowhere",
+        "bad_rows: the key path is missing",
+    ):
+        assert said in told, (said, told)
+    assert "there is no sink" not in told
+
+
 def test_the_command(file: Path, broker: BrokerThread) -> None:
     file.write_text(FILE)
     given = ["--set", f"DIR={file.parent}", "--set", f"NS={broker.nameserver_address}"]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 REASON: Final = "_kerolox_reason"
 _DOUBLE: Final = "_kerolox_double"
+ORDER: Final = ("store_timestamp", "topic", "broker", "queue_id", "queue_offset")  # as rows came
 
 
 class CheckFailed(KeroloxError):
@@ -82,11 +83,27 @@ def is_bad(check: Check) -> Column:
 
 
 def _doubles(batch: DataFrame, check: Check) -> int:
-    """How many rows are there more than once."""
+    """How many rows repeat others: all but the first of each. As in SQL, a null is like no other null."""
     from pyspark.sql import functions as f
 
-    counts = batch.groupBy(*check.unique).count().where("count > 1")
-    return int(counts.agg(f.coalesce(f.sum("count"), f.lit(0))).collect()[0][0])
+    counts = batch.dropna(subset=list(check.unique)).groupBy(*check.unique).count()
+    return int(counts.agg(f.coalesce(f.sum(f.col("count") - 1), f.lit(0))).collect()[0][0])
+
+
+def repeats(batch: DataFrame, check: Check) -> Column:
+    """True of the rows that repeat another. The first stays: the one that comes first in its queue, where
+    rows tell that; else the least, so that a batch that is repeated sets the same rows aside."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    kinds = dict(batch.dtypes)
+    sortable = [name for name, kind in kinds.items() if name not in ORDER and "map<" not in kind]
+    order = [name for name in ORDER if name in kinds] + [n for n in sortable if kinds[n] != "variant"]
+    same = Window.partitionBy(*check.unique).orderBy(*map(f.col, order or check.unique))
+    known = f.lit(True)
+    for name in check.unique:
+        known = known & f.col(name).isNotNull()
+    return known & (f.row_number().over(same) > 1)
 
 
 def _outcome(name: str, check: Check, value: Any, rows: int) -> Outcome:
@@ -116,7 +133,7 @@ def _outcome(name: str, check: Check, value: Any, rows: int) -> Outcome:
     bad = int(value or 0)
     what = {
         "not_null": f"nulls in {', '.join(check.not_null)}",
-        "unique": f"the same {', '.join(check.unique)} more than once",
+        "unique": f"the {', '.join(check.unique)} of another row",
         "where": f"not {check.where}",
     }[check.kind]
     return outcome(bad == 0, f"{bad:,} of {rows:,} rows: {what}", bad)
@@ -126,7 +143,6 @@ def split(
     batch: DataFrame, checks: Mapping[str, Check], failed: Sequence[Outcome]
 ) -> tuple[DataFrame, DataFrame]:
     """The rows that pass the failed checks that set aside, and those that do not with the reason."""
-    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     marked, reasons, helping = batch, [], [REASON]
@@ -135,8 +151,7 @@ def split(
         if check.unique:
             column = f"{_DOUBLE}{number}"
             helping.append(column)
-            same = Window.partitionBy(*check.unique)
-            marked = marked.withColumn(column, f.count(f.lit(1)).over(same) > 1)
+            marked = marked.withColumn(column, repeats(batch, check))
             bad = f.col(column)
         else:
             bad = is_bad(check)

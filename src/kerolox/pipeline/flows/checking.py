@@ -20,7 +20,7 @@ from kerolox.pipeline.flows.definition import (
     TopicSink,
     TopicSource,
 )
-from kerolox.pipeline.flows.document import Document, PipelineInvalid, Place
+from kerolox.pipeline.flows.document import Document, PipelineInvalid, Place, Problem
 from kerolox.pipeline.flows.functions import load_function
 from kerolox.pipeline.flows.plan import Plan
 from kerolox.pipeline.flows.run import own_session, writer_of
@@ -62,7 +62,8 @@ def check_places(pipeline: Pipeline, document: Document) -> None:
         _check_archive(document, ("archives", name), pipeline, archive)
     if pipeline.bad_rows is not None:
         _try(document, ("bad_rows",), partial(_lake, pipeline, "bad_rows"), pipeline.bad_rows)
-    _try(document, ("storage",), _writable, pipeline.storage)
+    if pipeline.storage:
+        _try(document, ("storage",), partial(_writable, options=pipeline.storage_options), pipeline.storage)
 
 
 def _try(document: Document, place: Place, work: Callable[[Any], object], given: Any) -> bool:
@@ -74,11 +75,11 @@ def _try(document: Document, place: Place, work: Callable[[Any], object], given:
     return True
 
 
-def _writable(address: str) -> None:
+def _writable(address: str, options: Mapping[str, str] | None = None) -> None:
     from kerolox.pipeline.flows.probing import check_writable
     from kerolox.pipeline.lake.storage import open_storage
 
-    check_writable(open_storage(address))
+    check_writable(open_storage(address, options))
 
 
 def _lake(pipeline: Pipeline, name: str, table: Any) -> None:
@@ -149,17 +150,23 @@ def _check_archive(document: Document, place: Place, pipeline: Pipeline, archive
 def check_plans(spark: SparkSession, plan: Plan, document: Document) -> dict[str, str]:
     """Let Spark analyse all plans, and try checks and sinks on empty batches. Returns columns by name."""
     own = own_session(spark, plan.pipeline)
+    _check_checkpoints(own, plan.pipeline, document)
     tables = Tables(own, plan, document)
     columns: dict[str, str] = {}
+    unmade: set[str] = set()
     for name in plan.order:
-        if any(reads in _failed(document) for reads in plan.reads.get(name, ())):
+        reads = plan.reads.get(name, ())
+        if name.lower() in document.broken or any(each in unmade for each in reads):
             document.add(("steps", name), "not looked at: what it reads has problems", level="warning")
+            unmade.add(name)
             continue
         try:
             tables.make([name])
             columns[name] = tables.made[name].schema.simpleString().removeprefix("struct<").removesuffix(">")
         except PipelineInvalid as error:
-            document.problems += error.problems
+            unmade.add(name)
+            told = _failed(document)  # by the look at places, in other words
+            document.problems += [each for each in error.problems if _named(each) not in told]
     for name, sink in plan.pipeline.sinks.items():
         reads = plan.reads[f"sink {name}"]
         if not reads or reads[0] not in tables.made:
@@ -181,9 +188,29 @@ def check_plans(spark: SparkSession, plan: Plan, document: Document) -> dict[str
     return columns
 
 
-def _failed(document: Document) -> set[str]:
-    return {problem.place.split(".")[1] for problem in document.problems
-            if problem.place.startswith(("sources.", "steps.")) and problem.level == "error"}  # fmt: skip
+def _check_checkpoints(spark: SparkSession, pipeline: Pipeline, document: Document) -> None:
+    """If Spark can reach the storage: it writes the checkpoints itself, by file systems of its own."""
+    jvm: Any = spark._jvm
+    context: Any = spark.sparkContext._jsc
+    try:
+        place = jvm.org.apache.hadoop.fs.Path(pipeline.storage)
+        place.getFileSystem(context.hadoopConfiguration())
+    except Exception as error:
+        document.add(
+            ("storage",),
+            f"Spark has no way to keep checkpoints at {pipeline.storage}: {spark_text(error)}. It needs the "
+            "file system of the store on its class path (spark.conf: spark.jars.packages), with its own "
+            "settings (spark.hadoop.fs...), or a folder that all its machines share",
+        )
+
+
+def _failed(document: Document) -> set[tuple[str, ...]]:
+    return {_named(problem) for problem in document.problems if problem.level == "error"}
+
+
+def _named(problem: Problem) -> tuple[str, ...]:
+    """The section and the name of what has a problem."""
+    return tuple(problem.place.split(".")[:2])
 
 
 def _check_mode(spark: SparkSession, table: DataFrame, mode: str) -> None:

@@ -356,6 +356,10 @@ class Pipeline(Entry, frozen=True, kw_only=True):
     storage: Annotated[
         str, Meta(description="a folder for checkpoints and for what runs tell; one pipeline, one folder")
     ]
+    storage_options: Annotated[
+        dict[str, str],
+        Meta(description="of an object store: keys, endpoint, as fsspec names them"),
+    ] = {}
     nameserver: Annotated[str, Meta(description="name servers, HOST:PORT;HOST:PORT")] = ""
     sources: Annotated[dict[str, Source], Meta(description="what is read, by name")] = {}
     steps: Annotated[dict[str, Step], Meta(description="what is made of it, by name")] = {}

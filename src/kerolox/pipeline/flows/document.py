@@ -66,6 +66,7 @@ class Document:
         self.path = Path(file)
         self.file = str(file)
         self.problems: list[Problem] = []
+        self.broken: set[str] = set()  # names of entries that cannot be read, in small letters
         self.lines: dict[Place, int] = {}
         self.secrets: set[str] = set()
         self.used: set[str] = set()
@@ -92,6 +93,10 @@ class Document:
 
     def add(self, place: Place, text: str, *, level: str = "error") -> None:
         self.problems.append(self.problem(place, text, level=level))
+
+    @property
+    def has_errors(self) -> bool:
+        return any(problem.level == "error" for problem in self.problems)
 
     def hide(self, text: str) -> str:
         """The text without secrets."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import threading
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline.flows.batch_checks import CheckFailed, look, split
+from kerolox.pipeline.flows.batch_checks import REASON, CheckFailed, look, split
 from kerolox.pipeline.flows.definition import Check, SparkSink, Trigger
 from kerolox.pipeline.flows.document import PipelineInvalid
 from kerolox.pipeline.flows.figures import RunFigures
@@ -74,7 +75,7 @@ class BatchFlow:
         if self._writer is None:
             return self._set_aside(batch, number, query)
         if not self._checks:
-            written = self._writer.write(batch, number, query)
+            written = self._write(self._writer, batch, number, query)
             self._figures.add_written(self.name, written)
             return written
         kept = batch.persist()
@@ -95,11 +96,28 @@ class BatchFlow:
             if aside:
                 good, bad = split(kept, self._checks, aside)
                 self._set_aside(bad, number, query)
-            written = self._writer.write(good, number, query)
+            written = self._write(self._writer, good, number, query)
             self._figures.add_written(self.name, written)
             return rows
         finally:
             kept.unpersist()
+
+    def _write(self, writer: Writer, batch: DataFrame, number: int, query: str) -> int:
+        """Write a batch; without the rows that the table cannot take, which are set aside, where they can be.
+
+        The rows of the batch are looked at only after a failure: nearly always there are none.
+        """
+        try:
+            return writer.write(batch, number, query)
+        except Exception as error:
+            unfit = writer.unfit(error)
+            if self._side is None or unfit is None:
+                raise
+            from pyspark.sql import functions as f
+
+            bad = batch.where(unfit.condition).withColumn(REASON, f.lit(unfit.reason))
+            self._set_aside(bad, number, f"{query}.unfit")  # those of checks have this number as well
+            return writer.write(batch.where(f"NOT ({unfit.condition})"), number, query)
 
     def _set_aside(self, bad: DataFrame, number: int, query: str) -> int:
         assert self._side is not None
@@ -142,6 +160,7 @@ class StreamFlow:
         self._mode = mode
         self._native = native
         self.query: StreamingQuery | None = None
+        self._told: tuple[int, str] | None = None  # batch and time of what was told last
 
     def start(self) -> None:
         """Start the query, from its checkpoint if it has one. Raises what Spark raises."""
@@ -161,7 +180,7 @@ class StreamFlow:
             writer = writer.trigger(availableNow=True)
         elif self._trigger.every_s:
             writer = writer.trigger(processingTime=f"{round(self._trigger.every_s * 1000)} milliseconds")
-        self.query = start(writer)
+        self.query, self._told = start(writer), None
 
     def _own_sink(self, sink: SparkSink) -> Any:
         from pyspark.sql import functions as f
@@ -178,6 +197,20 @@ class StreamFlow:
     def is_idle(self) -> bool:
         """Between two batches."""
         return self.query is None or not self.query.isActive or not self.query.status["isTriggerActive"]
+
+    def told(self) -> list[dict[str, Any]]:
+        """What Spark says of the batches that were done since the last call."""
+        if self.query is None:
+            return []
+        recent = self.query._jsq.recentProgress()
+        found = []
+        for at in reversed(range(len(recent))):
+            if (recent[at].batchId(), recent[at].timestamp()) == self._told:
+                break
+            found.append(json.loads(recent[at].json()))
+        if found:
+            self._told = found[0]["batchId"], found[0]["timestamp"]
+        return found[::-1]
 
     def halt(self) -> None:
         """Begin no other batch."""
@@ -201,7 +234,9 @@ def is_for_good(error: BaseException) -> bool:
     if isinstance(error, (CheckFailed, OptionError, PipelineInvalid)):
         return True
     if isinstance(error, KeroloxError):
-        return False
+        from kerolox.spark.source.queues import DataLoss
+
+        return isinstance(error, DataLoss)
     return FOR_GOOD.search(f"{type(error).__name__}: {error}") is not None
 
 

@@ -6,6 +6,7 @@ is open at a time, however many there are.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 
 from kerolox.errors import OptionError
 from kerolox.pipeline.lake.storage import FileWriter, Storage
+from kerolox.spark.short_errors import short_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 1_000_000  # of a file
 PART: Final = "_kerolox_part_"  # columns that the rows are divided by, added for the task
 NONE: Final = "__HIVE_DEFAULT_PARTITION__"  # a null in the name of a folder, as Spark and Hive write it
+FOLDER_BYTES_MAX: Final = 255
+TOO_LONG: Final = "makes a folder's name"  # by this the driver knows the error of a task
+HOUR_US: Final = 3_600_000_000
+DAY_US: Final = 24 * HOUR_US
 MANIFEST: Final = "path string, rows bigint, bytes bigint, parts string"
 _MANIFEST: Final = pa.schema(
     [("path", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()), ("parts", pa.string())]
@@ -82,8 +88,28 @@ class WriteFiles:
     keep: tuple[int, ...] = ()  # columns that go into the file
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))  # of the file
     compression: str = "zstd"
+    logs_values: bool = False  # the table's log tells the values, and folders need not
+
+    def folder_of(self, key: str, value: str | None) -> str:
+        """The folder of a value. Raises OptionError for one that no file system takes."""
+        name = f"{quote(key)}={folder_text(value)}"
+        size = len(name.encode())
+        if not self.storage.is_local or size <= FOLDER_BYTES_MAX:
+            return name
+        if self.logs_values:
+            return f"{quote(key)}={hashlib.sha256(name.encode()).hexdigest()}"
+        raise OptionError(
+            "partition_by", key,
+            f"a column of shorter values: {str(value)[:40]!r}... of {len(str(value))} characters "
+            f"{TOO_LONG} of {size} bytes, and file systems take {FOLDER_BYTES_MAX}. Rows like this go to "
+            "bad_rows, if the pipeline has it",
+        )  # fmt: skip
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with short_errors():
+            yield from self._write(batches)
+
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         task = TaskContext.get()
@@ -141,7 +167,7 @@ class _OpenFile:
         self.part = part
         self.rows = 0
         self._work = work
-        folders = [f"{quote(key)}={folder_text(value)}" for key, value in zip(work.names, part, strict=False)]
+        folders = [work.folder_of(key, value) for key, value in zip(work.names, part, strict=False)]
         self.path = "/".join(filter(None, (work.folder, *folders, name)))
         self._file: FileWriter = work.storage.writer(self.path)
         self._parquet = pq.ParquetWriter(self._file, work.schema, compression=work.compression)
@@ -189,15 +215,49 @@ def arrow_columns(batch: DataFrame) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
+def part_expression(part: Division, kind: str) -> str:
+    """What rows of one file have in common, as SQL.
+
+    Iceberg divides times by days and hours of UTC. ``date_trunc`` goes by the zone of the session, in which
+    an hour may even be there twice, so moments are divided as numbers.
+    """
+    column = f"`{part.column.replace('`', '``')}`"
+    if part.transform == "identity":
+        return column
+    if part.transform == "hour":
+        if kind == "timestamp_ntz":
+            return f"concat(cast({column} AS DATE), ' ', hour({column}))"
+        return _from_start(column, HOUR_US)
+    if kind == "timestamp":
+        column = f"date_from_unix_date(cast(({_from_start(column, DAY_US)}) / {DAY_US} AS INT))"
+    day = f"cast({column} AS DATE)"
+    return day if part.transform == "day" else f"trunc({day}, '{part.transform}')"
+
+
+def too_long_for_folders(columns: Sequence[str]) -> str:
+    """True of rows with a value that :meth:`WriteFiles.folder_of` refuses, as SQL."""
+    said = []
+    for column in columns:
+        value = f"cast(`{column.replace('`', '``')}` AS STRING)"
+        escaped = f"regexp_replace({value}, '[A-Za-z0-9_.~ ,@+()-]', '')"
+        room = FOLDER_BYTES_MAX - len(quote(column)) - 1
+        said.append(f"coalesce(octet_length({value}) + 2 * octet_length({escaped}) > {room}, false)")
+    return " OR ".join(said)
+
+
+def _from_start(column: str, step_us: int) -> str:
+    """The beginning of the hour or day of UTC, in microseconds since 1970."""
+    return f"unix_micros({column}) - pmod(unix_micros({column}), {step_us})"
+
+
 def write_files(batch: DataFrame, work: WriteFiles, parts: Sequence[Division], tasks: int) -> list[LakeFile]:
     """Let the tasks write a batch. Returns the files of the attempts that count."""
     from pyspark.sql import functions as f
 
     rows = batch
+    kinds = dict(batch.dtypes)
     for number, each in enumerate(parts):
-        column = f.col(each.column)
-        told = column if each.transform == "identity" else f.date_trunc(each.transform, column)
-        rows = rows.withColumn(f"{PART}{number}", told)
+        rows = rows.withColumn(f"{PART}{number}", f.expr(part_expression(each, kinds[each.column])))
     if parts:
         rows = rows.sortWithinPartitions(*(f"{PART}{number}" for number in range(len(parts))))
     if tasks:

@@ -24,11 +24,13 @@ import pyarrow as pa
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.flows.definition import LakeTable
 from kerolox.pipeline.flows.lake_files import (
+    TOO_LONG,
     Division,
     LakeFile,
     WriteFiles,
     arrow_columns,
     divisions,
+    too_long_for_folders,
     write_files,
 )
 from kerolox.pipeline.flows.probing import (
@@ -38,13 +40,14 @@ from kerolox.pipeline.flows.probing import (
     check_writable,
     sqlite_file,
 )
+from kerolox.pipeline.flows.writers import AllFit, Unfit
 from kerolox.pipeline.lake.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class LakeWriter(ABC):
+class LakeWriter(AllFit, ABC):
     """Writes the batches of one flow to one table."""
 
     def __init__(self, definition: LakeTable, pipeline: str, flow: str) -> None:
@@ -90,13 +93,22 @@ class LakeWriter(ABC):
     @abstractmethod
     def commit(self, name: str, number: int, files: Sequence[LakeFile]) -> None: ...
 
-    def _hive(self, columns: pa.Schema, storage: Storage, folder: str, name: str, number: int) -> WriteFiles:
+    def _hive(
+        self,
+        columns: pa.Schema,
+        storage: Storage,
+        folder: str,
+        name: str,
+        number: int,
+        *,
+        logs_values: bool = False,
+    ) -> WriteFiles:
         """Folders tell the values, and the files do not have them again."""
         told = [each.column for each in self.parts]
         kept = [at for at, column in enumerate(columns.names) if column not in told]
         return WriteFiles(
             storage, folder, f"{name}-{number:010d}", tuple(told), len(told), tuple(kept),
-            pa.schema([columns.field(at) for at in kept]), self.definition.compression,
+            pa.schema([columns.field(at) for at in kept]), self.definition.compression, logs_values,
         )  # fmt: skip
 
 
@@ -121,6 +133,16 @@ class ParquetWriter(LakeWriter):
     def __init__(self, definition: LakeTable, pipeline: str, flow: str) -> None:
         super().__init__(definition, pipeline, flow)
         self._storage = open_storage(definition.path, definition.options)
+
+        # An object store has no names of folders.
+        self.may_refuse_rows = bool(definition.partition_by) and self._storage.is_local
+
+    def unfit(self, error: BaseException) -> Unfit | None:
+        if not self.may_refuse_rows or TOO_LONG not in str(error):
+            return None
+        columns = [each.column for each in self.parts]
+        reason = f"partition_by: a value of {', '.join(columns)} is too long for a folder's name"
+        return Unfit(too_long_for_folders(columns), reason)
 
     def check(self) -> None:
         check_writable(self._storage)
@@ -214,7 +236,7 @@ class DeltaWriter(LakeWriter):
         return done is not None and done >= number
 
     def work(self, columns: pa.Schema, name: str, number: int) -> WriteFiles:
-        return self._hive(columns, self._storage, "", name, number)
+        return self._hive(columns, self._storage, "", name, number, logs_values=True)
 
     def commit(self, name: str, number: int, files: Sequence[LakeFile]) -> None:
         from deltalake import CommitProperties, Transaction

@@ -45,6 +45,7 @@ border:1px solid var(--line);color:var(--soft)}
 .state.running,.state.done{color:var(--good);border-color:var(--good)}
 .state.failed{color:var(--bad);border-color:var(--bad)}
 .state.restarting,.state.stopped.why{color:var(--c1);border-color:var(--c1)}
+td,.fail,header,.tile{overflow-wrap:anywhere}
 td.r,th.r{text-align:right}.fail{background:var(--paper);border:1px solid var(--line);
 border-left:4px solid var(--bad);border-radius:6px;padding:8px 14px;margin:10px 0}
 .fail.again{border-left-color:var(--c1)}

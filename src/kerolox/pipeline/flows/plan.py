@@ -71,7 +71,7 @@ def make_plan(pipeline: Pipeline, document: Document) -> Plan:
         plan.reads[name] = _reads(step, name, by_lower, document)
     for name, sink in pipeline.sinks.items():
         found = by_lower.get(sink.from_.lower())
-        if found is None:
+        if found is None and sink.from_.lower() not in document.broken:
             near = did_you_mean(sink.from_, tables) or f". There are {', '.join(tables) or 'none'}"
             document.add(("sinks", name, "from"), f'there is no source or step "{sink.from_}"{near}')
         key = f"sink {name}"
@@ -81,7 +81,7 @@ def make_plan(pipeline: Pipeline, document: Document) -> Plan:
     used = set().union(*(plan.needed(f"sink {name}") for name in pipeline.sinks)) if pipeline.sinks else set()
     for section, names in (("sources", pipeline.sources), ("steps", pipeline.steps)):
         for name in names:
-            if name not in used:
+            if name not in used and not document.broken:
                 document.add((section, name), "no sink uses it", level="warning")
     return plan
 
@@ -90,18 +90,28 @@ def _reads(step: Step, name: str, by_lower: dict[str, str], document: Document) 
     place = ("steps", name)
     if isinstance(step, PythonStep):
         for at, each in enumerate(step.from_):
-            if each.lower() not in by_lower:
+            if each.lower() not in by_lower and each.lower() not in document.broken:
                 near = did_you_mean(each, by_lower.values())
                 document.add((*place, "from", str(at)), f'there is no source or step "{each}"{near}')
         return [by_lower[each.lower()] for each in step.from_ if each.lower() in by_lower]
     found = []
+    reads_broken = False
     for table in tables_in(step.sql):
         known = by_lower.get(table.lower())
+        if table.lower() in document.broken:
+            reads_broken = True
+            continue
         if known is not None:
             found.append(known)
         elif near := did_you_mean(table, by_lower.values()):
             document.add((*place, "sql"), f'there is no source or step "{table}"{near}')
-    if not found and not any(problem.place.startswith(".".join(place)) for problem in document.problems):
+    if reads_broken:
+        document.broken.add(name.lower())  # it cannot be looked at, and neither can what reads it
+    if (
+        not found
+        and not reads_broken
+        and not any(problem.place.startswith(".".join(place)) for problem in document.problems)
+    ):
         document.add((*place, "sql"), "reads no source or step", level="warning")
     return found
 

@@ -46,11 +46,20 @@ def read_pipeline(
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Pipeline, Document]:
     """The definition, and the document it was read from. Raises PipelineInvalid with all that is wrong."""
-    document = Document(file, given or {}, os.environ if environment is None else environment)
-    pipeline = _decoded(document)
-    if pipeline is None or any(problem.level == "error" for problem in document.problems):
+    pipeline, document = read_loosely(file, given, environment)
+    if pipeline is None or document.has_errors:
         raise PipelineInvalid(document.problems)
     return pipeline, document
+
+
+def read_loosely(
+    file: str | os.PathLike[str],
+    given: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Pipeline | None, Document]:
+    """What can be read of a definition, so that all else that is wrong with it can be told as well."""
+    document = Document(file, given or {}, os.environ if environment is None else environment)
+    return _decoded(document), document
 
 
 def _decoded(document: Document) -> Pipeline | None:
@@ -79,10 +88,10 @@ def _decoded(document: Document) -> Pipeline | None:
         document.add(("name",), f"{parts['name']!r}: expected letters, digits and _, with a letter first")
     if not value.get("sinks") and not value.get("archives"):
         document.add((), "nothing flows anywhere: sinks or archives are missing")
-    try:
-        pipeline = Pipeline(**parts)
-    except TypeError:
-        return None
+    for key in ("name", "storage"):
+        if not isinstance(parts.get(key), str):
+            parts[key] = ""
+    pipeline = Pipeline(**parts)
     _agree(document, pipeline)
     return pipeline
 
@@ -106,6 +115,7 @@ def _entries(document: Document, section: str, value: Any) -> dict[str, Any]:
         made = None if kind is None else _convert(document, entry, kind, place)
         if made is not None:
             found[name] = made
+    document.broken.update(name.lower() for name in value if name not in found)
     return found
 
 
@@ -233,7 +243,7 @@ def _agree_check(document: Document, pipeline: Pipeline, name: str, check: Check
         document.add(place, f"expected one of {', '.join(Check.KINDS)}; found {', '.join(kinds) or 'none'}")
         return
     sink = pipeline.sinks.get(check.of)
-    if sink is None:
+    if sink is None and check.of.lower() not in document.broken:
         near = did_you_mean(check.of, pipeline.sinks) or f". The sinks are {', '.join(pipeline.sinks)}"
         document.add((*place, "of"), f'there is no sink "{check.of}"{near}')
     elif isinstance(sink, SparkSink) and sink.stream:

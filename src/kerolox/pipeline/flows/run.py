@@ -8,7 +8,6 @@ run, unless the pipeline says to keep going.
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import threading
@@ -38,8 +37,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 0.1
+RECENT: Final = "spark.sql.streaming.numRecentProgressUpdates"
 STOP_S: Final = 120.0  # for a batch to end
-EVENTS_S: Final = 10.0  # for Spark to tell of the last batches
+PROGRESS_KEPT: Final = 1000  # batches that Spark remembers of a query, until they are asked for
 
 
 class Flow(Protocol):
@@ -53,6 +53,9 @@ class Flow(Protocol):
     @property
     def is_idle(self) -> bool: ...
     def failure(self) -> BaseException | None: ...
+    def told(self) -> list[dict[str, Any]]:
+        """What Spark says of the batches that were done since the last call."""
+
     def halt(self) -> None: ...
     def stop(self) -> None: ...
 
@@ -90,6 +93,9 @@ class ThreadFlow:
 
     def failure(self) -> BaseException | None:
         return self._error
+
+    def told(self) -> list[dict[str, Any]]:
+        return []
 
     def halt(self) -> None:
         self._halted.set()
@@ -135,7 +141,7 @@ class Run:
         self.plan = plan
         self.pipeline: Pipeline = plan.pipeline
         self.document = document
-        self.storage: Storage = open_storage(self.pipeline.storage)
+        self.storage: Storage = open_storage(self.pipeline.storage, self.pipeline.storage_options)
         self.run_id = run_id or f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
         self.figures = RunFigures(self.pipeline.name, self.run_id)
         self.only = set(only)
@@ -145,7 +151,6 @@ class Run:
         self._once = once
         self._lock = StoreLock(Files(), self.storage.lock_folder)
         self._flows: list[_Watched] = []
-        self._listener: Any = None
         self._spark: SparkSession | None = None
         self.result = Result()
         self.stopping = threading.Event()
@@ -186,8 +191,6 @@ class Run:
         for name in self.pipeline.archives:
             if self.wants(name):
                 self._add_archive(name)
-        self._listener = listener(self.pipeline.name, self.figures)
-        self._spark.streams.addListener(self._listener)
 
     def _begin(self, source: str, options: dict[str, str]) -> dict[str, str]:
         return begin_options(self.storage, source, options, self.plan.readers(source))
@@ -214,8 +217,8 @@ class Run:
     ) -> Flow:
         checks = {key: check for key, check in self.pipeline.checks.items() if check.of == name}
         side = None
-        if writer is None or any(check.then == "set_aside" for check in checks.values()):
-            assert self.pipeline.bad_rows is not None
+        sets_aside = any(check.then == "set_aside" for check in checks.values())
+        if self.pipeline.bad_rows is not None and (writer is None or sets_aside or writer.may_refuse_rows):
             from kerolox.pipeline.flows.lake_tables import open_lake
 
             side = open_lake(self.pipeline.bad_rows, self.pipeline.name, f"{name}.bad_rows")
@@ -271,8 +274,7 @@ class Run:
         finally:
             for each in self._flows:
                 each.flow.stop()
-            self._wait_for_events()
-            self._stop_listening()
+                self._count(each.flow)
             with self.figures.lock:
                 self.figures.ended_ms = time.time_ns() // 1_000_000
                 self.figures.state = "failed" if self.result.failed else "done"
@@ -283,6 +285,7 @@ class Run:
         if each.is_over:
             return
         name = each.flow.name
+        self._count(each.flow)
         if each.start_s is not None:
             if time.monotonic() >= each.start_s:
                 self._start(each)
@@ -349,16 +352,11 @@ class Run:
             each.is_over = True
             self.figures.set_state(each.flow.name, state)
 
-    def _stop_listening(self) -> None:
-        """Here and not when the run is left: its session may be gone by then."""
-        if self._listener is not None and self._spark is not None:
-            self._spark.streams.removeListener(self._listener)
-            self._listener = None
-
-    def _wait_for_events(self) -> None:
-        deadline_s = time.monotonic() + EVENTS_S
-        while self._listener is not None and self._listener.behind and time.monotonic() < deadline_s:
-            time.sleep(LOOK_EVERY_S / 2)
+    def _count(self, flow: Flow) -> None:
+        """Add the batches that were done to the figures. The query itself knows them when they are done:
+        Spark tells listeners later, and not at all of what is done when a run ends."""
+        for progress in flow.told():
+            self.figures.add_progress(flow.name, progress)
 
 
 def own_session(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
@@ -369,6 +367,8 @@ def own_session(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
     for name, value in pipeline.spark.conf.items():
         if own.conf.isModifiable(name):
             own.conf.set(name, value)
+    if RECENT not in pipeline.spark.conf:
+        own.conf.set(RECENT, str(PROGRESS_KEPT))
     register(own)
     return own
 
@@ -381,35 +381,3 @@ def writer_of(pipeline: Pipeline, name: str, sink: Sink, checkpoint: str) -> Wri
 
         return open_lake(sink, pipeline.name, name)
     return SparkWriter.of(sink)
-
-
-def listener(pipeline: str, figures: RunFigures) -> Any:
-    """Spark tells it of every batch, and it tells the figures."""
-    from pyspark.sql.streaming.listener import StreamingQueryListener
-
-    class Listener(StreamingQueryListener):
-        """Counts what is said of the queries of one pipeline."""
-
-        def __init__(self) -> None:
-            self._names: dict[str, str] = {}
-            self.behind = 0  # queries whose end was not told yet
-
-        def onQueryStarted(self, event: Any) -> None:
-            name = event.name or ""
-            if name.startswith(f"{pipeline}."):
-                self._names[str(event.runId)] = name.removeprefix(f"{pipeline}.")
-                self.behind += 1
-
-        def onQueryProgress(self, event: Any) -> None:
-            flow = self._names.get(str(event.progress.runId))
-            if flow is not None:
-                figures.add_progress(flow, json.loads(event.progress.json))
-
-        def onQueryIdle(self, event: Any) -> None:
-            pass
-
-        def onQueryTerminated(self, event: Any) -> None:
-            if self._names.pop(str(event.runId), None) is not None:
-                self.behind -= 1
-
-    return Listener()

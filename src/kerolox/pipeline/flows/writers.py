@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from kerolox.pipeline.flows.definition import Pipeline, SparkSink, TopicSink
+from kerolox.spark.short_errors import short_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,8 +19,22 @@ if TYPE_CHECKING:
 _SENT: Final = pa.schema([("rows", pa.int64())])
 
 
+class Unfit(NamedTuple):
+    """Rows that a table cannot take: a condition in SQL that is true of them, and why."""
+
+    condition: str
+    reason: str
+
+
 class Writer(Protocol):
     """Writes batches."""
+
+    @property
+    def may_refuse_rows(self) -> bool:
+        """If rows may be the reason that a batch cannot be written."""
+
+    def unfit(self, error: BaseException) -> Unfit | None:
+        """The rows that were the reason; None when they were not."""
 
     def check(self) -> None:
         """Complain now about what would fail later."""
@@ -39,11 +54,21 @@ class _Send:
     sink: StreamSink
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        sent: Any = self.sink.write(batches)
+        with short_errors():
+            sent: Any = self.sink.write(batches)
         yield pa.RecordBatch.from_arrays([pa.array([sent.rows + sent.there])], schema=_SENT)
 
 
-class TopicWriter:
+class AllFit:
+    """Of writers that take every row, or fail as a whole."""
+
+    may_refuse_rows = False
+
+    def unfit(self, error: BaseException) -> Unfit | None:
+        return None
+
+
+class TopicWriter(AllFit):
     """Sends rows to a topic, by the sink of the format ``rocketmq``.
 
     The sink works as in a streaming query of its own, with its notes in the checkpoint; but the rows are
@@ -84,7 +109,7 @@ def topic_sink_options(pipeline: Pipeline, sink: TopicSink) -> dict[str, str]:
 # --- what Spark writes --------------------------------------------------------------------------------
 
 
-class SparkWriter:
+class SparkWriter(AllFit):
     """Writes each batch as a table. A repeated batch is written again."""
 
     def __init__(self, format: str, path: str, mode: str, options: Mapping[str, str]) -> None:
