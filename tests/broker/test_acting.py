@@ -353,6 +353,52 @@ async def test_brokers_give_signs_of_life(tmp_path: Path) -> None:
             await until(lambda key=key, alive=alive, seen_s=seen_s: alive[key].seen_s > seen_s + 1)
 
 
+async def test_a_follower_believes_name_servers_more_than_a_notice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with company(tmp_path) as c:
+        await c.copied()
+        follower = c.follower.broker.replication.follower
+        await until(lambda: follower.leaders_end.note.address == c.leader.address)
+        exchange = RequestCode.EXCHANGE_BROKER_HA_INFO
+        false = HaInfo(
+            master_ha_address=c.other.broker.endpoints.ha_address, master_address=c.other.address,
+            master_flush_offset=0,
+        )  # fmt: skip
+        answer = await c.dialer.call(c.follower.address, exchange, false)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert f"name servers name {c.leader.address} as the leader" in (answer.remark or "")
+        assert "leader_not_believed" in caplog.text
+        await c.send("T", b"1")
+        end = c.leader.broker.store.log.max_offset
+        await until(lambda: c.follower.broker.store.log.max_offset == end)
+        assert follower.leader == c.leader.broker.endpoints.ha_address
+        # While no leader is registered it is believed, until one is.
+        await c.leader_goes()
+        await c.acts()
+        answer = await c.dialer.call(c.follower.address, exchange, false)
+        assert answer.code == 0
+        assert not c.follower.broker.leadership.acts
+        await until(lambda: follower.leader == false.master_ha_address)
+        await c.leader_comes()
+        await until(lambda: follower.leader == c.leader.broker.endpoints.ha_address and follower.copying)
+
+
+async def test_a_notice_that_was_wrong_heals_when_a_leader_is_registered(tmp_path: Path) -> None:
+    async with company(tmp_path) as c:
+        await c.copied()
+        leader, follower = c.leader.broker, c.follower.broker
+        link = follower.replication.follower
+        # The same broker, and a port nobody listens at: heeded, for name servers name this broker.
+        wrong = HaInfo(
+            master_ha_address="127.0.0.1:1", master_address=c.leader.address, master_flush_offset=0
+        )
+        answer = await c.dialer.call(c.follower.address, RequestCode.EXCHANGE_BROKER_HA_INFO, wrong)
+        assert answer.code == 0
+        follower.registrations.register_all()
+        await until(lambda: link.leader == leader.endpoints.ha_address and link.copying)
+
+
 async def test_what_brokers_and_name_servers_tell_each_other(tmp_path: Path) -> None:
     async with company(tmp_path) as c:
         await c.copied()

@@ -312,16 +312,17 @@ class Broker(CallerEvents):
         membership.queue_locks.others = StrictLocks(
             self.options, self.group_watch, self.group_watch.dialer, self.endpoints.address
         )
+        nameservers = split_nameservers(self.options.nameservers)
+        fellows = Fellows(replication.dialer, nameservers, self.options, self.address)
         self.leader_notices = LeaderNotices(
             self.store,
             self.leadership,
             self.endpoints,
             self.group_watch,
+            fellows=fellows,
             register=self.registrations.register_all,
             copy_from=None if self.options.controlled else replication.follower.lead_by,
         )
-        nameservers = split_nameservers(self.options.nameservers)
-        fellows = Fellows(replication.dialer, nameservers, self.options, self.address)
         if self.controlled is None and self.dledger is None:
             second_leader = SecondLeader(fellows, self.leadership, self.promotions, self.store, self.address)
             self.registrations.before_whole = second_leader.check

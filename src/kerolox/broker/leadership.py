@@ -167,6 +167,10 @@ class Leadership:
         for told in self.on_leader:
             told(leader)
 
+    def doubt(self) -> None:
+        """Somebody else than a name server said who leads: the next answer of a name server is news."""
+        self.leader = None
+
     def add(self, *parts: Part) -> None:
         """Add parts. They begin in this order, and end in the opposite one."""
         self._parts += parts

@@ -2,7 +2,8 @@
 
 NOTIFY_MIN_BROKER_ID_CHANGE: a name server lost the broker with the lowest id, or found one. It is only a
 hint: this broker looks for itself. EXCHANGE_BROKER_HA_INFO: a leader that returns tells its followers before
-it registers, and a follower asks who leads. RESET_MASTER_FLUSH_OFFSET: a note that tools read.
+it registers, and a follower asks who leads; what the leader says is held against what name servers say.
+RESET_MASTER_FLUSH_OFFSET: a note that tools read.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from kerolox.broker.cluster.fellows import Fellows
 from kerolox.broker.cluster.group_watch import GroupWatch
 from kerolox.broker.endpoints import Endpoints
-from kerolox.broker.leadership import Leadership
+from kerolox.broker.leadership import LeaderAddress, Leadership
 from kerolox.errors import InvalidRequest, Refused
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -21,6 +23,8 @@ from kerolox.protocol.headers.replication import HaInfo, ResetMasterFlushOffsetR
 from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
+
+ADDRESS_SHOWN = 100  # characters
 
 
 class LeaderNotices:
@@ -34,6 +38,7 @@ class LeaderNotices:
         endpoints: Endpoints,
         watch: GroupWatch,
         *,
+        fellows: Fellows,
         register: Callable[[], None],
         copy_from: Callable[[str, str], None] | None,
     ) -> None:
@@ -41,6 +46,7 @@ class LeaderNotices:
         self._leadership = leadership
         self._endpoints = endpoints
         self._watch = watch
+        self._fellows = fellows
         self._register = register
         self._copy_from = copy_from
 
@@ -77,11 +83,34 @@ class LeaderNotices:
                 f"{told.master_address!r} says it leads: here a controller says who does "
                 "(enableControllerMode). Set it there, too, with the same controllerAddr",
             )
+        await self._check(told.master_address or "")
         log.info("leader_returns address=%r ha_address=%r", told.master_address, told.master_ha_address)
         # First nobody acts any more, then the leader sees a connection: it goes on when it has one.
         await self._watch.leader_returns()
-        self._copy_from(told.master_ha_address, told.master_address or "")
+        found = LeaderAddress(told.master_address or "", told.master_ha_address)
+        if found != self._leadership.leader:
+            self._leadership.doubt()  # a leader that name servers name from now on is followed instead
+            self._copy_from(found.ha_address, found.address)
         return Answer(header=HaInfo())
+
+    async def _check(self, address: str) -> None:
+        """Raise if name servers name another leader, or none of them answers. If they name none, the broker
+        is believed until one is registered: it may have come back at another address."""
+        others = await self._fellows.registered()
+        if others is None:
+            raise self._not_heeded(address, "no name server says who leads")
+        leaders = sorted(at for id, at in others if id == 0)
+        if leaders and address not in leaders:
+            raise self._not_heeded(address, f"name servers name {', '.join(leaders)} as the leader")
+
+    @staticmethod
+    def _not_heeded(address: str, why: str) -> Refused:
+        log.warning("leader_not_believed address=%r reason=%r", address[:ADDRESS_SHOWN], why)
+        return Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"{address[:ADDRESS_SHOWN]!r} is not followed: {why}. If it leads, it is followed as soon as it "
+            "is registered",
+        )
 
     def _who_leads(self) -> HaInfo:
         if not self._leadership.leads:
