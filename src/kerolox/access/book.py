@@ -25,6 +25,7 @@ from kerolox.protocol.codes import ResponseCode
 USERS_MAX = 10_000
 NAME_LENGTH_MAX = 255
 SUBJECT_PREFIX = "User:"
+_NOT_IN_NAMES = frozenset("*:/\\")
 
 
 class User(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ class Book:
     # --- users ---------------------------------------------------------------------------------------
 
     def create_user(self, body: bodies.User) -> User:
-        name = check_user_name(body.username)
+        name = check_new_user_name(body.username)
         if name in self.users:
             raise Refused(ResponseCode.NO_PERMISSION, "The user is existed")
         if not (body.password or "").strip():
@@ -104,8 +105,9 @@ class Book:
 
     def ensure_super(self, name: str, password: str) -> bool:
         """Make a user that may do everything, unless there is one of that name; returns whether it is new."""
-        if check_user_name(name) in self.users:
+        if name in self.users:
             return False
+        check_new_user_name(name)
         self._put(User(name, password, is_super=True))
         return True
 
@@ -205,6 +207,18 @@ def check_user_name(name: str | None) -> str:
     if not name.strip() or len(name) > NAME_LENGTH_MAX or not name.isprintable():
         raise InvalidRequest(
             f"{name[:40]!r} is no user name: 1 to {NAME_LENGTH_MAX} characters that can be printed"
+        )
+    return name
+
+
+def check_new_user_name(name: str | None) -> str:
+    """Names that mean something else in rules, paths or tables of tools. There may be users of that name from
+    before, who can be looked at, changed and deleted."""
+    name = check_user_name(name)
+    if name != name.strip() or name in (".", "..") or not _NOT_IN_NAMES.isdisjoint(name):
+        raise InvalidRequest(
+            f"{name[:40]!r} is no name for a new user: expected none of "
+            f"{' '.join(sorted(_NOT_IN_NAMES))} in it, no space around it, and neither . nor .."
         )
     return name
 

@@ -273,6 +273,13 @@ class Guard:
             raise NotAllowed(
                 user.subject, request_name(asked.code), address_of(asked.caller), "no matched policies."
             )
+        if rule.for_super and not user.is_super:
+            raise NotAllowed(
+                user.subject,
+                request_name(asked.code),
+                address_of(asked.caller),
+                "only Super users administer users and rules.",
+            )
         needs = list(rule.needs(asked, self._view))
         if not needs and not rule.for_everybody and not user.is_super:
             raise NotAllowed(

@@ -51,6 +51,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     needs: Callable[[Request[Any], View], Iterable[Need]]
     administers: bool = False  # only from the addresses of adminFrom
+    for_super: bool = False  # only users that may do everything
     for_everybody: bool = False  # every known user may send it, also when it names nothing
     # All that the needs of a request follow from, beside its code; None for one about which the server has to
     # be asked. Such requests are decided once.

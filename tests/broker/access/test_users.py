@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from kerolox.access.book import Book, User
+from kerolox.access.book_file import decode_book, encode_book
+from kerolox.errors import InvalidRequest
 from kerolox.net.dialer import Dialer
 from kerolox.net.signing import Credentials
 from kerolox.protocol.bodies import access as bodies
@@ -124,16 +127,60 @@ async def test_passwords_are_shown_to_those_who_may_do_everything(admin: Caller,
 
 async def test_only_they_touch_each_other(admin: Caller, alice: Caller) -> None:
     await admin.allow("alice", "Cluster:*", "All")
-    assert (await alice.create("bob", "b")).code == 0
     assert (await alice.create("eve", "e", "Super")).code == ResponseCode.NO_PERMISSION
     promoted = bodies.User(user_type="Super")
-    refused = await alice.ask(Code.AUTH_UPDATE_USER, headers.UserRequest(username="bob"), promoted.encode())
+    refused = await alice.ask(Code.AUTH_UPDATE_USER, headers.UserRequest(username="alice"), promoted.encode())
     assert refused.code == ResponseCode.NO_PERMISSION
     name = headers.UserRequest(username=ADMIN.access_key)
     taken = bodies.User(password="taken over")
     assert (await alice.ask(Code.AUTH_UPDATE_USER, name, taken.encode())).code == ResponseCode.NO_PERMISSION
     assert (await alice.ask(Code.AUTH_DELETE_USER, name)).code == ResponseCode.NO_PERMISSION
     assert (await admin.user(ADMIN.access_key)) is not None
+
+
+async def test_a_right_to_the_cluster_is_none_to_users_and_rules(
+    running: RunningBroker, admin: Caller, alice: Caller
+) -> None:
+    """Who may change rules could give itself all rights."""
+    assert (await admin.create("bob", "b")).code == 0
+    await admin.allow("alice", "Cluster:*", "All")
+    await admin.allow("alice", "Cluster:DefaultCluster", "Get,Update,Create,Delete")
+    book = running.broker.access.book
+    before = dict(book.users), dict(book.policies)
+    bob = headers.UserRequest(username="bob")
+    assert (await alice.allow("alice", "*", "All")).code == ResponseCode.NO_PERMISSION
+    refused = [
+        await alice.create("carol", "c"),
+        await alice.ask(Code.AUTH_UPDATE_USER, bob, bodies.User(password="taken over").encode()),
+        await alice.ask(Code.AUTH_DELETE_USER, bob),
+        await alice.ask(Code.AUTH_DELETE_ACL, headers.DeleteAclRequest(subject="User:alice")),
+    ]
+    assert [answer.code for answer in refused] == [ResponseCode.NO_PERMISSION] * 4
+    assert all("only Super users" in (answer.remark or "") for answer in refused)
+    assert (book.users, book.policies) == before
+    assert (await alice.ask(Code.AUTH_LIST_USER, headers.ListUsersRequest())).code == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["*", "a*", "a:b", "User:x", "..", ".", "a/b", "a\\b", " a", "a ", " ", "\x00", "a\nb", "\x1b[2J"]
+)
+async def test_names_that_users_may_not_have(admin: Caller, running: RunningBroker, name: str) -> None:
+    before = dict(running.broker.access.book.users)
+    assert (await admin.create(name, "secret")).code != 0
+    assert running.broker.access.book.users == before
+    with pytest.raises(InvalidRequest):
+        Book().ensure_super(name, "secret")
+
+
+async def test_users_with_such_names_from_before_can_be_looked_at_and_deleted(
+    admin: Caller, running: RunningBroker
+) -> None:
+    book = running.broker.access.book
+    book.replace({**book.users, "a:b": User("a:b", "secret")}, book.policies)
+    assert (await admin.user("a:b")) is not None
+    assert "a:b" in decode_book(encode_book(book)).users
+    assert (await admin.ask(Code.AUTH_DELETE_USER, headers.UserRequest(username="a:b"))).code == 0
+    assert await admin.user("a:b") is None
 
 
 async def test_rules_are_merged_by_resource(admin: Caller, alice: Caller) -> None:

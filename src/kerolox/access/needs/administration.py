@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kerolox.access.needs import names
-from kerolox.access.needs.kinds import CHANGES, CHANGES_OPTIONS, LOOKS, each, header_of, on
+from kerolox.access.needs.kinds import CHANGES, CHANGES_ACCESS, CHANGES_OPTIONS, LOOKS, each, header_of, on
 from kerolox.access.resources import Need
 from kerolox.access.rules import Rule, Rules, View
 from kerolox.front.requests import Request
@@ -168,7 +168,8 @@ BROKER: Rules = {
     ),
 }
 
-# Handlers look once more: who is Super is changed by such users alone, and passwords are shown to no others.
+# Who could change rules could give itself every right, and who could change a password could be that user: so
+# no rule gives a right to it. Handlers look once more, and show passwords to Super users only.
 ACCESS: Rules = {
     **dict.fromkeys(
         (
@@ -182,7 +183,7 @@ ACCESS: Rules = {
             RequestCode.DELETE_ACL_CONFIG,
             RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
         ),
-        CHANGES,
+        CHANGES_ACCESS,
     ),
     **dict.fromkeys(
         (

@@ -78,6 +78,7 @@ def _changes_options(asked: Request[Any], view: View) -> Iterator[Need]:
 
 LOOKS = Rule(_looks)
 CHANGES = Rule(_changes, administers=True)
+CHANGES_ACCESS = Rule(_changes, administers=True, for_super=True)
 CHANGES_OPTIONS = Rule(_changes_options, administers=True)
 
 
