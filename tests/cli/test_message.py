@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,22 @@ def cluster() -> Iterator[Cluster]:
 
 def bodies(found: object) -> list[str]:
     return [message["body"] for message in found["messages"]]  # type: ignore[index]
+
+
+def test_bodies_that_inflate_to_much(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 bodies of 60 MiB once took 2.9 GB: what does not fit is shown as stored, with the reason."""
+    monkeypatch.setattr("kerolox.cli.messages.INFLATED_BLOCK_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr("kerolox.cli.messages.INFLATED_BODY_BYTES_MAX", 2 << 20)
+    monkeypatch.setattr("kerolox.cli.messages.MEASURED_BYTES", 700_000)
+    sizes = (600_000, 900_000, 300_000, 10)
+    cluster.json("send", "bombs", *("x" * size for size in sizes), "--key", "k")
+    found = cluster.json("message", "find", "bombs", "--key", "k")["messages"]
+    assert [len(one.get("body", "")) for one in found] == [600_000, 0, 300_000, 10]
+    assert "INFLATED_BLOCK_BYTES_MAX" in found[1]["bodyError"]
+    assert len(zlib.decompress(base64.b64decode(found[1]["bodyBase64"]))) == 900_000
+    shown = cluster.ok("message", "find", "bombs", "--key", "k")
+    assert "(600000 bytes)" in shown
+    assert "bytes, compressed)" in shown
 
 
 def test_arguments(cluster: Cluster) -> None:

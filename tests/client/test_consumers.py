@@ -74,6 +74,29 @@ async def test_messages_come_to_the_handler_by_tag(running: RunningBroker, produ
     assert sorted(seen) == ["a", "b", "c"]
 
 
+async def test_an_answer_that_inflates_to_much_is_taken_in_parts(
+    running: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit into the bound is pulled again, and nothing is lost or comes twice."""
+    monkeypatch.setattr("kerolox.client.messages.INFLATED_BLOCK_BYTES_MAX", 1 << 20)
+    async with Producer(running.nameserver_address, group="shop") as producer:
+        for number in range(8):
+            await producer.send(Message("orders", str(number) + "x" * 600_000), order_key="one")
+    taken: list[int] = []
+    seen: list[str] = []
+    async with PushConsumer(running.nameserver_address, group="billing", options=ORDERED) as consumer:
+
+        @consumer.on("orders")
+        async def take(message: Received) -> None:
+            seen.append(message.text[0])
+            taken.append(message.queue_offset)
+
+        await wait_for(lambda: len(seen) >= 8)
+        await asyncio.sleep(0)
+    assert seen == [str(number) for number in range(8)]
+    assert taken == sorted(set(taken))
+
+
 async def test_sql_conditions(running: RunningBroker, producer: Producer) -> None:
     seen = Seen()
     async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:

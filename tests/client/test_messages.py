@@ -8,11 +8,12 @@ import pytest
 
 from kerolox import Message, Queue, Received
 from kerolox.client.errors import InvalidMessage
-from kerolox.client.messages import decode_received, received
+from kerolox.client.messages import decode_received, decode_some, iter_received, received
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.compression import compress
-from kerolox.protocol.flags import COMPRESSED, COMPRESSION_ZSTD, INNER_BATCH, NEEDS_UNWRAP
+from kerolox.protocol.flags import COMPRESSED, COMPRESSION_ZLIB, COMPRESSION_ZSTD, INNER_BATCH, NEEDS_UNWRAP
+from kerolox.protocol.limits import INFLATED_BODY_BYTES_MAX
 from kerolox.protocol.properties import unpack
 from kerolox.protocol.record import encode_record
 
@@ -127,3 +128,27 @@ def test_a_queue_goes_over_the_wire_and_back() -> None:
 def test_received_keeps_what_is_received() -> None:
     (message,) = decode_received(GOLDEN)
     assert received(message) is message
+
+
+def test_an_answer_is_inflated_up_to_a_bound() -> None:
+    """60 messages of 60 MiB each would be 3.6 GB: what does not fit is pulled again."""
+    flags = COMPRESSED | COMPRESSION_ZLIB
+    large = compress(bytes(20 << 20))
+    data = record(b"plain", 0) + record(large, flags) * 4 + record(b"last", 0)
+    messages, left_from = decode_some(data, "b")
+    assert [len(message.body) for message in messages] == [5, 20 << 20, 20 << 20, 20 << 20]
+    assert left_from == messages[0].queue_offset
+    assert not any(message.sys_flag & COMPRESSED for message in messages)
+    assert len(list(iter_received(data, "b"))) == 6
+    few, left_from = decode_some(record(large, flags) + record(b"x", 0), "b")
+    assert (len(few), left_from) == (2, None)
+
+
+def test_a_body_beyond_the_limit_is_given_as_it_came(caplog: pytest.LogCaptureFixture) -> None:
+    flags = COMPRESSED | COMPRESSION_ZLIB
+    bomb = compress(bytes(INFLATED_BODY_BYTES_MAX + 1))
+    messages, left_from = decode_some(record(bomb, flags) * 3 + record(b"x", 0), "b")
+    assert [message.body for message in messages] == [bomb, bomb, bomb, b"x"]
+    assert left_from is None
+    assert messages[0].sys_flag & COMPRESSED
+    assert caplog.text.count("body_not_inflated") == 3

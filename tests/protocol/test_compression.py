@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerolox.errors import InvalidRequest, ProtocolError
-from kerolox.protocol.compression import compress, decompress, inflate_zlib
+from kerolox.protocol.compression import beginning, compress, decompress, inflate_zlib
 from kerolox.protocol.flags import (
     COMPRESSED,
     COMPRESSION_LZ4,
@@ -18,6 +18,7 @@ from kerolox.protocol.flags import (
     COMPRESSION_ZLIB,
     COMPRESSION_ZSTD,
 )
+from kerolox.protocol.limits import INFLATED_BODY_BYTES_MAX
 
 KINDS = [COMPRESSION_UNNAMED, COMPRESSION_LZ4, COMPRESSION_ZSTD, COMPRESSION_ZLIB]
 BODY = b"Once, there was a chance for me!" * 400
@@ -70,7 +71,7 @@ def test_inflating_stops_at_the_bound(kind: int) -> None:
     bomb = compress(bytes(64 * 1024 * 1024), kind)
     tracemalloc.start()
     try:
-        with pytest.raises(ProtocolError, match="INFLATED_BYTES_MAX"):
+        with pytest.raises(ProtocolError, match="INFLATED_BODY_BYTES_MAX"):
             decompress(bomb, COMPRESSED | kind, bytes_max=1024 * 1024)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -119,3 +120,20 @@ def test_a_changed_byte_raises_protocol_errors_only(kind: int, at: int, value: i
 
 def test_zlib_alone() -> None:
     assert inflate_zlib(zlib.compress(b"route")) == b"route"
+
+
+@pytest.mark.parametrize("kind", [COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD])
+def test_the_beginning_of_a_bomb_costs_its_beginning(kind: int) -> None:
+    bomb = compress(b"begin" + bytes(INFLATED_BODY_BYTES_MAX), kind)
+    with pytest.raises(ProtocolError, match="INFLATED_BODY_BYTES_MAX"):
+        decompress(bomb, COMPRESSED | kind)
+    tracemalloc.start()
+    try:
+        found = beginning(bomb, COMPRESSED | kind, 100)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == b"begin" + bytes(95)
+    assert most < 4 << 20
+    assert beginning(b"no such stream", COMPRESSED | kind, 4) == b"no s"
+    assert beginning(b"plain", 0, 3) == b"pla"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType
 
@@ -15,6 +16,7 @@ from kerolox.client.messages import Message, Queue
 from kerolox.client.options import ClientOptions, ProducerOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.spark.bodies.table import BadBody
 from kerolox.spark.source.batch import BatchSource
 from kerolox.spark.source.options import read_wanted
 from kerolox.spark.source.queues import DataLoss
@@ -148,6 +150,39 @@ def test_compressed_bodies(broker: BrokerThread, new_topic: NewTopic) -> None:
         ) as producer:
             producer.send_many([Message(topic, body) for body in large])
     assert batch_read(broker, topic) == large * 3
+
+
+def test_bodies_that_inflate_to_much(
+    broker: BrokerThread, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each is a row: those that fit in batches of bounded size, others without a body, or with the reason."""
+    topic = new_topic(queues=1)
+    sizes = [10, 30 << 20, 40 << 20, 30 << 20, 30 << 20, 20]
+    options = ProducerOptions(message_bytes_max=64 << 20, compress_from_bytes=1, timeout_s=30)
+    with Producer(broker.nameserver_address, group="p", options=options) as producer:
+        for size in sizes:
+            producer.send(Message(topic, b"x" * size))
+
+    def read(columns: StructType, **more: str) -> Iterator[pa.RecordBatch]:
+        given = {"nameserver": broker.nameserver_address, "topic": topic, "retryForMs": "5000", **more}
+        source = BatchSource({key.lower(): value for key, value in given.items()}, columns)
+        return (batch for part in source.partitions() for batch in source.read(part))
+
+    lengths: list[int | None] = []
+    for batch in read(schema("queue_offset", "body")):
+        assert batch.nbytes < 70 << 20
+        lengths += [None if body is None else len(body) for body in batch.column("body").to_pylist()]
+    assert lengths == [10, 30 << 20, None, 30 << 20, 30 << 20, 20]
+    assert f"{topic}/broker-a/0 offset 2: zlib body" in caplog.text
+
+    texts = schema("queue_offset", "body").add("text", StringType()).add("body_error", StringType())
+    found = [row for batch in read(texts, bodyFormat="text", onBadBody="column") for row in batch.to_pylist()]
+    assert [row["text"] and len(row["text"]) for row in found] == lengths
+    assert [row["queue_offset"] for row in found if row["body_error"]] == [2]
+    assert "INFLATED_BODY_BYTES_MAX" in found[2]["body_error"]
+    assert 0 < len(found[2]["body"]) < 100_000
+    with pytest.raises(BadBody, match=r"offset 2.*[Ss]et onBadBody to column"):
+        list(read(schema("queue_offset").add("text", StringType()), bodyFormat="text"))
 
 
 def test_messages_of_all_sizes(broker: BrokerThread, new_topic: NewTopic) -> None:

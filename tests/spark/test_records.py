@@ -12,11 +12,12 @@ from kerolox.errors import ProtocolError
 from kerolox.protocol import properties as names
 from kerolox.protocol.compression import compress
 from kerolox.protocol.flags import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from kerolox.protocol.limits import INFLATED_BODY_BYTES_MAX
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_records, encode_message
 from kerolox.spark import records
 from kerolox.spark.columns import COLUMNS, arrow_schema
-from kerolox.spark.records import decode, positions_of
+from kerolox.spark.records import decode, decode_in_parts, positions_of
 
 WORDS = ["a", "price", "größe", "键", "x" * 40, "TAGS", "KEYS", "UNIQ_KEY", "tab\tname", "0"]
 
@@ -174,3 +175,29 @@ def test_where_records_begin_compiled_and_not(sizes: list[int], cut: int) -> Non
             records.positions_of(block, 0, end)
     else:
         assert records.positions_of(block, 0, end).tobytes() == starts
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_bodies_that_inflate_to_much_come_in_batches_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, *, compiled: bool
+) -> None:
+    """60 bodies of 60 MiB were one batch of 3.6 GB, which Arrow refuses with a TypeError."""
+    if not compiled:
+        monkeypatch.setattr("kerolox.spark.records.at_once", lambda *_: None)
+    monkeypatch.setattr("kerolox.spark.records.INFLATED_BLOCK_BYTES_MAX", 1 << 20)
+    flags = COMPRESSED | COMPRESSION_ZLIB
+    bodies = [b"a", bytes(600_000), b"b", bytes(600_000), bytes(2_000_000), b"c" * 10]
+    made = messages(1, 7, strange=False)
+    bomb = compress(bytes(INFLATED_BODY_BYTES_MAX + 1))
+    for message, body in zip(made, [*bodies, None], strict=True):
+        message.body, message.sys_flag = (bomb if body is None else compress(body)), flags
+    block = b"".join(encode_message(message) for message in made)
+    schema = arrow_schema(["queue_offset", "body"])
+    parts = list(decode_in_parts(block, positions_of(block), schema))
+    assert all(part.batch.nbytes < 2_100_000 for part in parts)
+    assert len(parts) > 3
+    found = [row for part in parts for row in part.batch.to_pylist()]
+    assert [row["queue_offset"] for row in found] == [message.queue_offset for message in made]
+    assert [row["body"] for row in found] == [*bodies, bomb]
+    assert [bool(part.reason) for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert "INFLATED_BODY_BYTES_MAX" in parts[-1].reason

@@ -11,7 +11,7 @@ import typer
 
 from kerolox.cli import completion
 from kerolox.cli.group import known
-from kerolox.cli.messages import body_text, document
+from kerolox.cli.messages import body_text, document, documents
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, OutputTable, json_text, one_line_errors, output, say, say_document
 from kerolox.cli.progress import ProgressLine
@@ -99,14 +99,15 @@ def show(
 
     run_admin(nameserver, work)
     cut = chosen.cut or (f"the first {len(found)} of {chosen.total}" if len(found) < chosen.total else "")
-    documents = [_document(message, mark) for message, mark in found]
+    shown = documents([message for message, _ in found])
+    letters = [_document(message, fields, mark) for (message, mark), fields in zip(found, shown, strict=True)]
     columns = ["stored", "broker", "offset", "origin", "attempts", "reason", "keys", "id", "body"]
     rows = [_row(message) for message, _ in found]
     if marks:
         columns.append("resent")
         rows = [(*row, mark) for row, (_, mark) in zip(rows, found, strict=True)]
     output(json).show(
-        {"messages": documents, "total": chosen.total, "complete": not cut, "cut": cut or None},
+        {"messages": letters, "total": chosen.total, "complete": not cut, "cut": cut or None},
         OutputTable(columns, rows, empty=f"group {chosen.group} has no dead letters"),
     )
     if cut:
@@ -342,16 +343,16 @@ def _run(nameserver: str, work: Any, chosen: Chosen) -> str:
     return ""
 
 
-def _document(message: StoredMessage, mark: bool | None = None) -> dict[str, Any]:
+def _document(message: StoredMessage, fields: dict[str, Any], mark: bool | None = None) -> dict[str, Any]:
     from kerolox.client.admin.dead_letters import origin_of, reason_of
 
-    found = {"originTopic": origin_of(message), "reason": reason_of(message), **document(message)}
+    found = {"originTopic": origin_of(message), "reason": reason_of(message), **fields}
     return found if mark is None else {**found, "resent": mark}
 
 
 def _line(message: StoredMessage) -> bytes:
 
-    return json_text(_document(message)).encode() + b"\n"
+    return json_text(_document(message, document(message))).encode() + b"\n"
 
 
 def _row(message: StoredMessage) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli import completion
-from kerolox.cli.messages import COLUMNS, document, row
+from kerolox.cli.messages import COLUMNS, document, documents, row
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, OutputTable, echo, one_line_errors, output
 from kerolox.cli.times import parse_time, time_text
@@ -83,7 +83,7 @@ def find(
         wanted = " ".join(f"{option} {value}" for option, value in sought if value is not None)
         raise NotFound(f"topic {topic} has no {f'such message: {wanted}' if wanted else 'message'}")
     shown = {
-        "messages": [document(message) for message in found.messages],
+        "messages": documents(found.messages),
         "complete": not found.cut,
         "cut": found.cut or None,
     }

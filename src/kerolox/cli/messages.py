@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kerolox.cli.times import time_text
+from kerolox.protocol.flags import COMPRESSED
+from kerolox.protocol.limits import INFLATED_BLOCK_BYTES_MAX, INFLATED_BODY_BYTES_MAX
 
 if TYPE_CHECKING:
     from kerolox.protocol.message import StoredMessage
 
 COLUMNS = ("stored", "broker", "queue", "offset", "tag", "keys", "id", "body")
 BODY_SHOWN = 80
+MEASURED_BYTES = 1 << 20  # the size of a compressed body that becomes longer is not found out
 
 
-def document(message: StoredMessage) -> dict[str, Any]:
-    """All fields of a message, for programs. The body is text, or ``bodyBase64`` when it is not UTF-8."""
-    body = plain_body(message)
+def documents(messages: Sequence[StoredMessage]) -> list[dict[str, Any]]:
+    """All fields of messages that are shown together. The bodies of the first ones, inflated, fit into
+    INFLATED_BLOCK_BYTES_MAX; a message behind these says so in ``bodyError``."""
+    found: list[dict[str, Any]] = []
+    left = INFLATED_BLOCK_BYTES_MAX
+    for message in messages:
+        one = document(message, left)
+        if message.sys_flag & COMPRESSED:
+            left = max(0, left - len(one.get("body", "")))
+        found.append(one)
+    return found
+
+
+def document(message: StoredMessage, inflated_max: int = INFLATED_BODY_BYTES_MAX) -> dict[str, Any]:
+    """All fields of a message, for programs. The body is text, or ``bodyBase64`` when it is not UTF-8. When
+    it cannot be inflated within the limit, ``bodyError`` says why and ``bodyBase64`` has it as stored."""
+    body, failed = _plain(message, min(inflated_max, INFLATED_BODY_BYTES_MAX))
     found: dict[str, Any] = {
         "messageId": message.message_id,
         "offsetMessageId": message.offset_id,
@@ -34,8 +52,12 @@ def document(message: StoredMessage) -> dict[str, Any]:
         "reconsumeTimes": message.reconsume_times,
         "properties": message.properties,
     }
+    if failed:
+        found["bodyError"] = failed
     try:
-        found["body"] = body.decode()
+        found["bodyBase64" if failed else "body"] = (
+            base64.b64encode(body).decode() if failed else body.decode()
+        )
     except UnicodeDecodeError:
         found["bodyBase64"] = base64.b64encode(body).decode()
     return found
@@ -57,17 +79,25 @@ def row(message: StoredMessage, shown: int = BODY_SHOWN) -> tuple[object, ...]:
 
 def body_text(message: StoredMessage, shown: int) -> str:
     """The beginning of the body, on one line."""
-    body = plain_body(message)
+    from kerolox.protocol.compression import beginning
+
+    body, failed = _plain(message, MEASURED_BYTES)
+    if failed:
+        body = beginning(message.body, message.sys_flag, shown * 4 + 1)
     text = body[: shown * 4].decode("utf-8", "backslashreplace")
     line = "".join(letter if letter.isprintable() else " " for letter in text[:shown])
-    return line if len(text) <= shown and len(body) <= shown * 4 else f"{line}... ({len(body)} bytes)"
+    if len(text) <= shown and len(body) <= shown * 4:
+        return line
+    size = f"{len(message.body)} bytes, compressed" if failed else f"{len(body)} bytes"
+    return f"{line}... ({size})"
 
 
-def plain_body(message: StoredMessage) -> bytes:
-    """The body decompressed; as it is stored when that fails."""
+def _plain(message: StoredMessage, bytes_max: int) -> tuple[bytes, str]:
+    """The body inflated; or as it is stored, and why it cannot be inflated."""
     from kerolox.errors import KeroloxError
+    from kerolox.protocol.compression import decompress
 
     try:
-        return message.plain_body()
-    except KeroloxError:
-        return message.body
+        return decompress(message.body, message.sys_flag, bytes_max), ""
+    except KeroloxError as error:
+        return message.body, str(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.compression import decompress
 from kerolox.protocol.flags import COMPRESSED, COMPRESSION_MASK, INNER_BATCH
+from kerolox.protocol.limits import INFLATED_BLOCK_BYTES_MAX
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_records, read_records
 
@@ -217,37 +218,69 @@ class Received(StoredMessage, gc=False):
 
 def decode_received(data: bytes, broker: str = "") -> list[Received]:
     """The messages in the body of a pull answer: inner batches unwrapped, bodies inflated."""
+    return list(iter_received(data, broker))
+
+
+def decode_some(data: bytes, broker: str = "") -> tuple[list[Received], int | None]:
+    """The first messages in the body of a pull answer whose bodies, inflated, fit into
+    INFLATED_BLOCK_BYTES_MAX, one at least; and the offset of the next one, to be pulled again, if there is
+    one."""
+    found, flags = _records(data, broker)
+    if not flags & COMPRESSED:
+        return (list(_flat(found, broker)) if flags & INNER_BATCH else found), None
+    messages: list[Received] = []
+    size_bytes = 0
+    for message in found:
+        offset, is_compressed = message.queue_offset, bool(message.sys_flag & COMPRESSED)
+        _inflate(message)
+        size_bytes += len(message.body) if is_compressed else 0
+        if size_bytes > INFLATED_BLOCK_BYTES_MAX and messages:
+            return messages, offset
+        messages += _unwrapped(message, broker)
+    return messages, None
+
+
+def iter_received(data: bytes, broker: str = "") -> Iterator[Received]:
+    """As :func:`decode_received`, one after the other: a body is inflated when its message is taken."""
+    found, flags = _records(data, broker)
+    return _flat(found, broker) if flags & (COMPRESSED | INNER_BATCH) else iter(found)
+
+
+def _records(data: bytes, broker: str) -> tuple[list[Received], int]:
+    """The messages as they are stored, and all their flags."""
     found = read_records(data, 0, Received, broker)
     if found is None:
-        return decode_records(data, make=Received)  # says what is wrong
-    messages, flags = found
-    if flags & (COMPRESSED | INNER_BATCH):
-        messages = _unwrapped(messages)
-        for message in messages:
-            message.broker_name = broker
-    return messages
+        return decode_records(data, make=Received), 0  # says what is wrong
+    return found
 
 
-def _unwrapped(messages: list[Received]) -> list[Received]:
-    flat: list[Received] = []
+def _flat(messages: Iterable[Received], broker: str) -> Iterator[Received]:
     for message in messages:
-        if message.sys_flag & COMPRESSED:
-            try:
-                message.body = decompress(message.body, message.sys_flag)
-                message.sys_flag &= ~(COMPRESSED | COMPRESSION_MASK)
-            except ProtocolError as error:
-                # Given as it came, with its flags: to keep it back would stop the queue.
-                log.warning(
-                    "body_not_inflated topic=%s msg_id=%s error=%r next='look at its sender'",
-                    message.topic,
-                    message.msg_id,
-                    str(error),
-                )
-        if message.sys_flag & INNER_BATCH:
-            flat += [received(inner) for inner in unwrap(message)]
-        else:
-            flat.append(message)
-    return flat
+        _inflate(message)
+        yield from _unwrapped(message, broker)
+
+
+def _unwrapped(message: Received, broker: str) -> Sequence[Received]:
+    if not message.sys_flag & INNER_BATCH:
+        return (message,)
+    inner = [received(one) for one in unwrap(message)]
+    for one in inner:
+        one.broker_name = broker
+    return inner
+
+
+def _inflate(message: Received) -> None:
+    if not message.sys_flag & COMPRESSED:
+        return
+    try:
+        message.body = decompress(message.body, message.sys_flag)
+        message.sys_flag &= ~(COMPRESSED | COMPRESSION_MASK)
+    except ProtocolError as error:
+        # Given as it came, with its flags: to keep it back would stop the queue.
+        log.warning(
+            "body_not_inflated topic=%s queue=%d offset=%d msg_id=%s error=%r next='look at its sender'",
+            message.topic, message.queue_id, message.queue_offset, message.msg_id, str(error),
+        )  # fmt: skip
 
 
 def received(message: StoredMessage) -> Received:

@@ -22,7 +22,7 @@ from kerolox.protocol.flags import (
     COMPRESSION_ZLIB,
     COMPRESSION_ZSTD,
 )
-from kerolox.protocol.limits import INFLATED_BYTES_MAX
+from kerolox.protocol.limits import INFLATED_BODY_BYTES_MAX
 
 COMPRESS_FROM_BYTES: Final = 4096  # smaller bodies are sent as they are
 LEVEL: Final = 5
@@ -44,7 +44,7 @@ def compress(body: bytes, kind: int = COMPRESSION_ZLIB, level: int = LEVEL) -> b
     )
 
 
-def decompress(body: bytes, sys_flag: int, bytes_max: int = INFLATED_BYTES_MAX) -> bytes:
+def decompress(body: bytes, sys_flag: int, bytes_max: int = INFLATED_BODY_BYTES_MAX) -> bytes:
     """The body as its sender wrote it. A body that is not compressed comes back as it is."""
     if not sys_flag & COMPRESSED:
         return body
@@ -60,7 +60,25 @@ def decompress(body: bytes, sys_flag: int, bytes_max: int = INFLATED_BYTES_MAX) 
     )
 
 
-def inflate_zlib(body: bytes, bytes_max: int = INFLATED_BYTES_MAX) -> bytes:
+def beginning(body: bytes, sys_flag: int, count: int) -> bytes:
+    """The first bytes of the body as its sender wrote it, at the cost of these."""
+    if not sys_flag & COMPRESSED:
+        return body[:count]
+    kind = sys_flag & COMPRESSION_MASK
+    try:
+        if kind in (COMPRESSION_ZLIB, COMPRESSION_UNNAMED):
+            return zlib.decompressobj().decompress(body, count)
+        if kind == COMPRESSION_LZ4:
+            return bytes(lz4.frame.LZ4FrameDecompressor().decompress(body, max_length=count))
+        if kind == COMPRESSION_ZSTD:
+            with zstandard.ZstdDecompressor().stream_reader(BytesIO(body)) as reader:
+                return reader.read(count)
+    except (zlib.error, RuntimeError, zstandard.ZstdError):
+        pass  # decompress() says what is wrong
+    return body[:count]
+
+
+def inflate_zlib(body: bytes, bytes_max: int = INFLATED_BODY_BYTES_MAX) -> bytes:
     """A zlib stream (RFC 1950) inflated, to a bound."""
     stream = zlib.decompressobj()
     try:
@@ -142,7 +160,8 @@ def _check_zstd_whole(body: bytes) -> None:
 def _check_bound(kind: str, body: bytes, size: int, bytes_max: int) -> None:
     if size > bytes_max:
         raise ProtocolError(
-            f"{kind} body of {len(body)} bytes inflates to more than {bytes_max} bytes (INFLATED_BYTES_MAX)"
+            f"{kind} body of {len(body)} bytes inflates to more than {bytes_max} bytes "
+            "(INFLATED_BODY_BYTES_MAX, or what other bodies have left of INFLATED_BLOCK_BYTES_MAX)"
         )
 
 

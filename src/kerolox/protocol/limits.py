@@ -44,3 +44,7 @@ JSON_FIT_NODES_MAX: Final = 200_000
 DIALECT_HEADER_BYTES_MAX: Final = 32 * 1024
 DIALECT_HEADER_STEPS_MAX: Final = 2048
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024  # a compressed registration, inflated
+# A compressed body, inflated: twice the longest frame. Producers of RocketMQ check bodies against 4 MiB, then
+# compress them.
+INFLATED_BODY_BYTES_MAX: Final = 32 * 1024 * 1024
+INFLATED_BLOCK_BYTES_MAX: Final = 64 * 1024 * 1024  # all bodies of one answer or batch

@@ -38,6 +38,9 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
     "flag": pa.int32(),
 }
 
+# Metadata of a batch of one row: why its body cannot be inflated. The row has it as it is stored.
+NOT_INFLATED: Final = "kerolox.not_inflated"
+
 SPARK_TYPES: Final = {
     pa.string(): "string",
     pa.int32(): "int",
@@ -46,6 +49,11 @@ SPARK_TYPES: Final = {
     MAP: "map<string,string>",
     TIMESTAMP: "timestamp",
 }
+
+
+def not_inflated(batch: pa.RecordBatch) -> str:
+    """Return why the body of the batch's only row cannot be inflated, or nothing."""
+    return ((batch.schema.metadata or {}).get(NOT_INFLATED.encode()) or b"").decode()
 
 
 def arrow_schema(names: Iterable[str] = COLUMNS, *, properties: str = "map") -> pa.Schema:

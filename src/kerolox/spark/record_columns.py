@@ -47,11 +47,15 @@ record_columns = compiled("record_columns", _record_columns)
 
 
 def at_once(
-    block: bytes | memoryview, positions: npt.NDArray[np.int64], schema: pa.Schema, broker: str | None
+    block: bytes | memoryview,
+    positions: npt.NDArray[np.int64],
+    schema: pa.Schema,
+    broker: str | None,
+    inflate: Callable[[bytes, int], bytes] = decompress,
 ) -> pa.RecordBatch | None:
     """The columns of ``schema`` for the records that begin here; None where numpy has to do it."""
     kinds = bytes([_KIND[_name(field)] for field in schema if field.name != "broker"])
-    found = record_columns(block, np.ascontiguousarray(positions, np.int64), kinds, decompress, host_text)
+    found = record_columns(block, np.ascontiguousarray(positions, np.int64), kinds, inflate, host_text)
     if found is None:
         return None
     count = len(positions)

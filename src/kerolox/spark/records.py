@@ -13,7 +13,8 @@ slower way to the same columns.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from kerolox.protocol import properties as names
 from kerolox.protocol.compression import decompress
 from kerolox.protocol.flags import COMPRESSED
 from kerolox.protocol.hosts import host_text
+from kerolox.protocol.limits import INFLATED_BLOCK_BYTES_MAX
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
 from kerolox.spark.columns import MAP, TIMESTAMP
@@ -34,6 +36,7 @@ from kerolox.spark.record_columns import at_once
 Numbers = npt.NDArray[np.int64]
 Positions = Numbers
 Block = bytes | memoryview
+Inflate = Callable[[bytes, int], bytes]  # body and flags → the body as its sender wrote it
 
 MAGIC = 0xDAA320A7  # of records with a topic length of one byte
 IPV6_HOSTS = 0x30
@@ -75,30 +78,81 @@ def _record_starts(block: Block, at: int, end: int) -> tuple[bytes, int]:
 record_starts = compiled("record_starts", _record_starts)
 
 
-def decode(
+class _BlockTooLarge(ProtocolError):
+    """The bodies of a block, inflated, do not fit into one batch."""
+
+
+class DecodedBlock(NamedTuple):
+    """Rows of a block. With a reason it is one row: its body cannot be inflated, and is as it is stored."""
+
+    batch: pa.RecordBatch
+    reason: str
+
+
+def decode_in_parts(
     block: Block, positions: Positions, schema: pa.Schema, broker: str | None = None
+) -> Iterator[DecodedBlock]:
+    """As :func:`decode`, in batches: the compressed bodies of one become INFLATED_BLOCK_BYTES_MAX at most."""
+    count = len(positions)
+    size_bytes = 0
+
+    def inflate(body: bytes, flags: int) -> bytes:
+        nonlocal size_bytes
+        plain = decompress(body, flags)
+        size_bytes += len(plain)
+        if size_bytes > INFLATED_BLOCK_BYTES_MAX and count > 1:
+            raise _BlockTooLarge(f"bodies of a block inflate to {size_bytes} bytes")
+        return plain
+
+    try:
+        yield DecodedBlock(decode(block, positions, schema, broker, inflate), "")
+        return
+    except ProtocolError as error:
+        if count == 1:
+            if not _is_compressed(block, int(positions[0])):
+                raise  # the record itself is broken
+            yield DecodedBlock(decode(block, positions, schema, broker, lambda body, _: body), str(error))
+            return
+    for part in (positions[: count // 2], positions[count // 2 :]):
+        yield from decode_in_parts(block, part, schema, broker)
+
+
+def _is_compressed(block: Block, at: int) -> bool:
+    return bool(np.frombuffer(block, FIXED, 1, at)[0]["sys_flag"] & COMPRESSED)
+
+
+def decode(
+    block: Block,
+    positions: Positions,
+    schema: pa.Schema,
+    broker: str | None = None,
+    inflate: Inflate = decompress,
 ) -> pa.RecordBatch:
     """The columns of ``schema`` for the records that begin at these ascending positions."""
     if not len(positions):
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     if len(block) < int(positions[-1]) + FIXED_BYTES:
         raise ProtocolError("the last record is cut off")
-    batch = at_once(block, positions, schema, broker)
-    return decode_by_numpy(block, positions, schema, broker) if batch is None else batch
+    batch = at_once(block, positions, schema, broker, inflate)
+    return decode_by_numpy(block, positions, schema, broker, inflate) if batch is None else batch
 
 
 def decode_by_numpy(
-    block: Block, positions: Positions, schema: pa.Schema, broker: str | None
+    block: Block,
+    positions: Positions,
+    schema: pa.Schema,
+    broker: str | None,
+    inflate: Inflate = decompress,
 ) -> pa.RecordBatch:
     """As :func:`decode`, of at least one record: what there is without the compiled core."""
     fixed = _every_byte(block, f"V{FIXED_BYTES}")[positions].view(FIXED)
     usual = (fixed["magic"] == MAGIC) & (fixed["sys_flag"] & IPV6_HOSTS == 0)
     if usual.all():
-        return Columns(block, positions, fixed).batch(schema, broker)
+        return Columns(block, positions, fixed, inflate).batch(schema, broker)
     fast, slow = np.flatnonzero(usual), np.flatnonzero(~usual)
-    parts = [_slowly(block, positions[slow], schema, broker)]
+    parts = [_slowly(block, positions[slow], schema, broker, inflate)]
     if len(fast):
-        parts.insert(0, Columns(block, positions[fast], fixed[fast]).batch(schema, broker))
+        parts.insert(0, Columns(block, positions[fast], fixed[fast], inflate).batch(schema, broker))
     order = np.argsort(np.concatenate([fast, slow]))
     whole = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
     return whole.take(pa.array(order))
@@ -107,8 +161,11 @@ def decode_by_numpy(
 class Columns:
     """The columns of usual records, made when asked for."""
 
-    def __init__(self, block: Block, positions: Positions, fixed: npt.NDArray[np.void]) -> None:
+    def __init__(
+        self, block: Block, positions: Positions, fixed: npt.NDArray[np.void], inflate: Inflate = decompress
+    ) -> None:
         self._fixed = fixed
+        self._inflate = inflate
         self._count = len(positions)
         self._data = pa.py_buffer(block)
         self._positions = positions
@@ -204,7 +261,7 @@ class Columns:
             return bodies
         plain: list[bytes] = bodies.to_pylist()
         for place in compressed:
-            plain[place] = decompress(plain[place], int(flags[place]))
+            plain[place] = self._inflate(plain[place], int(flags[place]))
         return pa.array(plain, pa.binary())
 
     def _offset_ids(self) -> pa.Array:
@@ -386,7 +443,9 @@ def checked_text(column: pa.Array) -> pa.Array:
     return column
 
 
-def _slowly(block: Block, positions: Positions, schema: pa.Schema, broker: str | None) -> pa.RecordBatch:
+def _slowly(
+    block: Block, positions: Positions, schema: pa.Schema, broker: str | None, inflate: Inflate
+) -> pa.RecordBatch:
     data = bytes(block)
     messages = [decode_record(data, int(at)) for at in positions]
     arrays = []
@@ -395,6 +454,11 @@ def _slowly(block: Block, positions: Positions, schema: pa.Schema, broker: str |
             values: Sequence[object] = [broker] * len(messages)
         elif field.name == "properties" and field.type != MAP:
             values = [message.packed_properties.decode("utf-8", "replace") for message in messages]
+        elif field.name == "body":
+            values = [
+                inflate(message.body, message.sys_flag) if message.sys_flag & COMPRESSED else message.body
+                for message in messages
+            ]
         else:
             values = [_SLOW[field.name](message) for message in messages]
         arrays.append(pa.array(values, field.type))
@@ -415,7 +479,6 @@ _SLOW: dict[str, Callable[[StoredMessage], object]] = {
     "offset_msg_id": lambda message: message.offset_id,
     "keys": lambda message: message.properties.get(names.KEYS),
     "tags": lambda message: message.properties.get(names.TAGS),
-    "body": lambda message: message.plain_body(),
     "properties": lambda message: list(message.properties.items()),
     "born_timestamp": lambda message: _microseconds(message.born_timestamp),
     "store_timestamp": lambda message: _microseconds(message.store_timestamp),

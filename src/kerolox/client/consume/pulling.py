@@ -12,7 +12,7 @@ from kerolox.client.calls.retries import RefreshGap
 from kerolox.client.calls.routes import MASTER
 from kerolox.client.consume.held_queue import HeldQueue
 from kerolox.client.errors import failure
-from kerolox.client.messages import Received, decode_received
+from kerolox.client.messages import Received, decode_some
 from kerolox.errors import KeroloxError
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -136,8 +136,10 @@ class Pulling:
             held.saved_offset = commit
             held.saved_by = peer
         messages: list[Received] = []
+        next_offset = header.next_begin_offset
         if answer.code == ResponseCode.SUCCESS:
-            messages = decode_received(answer.body, queue.broker)
+            messages, left_from = decode_some(answer.body, queue.broker)
+            next_offset = next_offset if left_from is None else left_from
             self._consumer.pulled(held, len(messages), self._clock.monotonic_s() - held.pulled_at_s)
             if wanted.tags_set:
                 messages = [message for message in messages if matches_tag(wanted, message.tag)]
@@ -155,7 +157,7 @@ class Pulling:
         held.sent_away = False
         held.failures = 0
         self._consumer.refusals.served(queue.topic, queue.broker)
-        held.take(messages, header.next_begin_offset)
+        held.take(messages, next_offset)
         if messages:
             self._consumer.arrived(held)
         elif is_stuck and not replica.leads:

@@ -41,7 +41,7 @@ from kerolox.client.calls.steps import Ask, Steps, in_turn
 from kerolox.client.calls.time_search import time_search
 from kerolox.client.errors import BrokerNotRegistered, FollowerLacks, failure
 from kerolox.client.errors import OffsetGone as OffsetGone
-from kerolox.client.messages import Queue, Received, decode_received
+from kerolox.client.messages import Queue, Received, iter_received
 from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.lines import Line
 from kerolox.errors import KeroloxError
@@ -412,7 +412,7 @@ class SocketCluster:
     def read(self, queue: Queue, start: int, end: int, *, group: str, **how: object) -> Iterator[Received]:
         """The messages of a range, decoded. ``how`` is what :meth:`blocks` takes."""
         for pulled in self.blocks(queue, start, end, group=group, **how):  # type: ignore[arg-type]
-            for message in decode_received(bytes(pulled.block), queue.broker):
+            for message in iter_received(bytes(pulled.block), queue.broker):
                 if message.queue_offset < end:
                     yield message
 

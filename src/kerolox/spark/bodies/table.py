@@ -13,7 +13,8 @@ from pyspark.sql.types import StructType
 
 from kerolox.errors import KeroloxError, OptionError, sentences
 from kerolox.spark.bodies.declared import Declared
-from kerolox.spark.columns import COLUMNS, arrow_schema
+from kerolox.spark.bodies.format import Decoded
+from kerolox.spark.columns import COLUMNS, arrow_schema, not_inflated
 
 BODY: Final = "body"
 ERROR: Final = "body_error"
@@ -49,7 +50,10 @@ class BodyTable:
         form = self.declared.opened()
         into = self.declared.into
         names = None if into else [name for name in self.columns.names if name not in COLUMNS]
-        decoded = form.decode(bodies, names)
+        reason = not_inflated(batch)
+        decoded = (
+            _nulls(form.decode(bodies.slice(0, 0), names), reason) if reason else form.decode(bodies, names)
+        )
         if decoded.reasons and not self.declared.keep_bad:
             place = min(decoded.reasons)
             raise BadBody(place_of(batch, place), decoded.reasons[place], len(decoded.reasons))
@@ -164,6 +168,11 @@ def body_table(declared: Declared, schema: StructType, messages: pa.Schema) -> B
         else "map"
     )
     return BodyTable(declared, columns, arrow_schema(needed, properties=properties))
+
+
+def _nulls(empty: Decoded, reason: str) -> Decoded:
+    """One row that has no columns, but a reason."""
+    return Decoded([pa.nulls(1, column.type) for column in empty.columns], {0: reason})
 
 
 # --- rows ----------------------------------------------------------------------------------------------

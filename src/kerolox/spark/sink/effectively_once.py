@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from kerolox.client.errors import TopicUnknownAtBroker
-from kerolox.client.messages import Queue, decode_received
+from kerolox.client.messages import Queue, iter_received
 from kerolox.client.sockets.lines import Parcel
 from kerolox.client.sockets.sending import SocketSender
 from kerolox.client.sockets.socket_cluster import OffsetGone, SocketCluster
@@ -162,7 +162,7 @@ class Stored:
             for pulled in cluster.blocks(queue, start, end, group=self._group, count=PULL_COUNT):
                 if head not in pulled.block:
                     continue
-                for message in decode_received(pulled.block, queue.broker):
+                for message in iter_received(pulled.block, queue.broker):
                     key = message.unique_key.encode()
                     if message.queue_offset < end and self._ids.has(key):
                         yield key, message.flag, message.body, message.packed_properties

@@ -21,7 +21,7 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import Edges, OffsetGone, SocketCluster
 from kerolox.errors import OptionError
 from kerolox.protocol.subscription import ALL
-from kerolox.spark.columns import COLUMNS, SPARK_TYPES, arrow_schema
+from kerolox.spark.columns import COLUMNS, NOT_INFLATED, SPARK_TYPES, arrow_schema, not_inflated
 from kerolox.spark.offsets import queue_text
 from kerolox.spark.source.options import Wanted
 from kerolox.spark.source.queues import DataLoss
@@ -94,7 +94,16 @@ class MessageTable:
     needed: pa.Schema
 
     def of_all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return batches
+        """A row whose body cannot be inflated has none: a body is null nowhere else."""
+        for batch in batches:
+            reason = not_inflated(batch)
+            if not reason:
+                yield batch
+                continue
+            log.warning("body_not_inflated error=%r next='look at its sender'", reason)
+            at = batch.schema.get_field_index("body")
+            columns = [*batch.columns[:at], pa.nulls(1, pa.binary()), *batch.columns[at + 1 :]]
+            yield pa.RecordBatch.from_arrays(columns, schema=batch.schema.remove_metadata())
 
 
 def chosen_table(schema: StructType, bodies: Declared | None) -> MessageTable | BodyTable:
@@ -108,7 +117,7 @@ def chosen_table(schema: StructType, bodies: Declared | None) -> MessageTable | 
 
 def read_range(wanted: Wanted, columns: pa.Schema, task: Range) -> Iterator[pa.RecordBatch]:
     """The messages of a range, in pieces of about as many rows as asked for."""
-    from kerolox.spark.records import decode
+    from kerolox.spark.records import decode_in_parts
 
     cluster = cluster_of(wanted)
     queue = task.queue
@@ -119,9 +128,16 @@ def read_range(wanted: Wanted, columns: pa.Schema, task: Range) -> Iterator[pa.R
     while start < task.end:
         try:
             for block, positions in _gathered(cluster, wanted, task, start):
-                batch = decode(block, positions, needed, queue.broker)
-                batch = _without_namespace(_tagged(batch, wanted.tags), wanted.cluster.namespace)
-                yield batch if needed is columns else batch.select(columns.names)
+                done = 0
+                for found, reason in decode_in_parts(block, positions, needed, queue.broker):
+                    batch = _without_namespace(_tagged(found, wanted.tags), wanted.cluster.namespace)
+                    batch = batch if needed is columns else batch.select(columns.names)
+                    if reason and batch.num_rows:
+                        offset = queue_offsets(block, positions[done : done + 1])[0]
+                        reason = f"{queue_text(queue)} offset {offset}: {reason}"
+                        batch = batch.replace_schema_metadata({NOT_INFLATED: reason})
+                    yield batch
+                    done += found.num_rows
             return
         except OffsetGone as gone:
             edges = Edges(gone.first, gone.end, gone.follower if isinstance(gone, FollowerLacks) else "")

@@ -18,9 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kerolox.errors import ProtocolError
 from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE
-from kerolox.spark.records import IPV6_HOSTS, Positions, decode, record_starts
+from kerolox.spark.records import IPV6_HOSTS, Positions, decode, decode_in_parts, record_starts
 from kerolox.spark.store.faults import RECORD_BYTES_MIN, Mask, faults, fixed_parts
 from kerolox.spark.store.files import MISSING, FileRun, LogFiles, QueueFiles
 from kerolox.spark.store.options import StoreChoice
@@ -249,21 +248,17 @@ class SplitReading:
     ) -> Iterator[pa.RecordBatch]:
         if self._choice.report:
             return
-        try:
-            batch = decode(block, positions, self._schema, self._split.broker)
-        except ProtocolError as error:  # a body that does not decompress: of which?
-            if len(positions) == 1:
-                place = int(places[0])
+        done = 0
+        for batch, reason in decode_in_parts(block, positions, self._schema, self._split.broker):
+            if reason:  # one record, whose body does not decompress
+                place = int(places[done])
                 with LogFiles(run) as log:
-                    reason = log.fault_at(place, check=self._check) or error.what
-                (size,) = _size_at(block, int(positions[0]))
-                self._damaged(run, place, place + size, reason)
-                return
-            half = len(positions) // 2
-            for part in (slice(0, half), slice(half, None)):
-                yield from self._decoded(block, positions[part], places[part], run)
-            return
-        yield batch
+                    found = log.fault_at(place, check=self._check) or reason
+                (size,) = _size_at(block, int(positions[done]))
+                self._damaged(run, place, place + size, found)
+            else:
+                yield batch
+            done += len(batch)
 
     def _wanted(self, block: memoryview, positions: Positions) -> Mask | None:
         choice = self._choice
