@@ -77,7 +77,9 @@ ROOMS = {
     ),
     "controller": (
         "etcd_access options state requests",
-        "apply election",
+        "apply election decision",
+        "knowledge",
+        "masters evidence",
         "decide",
         "live",
         "carriers",

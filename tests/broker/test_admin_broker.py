@@ -151,3 +151,12 @@ async def test_orders_and_what_is_not_there_yet(talk: Talk) -> None:
     assert status.master_commit_log_max_offset == talk.running.broker.store.log.max_offset
     assert (await ask(talk, RequestCode.GET_TIMER_CHECK_POINT)).body == bytes(56)
     assert TimerMetrics.decode((await ask(talk, RequestCode.GET_TIMER_METRICS)).body).timing_count == {}
+
+
+async def test_the_number_of_a_leader_is_not_changed_in_silence(talk: Talk, tmp_path: Path) -> None:
+    """A leader has none but 0; it was answered with success, and nothing was done."""
+    answer = await ask(talk, RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerId=7")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "a broker that leads has no other number" in (answer.remark or "")
+    assert "brokerId" not in (tmp_path / "broker.conf").read_text()
+    assert (await ask(talk, RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerId=0")).code == 0

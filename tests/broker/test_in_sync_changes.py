@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from kerolox.broker.controlled.in_sync_changes import AGAIN_S, InSyncChanges
+from kerolox.broker.controlled.known_sets import SetNotKept
+from kerolox.broker.controlled.mastership import Mastership
 from kerolox.errors import RequestFailed, RequestTimeout
 from kerolox.protocol.bodies.controller import SyncStateSet
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -41,7 +43,23 @@ def has_set(*members: int, set_epoch: int) -> Command:
     return Command(0, fields=fields, body=body)
 
 
-async def asked_for_two(controller: Asked, clock: ManualClock) -> tuple[InSyncSet, Store]:
+class Kept:
+    """What is on the disk of the leader; the first so many writes fail."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures = failures
+        self.sets: list[frozenset[int]] = []
+
+    async def keep(self, told: Mastership) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise SetNotKept("No space left on device")
+        self.sets.append(told.in_sync)
+
+
+async def asked_for_two(
+    controller: Asked, clock: ManualClock, known: Kept | None = None
+) -> tuple[InSyncSet, Store]:
     """A leader alone in its set, whose follower 2 has everything, asks for {1, 2}."""
     store = Store()
     in_sync = InSyncSet(store, EpochSettings(), clock)  # type: ignore[arg-type]
@@ -49,10 +67,10 @@ async def asked_for_two(controller: Asked, clock: ManualClock) -> tuple[InSyncSe
     in_sync.joined(2)
     in_sync.acked(2, 0)
     options: Any = SimpleNamespace(broker_name="b", in_sync_check_ms=600_000)
-    turns: Any = SimpleNamespace(heeded=SimpleNamespace(epoch=3), id=1)
+    turns: Any = SimpleNamespace(heeded=Mastership(epoch=3, id=1, address="a:1"), id=1)
     leads: Any = SimpleNamespace(leads=True)
     changes = InSyncChanges(
-        in_sync, controller, turns, leads, options, clock, look_now=lambda: None,  # type: ignore[arg-type]
+        in_sync, controller, turns, known or Kept(), leads, options, clock, look_now=lambda: None,  # type: ignore[arg-type]
     )  # fmt: skip
     changes.start()
     for _ in range(100):
@@ -82,3 +100,14 @@ async def test_one_that_was_refused_and_not_taken_does_not_count() -> None:
     assert in_sync.members == {1}
     store.write(100)
     assert store.progress.confirmed == store.progress.committed
+
+
+async def test_a_set_counts_when_it_is_on_the_disk() -> None:
+    """Else nobody would know of it when an older copy of the controllers' state is restored."""
+    known = Kept(failures=1)
+    taken = has_set(1, 2, set_epoch=11)
+    controller = Asked(taken, REFUSED, taken)
+    in_sync, _ = await asked_for_two(controller, ManualClock(), known)
+    assert controller.codes == [ALTER, ALTER, WHICH]
+    assert (known.failures, known.sets) == (0, [frozenset({1, 2})])
+    assert (in_sync.members, in_sync.set_epoch) == ({1, 2}, 11)

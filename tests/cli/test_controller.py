@@ -186,3 +186,53 @@ async def test_settings(controller: Controller) -> None:
     code, _, errors = await command(controller.address, "settings", "--set", "noSuchKey=1")
     assert code == 1
     assert "noSuchKey is no setting of it" in errors
+
+
+async def test_who_lacks_what_was_confirmed_is_elected_by_an_operators_word_alone(
+    controller: Controller,
+) -> None:
+    """The error and the status say how many bytes that would lose."""
+    leads: dict[str, Any] = {
+        "known_master_epoch": 1, "known_master_id": 1, "known_set_epoch": 2, "known_set": "1;2",
+        "known_leads": True, "broker_start": 7,
+    }  # fmt: skip
+    async with FakeBroker(controller) as one, FakeBroker(controller) as two:
+        await one.join(broker_start=7)
+        assert (await one.elect()).code == 0
+        await two.join(broker_start=8)
+        assert (await one.alter(1, 2, epoch=1, set_epoch=1)).code == 0
+        await one.heartbeat(epoch=1, max_offset=5000, confirm_offset=5000, kept_offset=5000, **leads)
+        await two.hang_up()
+        async with FakeBroker(controller) as again:  # its log was restored from an older copy
+            again.id = 2
+            assert (
+                await again.register(broker_start=9, epoch=1, max_offset=4000, address=two.address)
+            ).code == 0
+            await one.hang_up()
+            await until(lambda: controller.groups["broker-a"].master is None)
+            assert controller.groups["broker-a"].confirmed == 5000
+            code, out, _ = await command(controller.address, "status")
+            assert code == 0
+            assert "replica 2 lacks 1000 bytes that were confirmed, up to 5000" in out
+            words = ("elect", "--broker", "broker-a", "--id", "2")
+            code, _, errors = await command(controller.address, *words)
+            assert (code, "2 lacks 1000 bytes of that" in errors) == (1, True)
+            code, _, errors = await command(controller.address, *words, "--accept-loss", "999")
+            assert code == 1
+            found = await told(controller.address, *words, "--accept-loss", "1000")
+            assert (found["master"], found["masterEpoch"]) == (2, 3)
+            assert controller.groups["broker-a"].confirmed == 4000
+
+
+async def test_a_replica_that_refuses_its_leaders_log_is_shown_with_its_reason(
+    controller: Controller, pair: tuple[FakeBroker, FakeBroker]
+) -> None:
+    _, two = pair
+    await two.heartbeat(epoch=1, max_offset=5000, follower_refusal="the leader's log is another one")
+    found = (await told(controller.address, "status"))["brokers"]["broker-a"]["replicas"][1]
+    assert (found["refused"], found["behindBytes"]) == ("the leader's log is another one", None)
+    code, out, _ = await command(controller.address, "status")
+    rows = [line.split() for line in out.splitlines()]
+    assert code == 0
+    assert ["broker-a", "2", two.address, "refused", "yes", "yes", "5000", "-"] in rows
+    assert "replica 2 does not copy from the master: the leader's log is another one" in out

@@ -75,9 +75,13 @@ class FakeBroker:
         assert answer.code == 0, answer.remark
         return self.id
 
-    async def register(self) -> Command:
+    async def register(self, *, address: str = "", **more: Any) -> Command:
         header = headers.RegisterToControllerRequest(
-            cluster_name=C, broker_name=self.name, broker_id=self.id, broker_address=self.address
+            cluster_name=C,
+            broker_name=self.name,
+            broker_id=self.id,
+            broker_address=address or self.address,
+            **more,
         )
         return await self.ask(Code.CONTROLLER_REGISTER_BROKER, header)
 
@@ -107,11 +111,11 @@ class FakeBroker:
         header = answer.header(headers.ReplicaInfoAnswer)
         return header.master_broker_id, header.master_address, header.master_epoch
 
-    async def join(self) -> FakeBroker:
+    async def join(self, **more: Any) -> FakeBroker:
         """As a broker does when it starts."""
         await self.take_id()
-        assert (await self.register()).code == 0
-        await self.heartbeat(epoch=0, max_offset=0)
+        assert (await self.register(**more)).code == 0
+        await self.heartbeat(epoch=0, max_offset=0, **more)
         return self
 
     async def hang_up(self) -> None:

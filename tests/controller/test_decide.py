@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kerolox.controller.apply import apply
-from kerolox.controller.decide import Decision, decide
+from kerolox.controller.decide import decide
+from kerolox.controller.decision import Decision
 from kerolox.controller.requests import (
     NOBODY,
     ChangeInSync,

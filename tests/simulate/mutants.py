@@ -10,7 +10,7 @@ from unittest import mock
 
 import msgspec
 
-from kerolox.controller import decide, election, term
+from kerolox.controller import decide, election, masters, term
 from kerolox.replication import follower
 from kerolox.replication.epoch_agreement import Agreement
 from kerolox.replication.epoch_history import EpochHistory
@@ -25,10 +25,10 @@ Patch = tuple[Any, str, Any]
 def _anybody_is_elected() -> list[Patch]:
     """The controller elects who lives, in sync or not."""
 
-    def choose(group: Any, alive: Any, asked: Any) -> Any:
+    def choose(group: Any, alive: Any, asked: Any, lacking: Any) -> Any:
         return election.best_of(group.replicas, group.master, alive, asked.id if asked.is_wanted else None)
 
-    return [(decide, "choose", choose)]
+    return [(masters, "choose", choose)]
 
 
 def _sets_are_not_fenced() -> list[Patch]:

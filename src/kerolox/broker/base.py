@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kerolox.access.guard import Guard
 from kerolox.broker.endpoints import Endpoints
@@ -18,6 +19,12 @@ from kerolox.store.message_store import MessageStore
 Served = Iterable[tuple[str, Iterable[Row]]]
 
 
+def new_start() -> int:
+    """A number that tells one process of a broker from another one with the same identity: the next one, or
+    one that runs on a copy of its files."""
+    return random.getrandbits(62) + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Base:
     options: BrokerOptions
@@ -27,6 +34,7 @@ class Base:
     endpoints: Endpoints
     leadership: Leadership
     guard: Guard
+    start: int = field(default_factory=new_start)
 
 
 def lanes_of(options: BrokerOptions, clock: Clock) -> dict[str, Lane]:

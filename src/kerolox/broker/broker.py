@@ -71,6 +71,7 @@ class Broker(CallerEvents):
         self.clock = clock
         self.started = False
         self._files = files
+        self._old_nameservers: set[str] = set()  # that do not answer who has this broker's name
         self.ports = Ports(self.options, self, clock)
         self._stop = AsyncExitStack()
         self._closed = False
@@ -308,12 +309,15 @@ class Broker(CallerEvents):
             address=self.endpoints.address,
             copying=lambda: replication.follower.copying,
             changed=self.registrations.register_all,
+            old=self._old_nameservers,
         )
         membership.queue_locks.others = StrictLocks(
             self.options, self.group_watch, self.group_watch.dialer, self.endpoints.address
         )
         nameservers = split_nameservers(self.options.nameservers)
-        fellows = Fellows(replication.dialer, nameservers, self.options, self.address)
+        fellows = Fellows(
+            replication.dialer, nameservers, self.options, self.address, old=self._old_nameservers
+        )
         self.leader_notices = LeaderNotices(
             self.store,
             self.leadership,
@@ -394,6 +398,7 @@ class Broker(CallerEvents):
                 nameservers=nameservers,
                 flushed=self.store.progress.flushed,
                 copying=lambda: [one.address.rpartition(":")[0] for one in leader.followers if one.joined],
+                old=self._old_nameservers,
             )
             if not waits_for_followers(options):
                 await hand_back.take()
@@ -415,7 +420,7 @@ class Broker(CallerEvents):
             async with Dialer(
                 clock=self.clock, tls=options.own_tls, credentials=options.own_credentials
             ) as dialer:
-                fellows = Fellows(dialer, nameservers, options, self.address)
+                fellows = Fellows(dialer, nameservers, options, self.address, old=self._old_nameservers)
                 await fellows.refuse_second_leader(str(self.store.root), self.promotions.number)
         await self._promote_at_start()
 

@@ -371,6 +371,14 @@ def role_asked(options: BrokerOptions, wanted: Mapping[str, str]) -> RoleChange 
     role = known["brokerRole"].parse(wanted.get("brokerRole", options.role.value), "update")
     follower_id = known["brokerId"].parse(wanted.get("brokerId", str(options.broker_id)), "update")
     to = RoleChange(role, follower_id if role is BrokerRole.SLAVE else 0)
+    if to.leads and "brokerId" in wanted and follower_id not in (0, options.broker_id):
+        raise OptionError(
+            "brokerId",
+            follower_id,
+            f"0 with brokerRole={role.value}: a broker that leads has no other number. With brokerRole=SLAVE "
+            "beside it this broker follows under that number",
+            "update",
+        )
     if not to.leads and not to.follower_id:
         raise OptionError("brokerId", 0, "1 or more with brokerRole=SLAVE: set both at once", "update")
     return None if to == role_of(options) else to

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -25,6 +25,7 @@ DEFAULT_ADDRESS = "127.0.0.1:9878"
 MEMBER_COLUMNS = ("controller", "address", "leads", "why not")
 GROUP_COLUMNS = ("broker", "master", "address", "epoch", "in sync", "set epoch", "replicas", "alive")
 REPLICA_COLUMNS = ("broker", "id", "address", "role", "in sync", "alive", "log ends at", "behind")
+REFUSED = "refused"  # the role of a replica that does not copy from its leader
 UNKNOWN = "-"  # of what Apache's controllers do not tell
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ def status(
     json: JsonFlag = False,
 ) -> None:
     """Show the controllers and who leads, and of each name of brokers the master, its epoch, who is in sync,
-    who is alive, and how far each is behind."""
+    who is alive, how far each is behind, who is refused and why, and for whom an election waits."""
     from kerolox.client.admin.admin import NotFound
 
     async def work(controllers: Controllers) -> tuple[SeenControllers, dict[str, ReplicasInfo]]:
@@ -110,6 +111,9 @@ def status(
         "brokers": {name: _document(one) for name, one in found.items()},
     }
     out.show(document, *tables)
+    for name, one in found.items():
+        for sentence in _sentences(name, one):
+            out.note(sentence)
     if seen.leader is None:
         raise NotFound("no controller leads: nobody is elected until one does. Ask again in a few seconds")
 
@@ -149,10 +153,20 @@ def settings(
 def elect(
     broker: BrokerOption,
     id: Annotated[int, typer.Option(min=1, help="The replica that is to be master.", metavar="ID")],
+    accept_loss: Annotated[
+        int | None,
+        typer.Option(
+            "--accept-loss",
+            min=0,
+            help="Elect it though it lacks up to so many bytes that were confirmed, or is not in sync: "
+            "what it lacks is lost. Without this option the error says how many bytes those are.",
+            metavar="BYTES",
+        ),
+    ] = None,
     controller: ControllerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Make another replica the master: one that is in sync and alive."""
+    """Make another replica the master: one that is in sync and alive, and has all that was confirmed."""
     from kerolox.client.admin.controllers import is_master_already
     from kerolox.errors import RequestFailed
 
@@ -160,7 +174,7 @@ def elect(
         leader = await controllers.leader()
         before = await controllers.group(leader, broker, [id])
         try:
-            elected = await controllers.elect(leader, broker, id)
+            elected = await controllers.elect(leader, broker, id, accepted_loss=accept_loss)
         except RequestFailed as error:
             if is_master_already(error):
                 raise NotElected(
@@ -251,7 +265,34 @@ def _replicas(info: ReplicasInfo) -> list[tuple[ReplicaIdentity, bool]]:
     return sorted(found, key=lambda each: each[0].broker_id)
 
 
+def _sentences(name: str, info: ReplicasInfo) -> Iterator[str]:
+    """What stands against an election, or against a replica."""
+    if info.waits_for is not None:
+        ids = ", ".join(map(str, info.waits_for)) or "nobody"
+        yield (
+            f"{name}: the controller's state is an older copy. Nobody is elected until all in sync have said "
+            f"which set they know; waiting for {ids}"
+        )
+    for one, in_sync in _replicas(info):
+        if one.lacks and (in_sync or info.master_broker_id is None):
+            yield (
+                f"{name}: replica {one.broker_id} lacks {one.lacks} bytes that were confirmed, up to "
+                f"{info.confirmed}, so it is not elected. Start one that has them; or give them up: kerolox "
+                f"controller elect --broker {name} --id {one.broker_id} --accept-loss {one.lacks}"
+            )
+        if one.refused:
+            yield f"{name}: replica {one.broker_id} does not copy from the master: {one.refused}"
+
+
+def _role(info: ReplicasInfo, one: ReplicaIdentity) -> str:
+    if one.broker_id == info.master_broker_id:
+        return "master"
+    return REFUSED if one.refused else "replica"
+
+
 def _behind(info: ReplicasInfo, one: ReplicaIdentity) -> int | None:
+    if one.refused:
+        return None  # its log is another one
     ends = {each.broker_id: each.max_offset for each, _ in _replicas(info)}
     master = None if info.master_broker_id is None else ends.get(info.master_broker_id)
     return None if master is None or one.max_offset is None else max(0, master - one.max_offset)
@@ -277,7 +318,7 @@ def _replica_rows(name: str, info: ReplicasInfo) -> list[tuple[object, ...]]:
             name,
             one.broker_id,
             one.broker_address,
-            "master" if one.broker_id == info.master_broker_id else "replica",
+            _role(info, one),
             in_sync,
             one.alive,
             UNKNOWN if one.max_offset is None else one.max_offset,
@@ -293,6 +334,8 @@ def _document(info: ReplicasInfo) -> dict[str, Any]:
         "address": info.master_address,
         "masterEpoch": info.master_epoch,
         "inSyncEpoch": info.sync_state_set_epoch,
+        "confirmed": info.confirmed,
+        "waitsFor": None if info.waits_for is None else list(info.waits_for),
         "replicas": [
             {
                 "id": one.broker_id,
@@ -302,6 +345,8 @@ def _document(info: ReplicasInfo) -> dict[str, Any]:
                 "maxOffset": one.max_offset,
                 "confirmOffset": one.confirm_offset,
                 "behindBytes": _behind(info, one),
+                "lacksBytes": one.lacks,
+                "refused": one.refused,
             }
             for one, in_sync in _replicas(info)
         ],

@@ -6,17 +6,23 @@ compares its revision with each commit.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from kerolox.controller.state import (
     AddressChanged,
+    ConfirmedKept,
     ControllerState,
+    DoubtChanged,
     IdGiven,
     InSyncChanged,
     MasterChosen,
+    ProcessStarted,
     RegisteredReplica,
     ReplicaGroup,
     ReplicasForgotten,
+    SetLearned,
     StateEvent,
 )
 
@@ -35,6 +41,13 @@ def apply(state: ControllerState, event: StateEvent) -> ControllerState:
     return ControllerState(groups)
 
 
+def apply_all(state: ControllerState, events: Iterable[StateEvent]) -> ControllerState:
+    """The state after all of them, in their order."""
+    for event in events:
+        state = apply(state, event)
+    return state
+
+
 def _applied(group: ReplicaGroup, event: StateEvent) -> ReplicaGroup | None:
     """The group after the event; None: it is gone."""
     match event:
@@ -48,16 +61,36 @@ def _applied(group: ReplicaGroup, event: StateEvent) -> ReplicaGroup | None:
                 return group
             moved = replace(group.replicas[id], address=address)
             return replace(group, replicas={**group.replicas, id: moved})
+        case ProcessStarted(id=id, start=start):
+            if id not in group.replicas:
+                return group
+            begun = replace(group.replicas[id], start=start)
+            return replace(group, replicas={**group.replicas, id: begun})
         case MasterChosen(id=None):
             return replace(group, master=None, master_epoch=group.master_epoch + 1)
-        case MasterChosen(id=id):
+        case MasterChosen(id=id, lost=lost):
             return replace(
                 group,
                 master=id,
                 master_epoch=group.master_epoch + 1,
                 in_sync=frozenset({id}),
                 in_sync_epoch=group.in_sync_epoch + 1,
+                confirmed=max(0, group.confirmed - lost),
+                is_doubted=False,
             )
+        case SetLearned(epoch=epoch, master=master, in_sync=in_sync, in_sync_epoch=number):
+            return replace(
+                group,
+                master=master,
+                master_epoch=epoch,
+                in_sync=in_sync,
+                in_sync_epoch=number,
+                is_doubted=True,
+            )
+        case DoubtChanged(is_doubted=is_doubted):
+            return replace(group, is_doubted=is_doubted)
+        case ConfirmedKept(confirmed=confirmed):
+            return replace(group, confirmed=max(group.confirmed, confirmed))
         case InSyncChanged(in_sync=in_sync):
             return replace(group, in_sync=in_sync, in_sync_epoch=group.in_sync_epoch + 1)
         case ReplicasForgotten(ids=ids):

@@ -18,14 +18,22 @@ from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.config_file import ConfigFile
 from kerolox.controller.carriers.carrier import Carrier, Deposed, LeadingController
 from kerolox.controller.carriers.chosen import chosen_carrier
-from kerolox.controller.decide import Decision
+from kerolox.controller.decision import Decision
 from kerolox.controller.figures import ControllerFigures
 from kerolox.controller.handlers import NOT_LEADER, ControllerHandlers, GroupHandlers
 from kerolox.controller.live import LiveTable
 from kerolox.controller.notices import RoleNotices
 from kerolox.controller.options import ControllerOptions, ControllerPeer
-from kerolox.controller.requests import NOBODY, ControllerRequest, Elect, Register
-from kerolox.controller.state import MasterChosen, ReplicaGroup
+from kerolox.controller.requests import (
+    NOBODY,
+    ControllerRequest,
+    Doubt,
+    Elect,
+    LastSign,
+    Learn,
+    Register,
+)
+from kerolox.controller.state import DoubtChanged, MasterChosen, ReplicaGroup, SetLearned
 from kerolox.controller.term import Term
 from kerolox.errors import KeroloxError
 from kerolox.front.caller import Caller, CallerEvents
@@ -39,7 +47,7 @@ from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.http_pages import HttpResponder
 from kerolox.net.peer import PeerLimits
 from kerolox.net.server import Server
-from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.codes import RequestCode, ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +89,10 @@ class Controller(CallerEvents):
         self._deposed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._electing: set[str] = set()  # groups
+        self._not_elected: dict[str, str | None] = {}  # by group: the reason that was last told
+        self._learning: set[str] = set()  # groups
         self._scans: dict[str, TimerHandle] = {}
+        self._doubted_all = False  # this state was found to be an older copy since the process began
         self._closed = False
 
     async def start(self) -> None:
@@ -204,8 +215,15 @@ class Controller(CallerEvents):
             complaint = ""
             self._deposed.clear()
             self.live.begin()
-            self._term = Term(self._carrier, token, stored, self.live)
+            self._term = Term(self._carrier, token, stored, self.live, self._clock)
             log.info("controller_leads token=%d groups=%d", token, len(stored.state.groups))
+            doubted = sorted(name for name, group in stored.state.groups.items() if group.is_doubted)
+            if doubted:
+                log.warning(
+                    "state_is_older groups=%r next='nobody is elected for them until all in sync have said "
+                    "which set they know: kerolox controller status shows who is waited for'",
+                    doubted,
+                )
             self._look_for_masters()
             await self._deposed.wait()
 
@@ -229,6 +247,7 @@ class Controller(CallerEvents):
         term = self._leading_term()
         if term is None:
             return NOT_LEADER
+        before = term.state
         try:
             decision = await term.change(request)
         except Deposed as error:
@@ -241,15 +260,71 @@ class Controller(CallerEvents):
         by = NOBODY
         if isinstance(request, Register) or (isinstance(request, Elect) and not request.is_wanted):
             by = request.id
+        if decision.events:
+            self._tell_learned(before.groups.get(decision.events[0].group), term, decision)
         self._tell(term, decision, by)
+        if isinstance(request, Register):
+            self._note_successor(before.groups.get(request.group), request)
         return decision.answer
 
-    def knows(self, group: str, id: int) -> bool:
+    def knows(self, group: str, id: int, start: int | None = None) -> bool:
         term = self._leading_term()
         if term is None:
             return True
         known = term.state.groups.get(group)
-        return known is not None and id in known.replicas
+        if known is None or id not in known.replicas:
+            return False
+        own = known.replicas[id].start
+        return start is None or own in (None, start)
+
+    def heard(self, group: str, id: int, sign: LastSign) -> None:
+        term = self._leading_term()
+        if term is not None and term.heard(group, id, sign) and group not in self._learning:
+            self._learning.add(group)
+            self._start(self._learn_now(group))
+
+    async def _learn_now(self, group: str) -> None:
+        try:
+            await self.change(Learn(group))
+        except KeroloxError as error:
+            log.warning("not_learned group=%r error=%r next='with the next heartbeat'", group, str(error))
+        finally:
+            self._learning.discard(group)
+
+    def _note_successor(self, before: ReplicaGroup | None, request: Register) -> None:
+        """Remember which process was replaced by another one at the same address."""
+        replica = None if before is None else before.replicas.get(request.id)
+        after = self.groups.get(request.group)
+        if replica is None or replica.start is None or after is None or request.id not in after.replicas:
+            return
+        if after.replicas[request.id].start != replica.start:
+            self.live.replaced((request.group, request.id), replica.start)
+
+    def _tell_learned(self, before: ReplicaGroup | None, term: Term, decision: Decision) -> None:
+        """Log what a broker knew better. The other groups of the same state may be as old."""
+        for event in decision.events:
+            if isinstance(event, SetLearned) and before is not None:
+                log.warning(
+                    "state_is_older group=%r epoch=%d set_epoch=%d in_sync=%s known_epoch=%d "
+                    "known_set_epoch=%d known_in_sync=%s next='what the broker knows counts; nobody is "
+                    "elected until all in sync have said which set they know'",
+                    event.group, before.master_epoch, before.in_sync_epoch, sorted(before.in_sync),
+                    event.epoch, event.in_sync_epoch, sorted(event.in_sync),
+                )  # fmt: skip
+                for other in term.state.groups:
+                    if other != event.group and not self._doubted_all:
+                        self._start(self._doubt_now(other))
+                self._doubted_all = True
+            elif isinstance(event, DoubtChanged) and not event.is_doubted:
+                log.info(
+                    "state_is_newest group=%r reason='all in sync have said which set they know'", event.group
+                )
+
+    async def _doubt_now(self, group: str) -> None:
+        try:
+            await self.change(Doubt(group))
+        except KeroloxError as error:
+            log.warning("not_doubted group=%r error=%r", group, str(error))
 
     def epoch(self, group: str) -> int | None:
         term = self._leading_term()
@@ -272,12 +347,14 @@ class Controller(CallerEvents):
                     sorted(group.in_sync),
                 )
                 continue
-            log.info(
-                "master_elected group=%r id=%d address=%r epoch=%d",
+            log.log(
+                logging.WARNING if event.lost else logging.INFO,
+                "master_elected group=%r id=%d address=%r epoch=%d%s",
                 group.name,
                 event.id,
                 group.address(event.id),
                 group.master_epoch,
+                f" lost_bytes={event.lost}" if event.lost else "",
             )
             if self.options.notify_broker_role_changed:
                 alive = self.live.view([group.name]).of(group.name)
@@ -307,6 +384,7 @@ class Controller(CallerEvents):
         """Groups without a living master, though somebody lives who may be one."""
         groups = self.groups
         live = self.live.view(groups)
+        self._not_elected = {name: why for name, why in self._not_elected.items() if name in groups}
         for name, group in groups.items():
             alive = live.of(name)
             if group.master_epoch > 0 and group.master not in alive and alive.keys() & group.replicas.keys():
@@ -323,6 +401,11 @@ class Controller(CallerEvents):
             unclean = self.options.enable_elect_unclean_master
             answer = await self.change(Elect(group=group, allow_unclean=unclean))
             log.debug("election group=%r code=%d remark=%r", group, answer.code, answer.remark)
+            why = answer.remark if answer.code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE else None
+            if why != self._not_elected.get(group):
+                self._not_elected[group] = why
+                if why is not None:
+                    log.warning("nobody_elected group=%r reason=%r next='tried again'", group, why)
         except KeroloxError as error:
             log.warning("election_failed group=%r error=%r next='tried again soon'", group, str(error))
         finally:

@@ -6,18 +6,26 @@ Where we are stricter it says so.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import NamedTuple
-
-from kerolox.controller.apply import apply
-from kerolox.controller.election import choose
+from kerolox.controller.apply import apply, apply_all
+from kerolox.controller.decision import Decision, refused, unknown
+from kerolox.controller.knowledge import (
+    confirmed_of,
+    keep_confirmed,
+    lacks,
+    learn,
+    silent,
+    why_other_process,
+    with_sign,
+)
+from kerolox.controller.masters import elect
 from kerolox.controller.requests import (
-    NOBODY,
     ChangeInSync,
     ControllerRequest,
     DescribeGroups,
+    Doubt,
     Elect,
     Forget,
+    Learn,
     LiveBrokers,
     NextId,
     Register,
@@ -31,9 +39,11 @@ from kerolox.controller.state import (
     TEXT_LENGTH_MAX,
     AddressChanged,
     ControllerState,
+    DoubtChanged,
     IdGiven,
     InSyncChanged,
     MasterChosen,
+    ProcessStarted,
     ReplicaGroup,
     ReplicasForgotten,
     StateEvent,
@@ -41,26 +51,26 @@ from kerolox.controller.state import (
 from kerolox.front.requests import Answer
 from kerolox.protocol.bodies.controller import (
     BrokerReplicasInfo,
-    ElectedMaster,
     ReplicaIdentity,
     ReplicasInfo,
     SyncStateSet,
 )
-from kerolox.protocol.bodies.routes import BrokerMemberGroup
 from kerolox.protocol.broker_identity import address_of_check_code
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.headers import controller as headers
 
 
-class Decision(NamedTuple):
-    """The answer, which holds when the events are on the disk."""
-
-    answer: Answer
-    events: tuple[StateEvent, ...] = ()
-
-
 def decide(state: ControllerState, live: LiveBrokers, request: ControllerRequest) -> Decision:
-    """What to answer, and what to change before."""
+    """What to answer, and what to change before. Each change of a group writes down how far its log is
+    confirmed, too."""
+    decision = _decide(state, live, request)
+    if not decision.events or isinstance(request, DescribeGroups) or request.group not in state.groups:
+        return decision
+    kept = keep_confirmed(state.groups[request.group], live)
+    return decision._replace(events=(*kept, *decision.events))
+
+
+def _decide(state: ControllerState, live: LiveBrokers, request: ControllerRequest) -> Decision:
     match request:
         case NextId():
             return _next_id(state, request)
@@ -68,8 +78,12 @@ def decide(state: ControllerState, live: LiveBrokers, request: ControllerRequest
             return _take_id(state, request)
         case Register():
             return _register(state, live, request)
+        case Learn():
+            return _learn(state, live, request)
+        case Doubt():
+            return _doubt(state, request)
         case Elect():
-            return _elect(state, live, request)
+            return elect(state, live, request)
         case ChangeInSync():
             return _change_in_sync(state, live, request)
         case WhoIsMaster():
@@ -78,10 +92,6 @@ def decide(state: ControllerState, live: LiveBrokers, request: ControllerRequest
             return _describe(state, live, request)
         case Forget():
             return _forget(state, live, request)
-
-
-def _refused(code: int, remark: str) -> Decision:
-    return Decision(Answer(code=code, remark=remark))
 
 
 # --- ids --------------------------------------------------------------------------------------
@@ -104,7 +114,7 @@ def _take_id(state: ControllerState, asked: TakeId) -> Decision:
     group = state.groups.get(asked.group)
     why = _why_not_this_id(state, group, asked)
     if why is not None:
-        return _refused(ResponseCode.CONTROLLER_BROKER_ID_INVALID, why)
+        return refused(ResponseCode.CONTROLLER_BROKER_ID_INVALID, why)
     if group is not None and asked.id in group.replicas:
         return Decision(done)  # the answer got lost: asked again
     address = address_of_check_code(asked.check_code)
@@ -151,22 +161,41 @@ def _why_not_this_id(state: ControllerState, group: ReplicaGroup | None, asked: 
 
 def _register(state: ControllerState, live: LiveBrokers, asked: Register) -> Decision:
     group = state.groups.get(asked.group)
-    if group is None or asked.id not in group.replicas:
-        return _refused(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, _unknown(asked.group, asked.id))
+    returns = group is not None and _is_from_later(group, asked)
+    if group is None or (asked.id not in group.replicas and not returns):
+        return refused(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, unknown(asked.group, asked.id))
     if not 0 < len(asked.address) <= TEXT_LENGTH_MAX:
-        return _refused(
+        return refused(
             ResponseCode.CONTROLLER_INVALID_REQUEST,
             f"an address of {len(asked.address)} characters: expected 1 to {TEXT_LENGTH_MAX}",
         )
-    moves = group.replicas[asked.id].address != asked.address
-    events: tuple[StateEvent, ...] = (AddressChanged(asked.group, asked.id, asked.address),) if moves else ()
-    if asked.id == group.master:
+    events: tuple[StateEvent, ...] = ()
+    start = asked.sign.start
+    if returns:
+        events = (IdGiven(asked.group, group.cluster, asked.id, asked.address, f"{asked.address};0"),)
+    else:
+        other = why_other_process(group, asked.id, asked.address, start, live)
+        if other:
+            return refused(ResponseCode.CONTROLLER_BROKER_ID_INVALID, other)
+        if group.replicas[asked.id].address != asked.address:
+            events = (AddressChanged(asked.group, asked.id, asked.address),)
+    is_new = returns or start is None or group.replicas[asked.id].start != start
+    if returns or group.replicas[asked.id].start != start:
+        events = (*events, ProcessStarted(asked.group, asked.id, start))
+    state = apply_all(state, events)
+    if start is not None:
+        live = with_sign(live, asked.group, asked.id, asked.sign)
+        learned = learn(state, live, asked.group)
+        events, state = (*events, *learned), apply_all(state, learned)
+    group = state.groups[asked.group]
+    known = asked.sign.known
+    leads_now = known is not None and known.leads and known.epoch == group.master_epoch
+    if asked.id == group.master and is_new and not leads_now:
         # Brokers register when they start, so its process began anew, and what its log had behind the last
         # flush may be gone: no epoch is led by two processes. Whoever has most of those in sync is elected
-        # when it has said in a heartbeat how much it has. RocketMQ lets it go on in its epoch.
-        events = (*events, MasterChosen(asked.group, None))
-    for event in events:
-        state = apply(state, event)
+        # when it has said how much it has. RocketMQ lets it go on in its epoch.
+        replaced = MasterChosen(asked.group, None)
+        events, state = (*events, replaced), apply(state, replaced)
     group = state.groups[asked.group]
     header = headers.RegisterToControllerAnswer(cluster_name=asked.cluster, broker_name=asked.group)
     if group.master is not None and group.master in live.of(asked.group):
@@ -181,96 +210,38 @@ def _register(state: ControllerState, live: LiveBrokers, asked: Register) -> Dec
     return Decision(Answer(header=header, body=_set_body(group)), events)
 
 
-# --- masters ----------------------------------------------------------------------------------
-
-
-def _elect(state: ControllerState, live: LiveBrokers, asked: Elect) -> Decision:
-    group = state.groups.get(asked.group)
-    # Stricter than RocketMQ, which makes master of a new group whoever asks first, known or not.
-    if group is None or (asked.id != NOBODY and asked.id not in group.replicas):
-        return _refused(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, _unknown(asked.group, asked.id))
-    alive = live.of(asked.group)
-    unheard = _unheard(group, live)
-    if unheard and not asked.is_wanted:
-        return _nobody(
-            asked,
-            f"the controller has just begun to listen, and {unheard} of {asked.group!r}, which are in sync, "
-            "have not said yet how much they have: ask again in a few seconds",
-        )
-    if group.master_epoch == 0 and asked.id != NOBODY:
-        chosen = asked.id if asked.id in alive else None
-    else:
-        chosen = choose(group, alive, asked)
-    if chosen is None:
-        # One event is enough to tell the brokers that their master is gone. RocketMQ makes three.
-        lost = asked.id == NOBODY and group.master is not None
-        event = MasterChosen(asked.group, None)
-        return _nobody(asked, _why_nobody(group, alive, asked), (event,) if lost else ())
-    if chosen == group.master:
-        answer = _master_answer(group)
-        answer.code = ResponseCode.CONTROLLER_MASTER_STILL_EXIST
-        answer.remark = f"broker {asked.group!r} keeps master {group.master} in epoch {group.master_epoch}"
-        answer.body = ElectedMaster(sync_state_set=group.in_sync).encode()
-        return Decision(answer)
-    elected = MasterChosen(asked.group, chosen)
-    after = apply(state, elected).groups[asked.group]
-    answer = _master_answer(after)
-    members = BrokerMemberGroup(
-        broker_addrs={id: replica.address for id, replica in after.replicas.items()},
-        broker_name=after.name,
-        cluster=after.cluster,
-    )
-    answer.body = ElectedMaster(broker_member_group=members, sync_state_set=after.in_sync).encode()
-    return Decision(answer, (elected,))
-
-
-def _unheard(group: ReplicaGroup, live: LiveBrokers) -> list[int]:
-    """Who of those in sync may be there though it has not said how much it has: this controller has begun to
-    listen a moment ago. The master may be one of them, and after a power failure the one that has most."""
-    alive = live.of(group.name)
-    if live.is_settled or not group.master_epoch or group.master in alive:
-        return []
-    return [
-        id
-        for id in sorted(group.in_sync)
-        if (id not in alive or alive[id].epoch < 0) and (group.name, id) not in live.gone
-    ]
-
-
-def _nobody(asked: Elect, why: str, events: tuple[StateEvent, ...] = ()) -> Decision:
-    by_controller = asked.id == NOBODY
-    code = (
-        ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
-        if by_controller
-        else ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
-    )
-    return Decision(Answer(code=code, remark=why), events)
-
-
-def _why_nobody(group: ReplicaGroup, alive: Collection[int], asked: Elect) -> str:
-    who = f"broker {asked.id} cannot" if asked.is_wanted else "nobody can"
+def _is_from_later(group: ReplicaGroup, asked: Register) -> bool:
+    """A broker of ours with an id that was never given here: a later state than this copy gave it."""
     return (
-        f"{who} be elected for {group.name!r}: in sync are {sorted(group.in_sync)}, alive are "
-        f"{sorted(alive)}. Start one that is in sync; or set enableElectUncleanMaster=true, and lose what "
-        "only those had that are gone"
+        asked.id not in group.replicas
+        and asked.id >= group.next_id
+        and asked.sign.start is not None
+        and group.cluster == asked.cluster
+        and len(group.replicas) < REPLICAS_MAX
+        and asked.id <= group.next_id + REPLICAS_MAX
     )
 
 
-def _master_answer(group: ReplicaGroup) -> Answer:
-    return Answer(
-        header=headers.ElectMasterAnswer(
-            master_broker_id=group.master,
-            master_address=group.address(group.master),
-            master_epoch=group.master_epoch,
-            sync_state_set_epoch=group.in_sync_epoch,
-        )
-    )
+# --- a state that may be an older copy --------------------------------------------------------
+
+
+def _learn(state: ControllerState, live: LiveBrokers, asked: Learn) -> Decision:
+    group = state.groups.get(asked.group)
+    if group is None:
+        return Decision(Answer())
+    return Decision(Answer(), learn(state, live, asked.group) or keep_confirmed(group, live))
+
+
+def _doubt(state: ControllerState, asked: Doubt) -> Decision:
+    group = state.groups.get(asked.group)
+    is_news = group is not None and group.master_epoch > 0 and not group.is_doubted
+    return Decision(Answer(), (DoubtChanged(asked.group, True),) if is_news else ())
 
 
 def _who_is_master(state: ControllerState, asked: WhoIsMaster) -> Decision:
     group = state.groups.get(asked.group)
     if group is None:
-        return _refused(
+        return refused(
             ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"no broker {asked.group!r} has got an id here"
         )
     header = headers.ReplicaInfoAnswer(
@@ -288,7 +259,7 @@ def _change_in_sync(state: ControllerState, live: LiveBrokers, asked: ChangeInSy
     group = state.groups.get(asked.group)
     refusal = _why_not_in_sync(group, live, asked)
     if refusal is not None:
-        return _refused(*refusal)
+        return refused(*refusal)
     changed = InSyncChanged(asked.group, asked.in_sync)
     after = apply(state, changed).groups[asked.group]
     header = headers.AlterSyncStateSetAnswer(new_sync_state_set_epoch=after.in_sync_epoch)
@@ -326,6 +297,13 @@ def _why_not_in_sync(
             return code.CONTROLLER_BROKER_NOT_ALIVE, f"replica {id} of {name!r} gave no sign of life in time"
     if group.master not in asked.in_sync:
         return failed, f"an in-sync set {sorted(asked.in_sync)} of {name!r} without its master {group.master}"
+    unasked = sorted((group.in_sync - asked.in_sync) & set(silent(group, live))) if group.is_doubted else []
+    if unasked:
+        return failed, (
+            f"{unasked} of {name!r} cannot be taken out of the in-sync set yet: the controller's state is an "
+            "older copy, and they have not said which set they know. Start them; or: kerolox controller "
+            f"elect --broker {name} --id {group.master} --accept-loss 0"
+        )
     return None
 
 
@@ -348,17 +326,21 @@ def _described(group: ReplicaGroup, live: LiveBrokers) -> ReplicasInfo:
             broker_id=id,
             broker_name=group.name,
             confirm_offset=_told(alive[id].confirm_offset) if id in alive else None,
+            lacks=lacks(group, id, live) or None if id in alive else None,
             max_offset=_told(alive[id].max_offset) if id in alive else None,
+            refused=alive[id].refused if id in alive and id != group.master else None,
         )
         for id, replica in sorted(group.replicas.items())
     }
     return ReplicasInfo(
+        confirmed=confirmed_of(group, live) or None,
         in_sync_replicas=tuple(told for id, told in replicas.items() if id in group.in_sync),
         not_in_sync_replicas=tuple(told for id, told in replicas.items() if id not in group.in_sync),
         master_address=group.address(group.master),
         master_broker_id=group.master,
         master_epoch=group.master_epoch,
         sync_state_set_epoch=group.in_sync_epoch,
+        waits_for=tuple(silent(group, live)) if group.is_doubted else None,
     )
 
 
@@ -372,7 +354,7 @@ def _forget(state: ControllerState, live: LiveBrokers, asked: Forget) -> Decisio
     ids = None if asked.even_living else _ids(asked.ids)
     why = _why_keep(group, ids, live, asked)
     if why is not None:
-        return _refused(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, why)
+        return refused(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, why)
     return Decision(Answer(), (ReplicasForgotten(asked.group, ids),))
 
 
@@ -410,11 +392,3 @@ def _ids(text: str | None) -> frozenset[int] | None:
 
 def _set_body(group: ReplicaGroup) -> bytes:
     return SyncStateSet(sync_state_set=group.in_sync, sync_state_set_epoch=group.in_sync_epoch).encode()
-
-
-def _unknown(group: str, id: int) -> str:
-    return (
-        f"broker {group!r} with id {id} is not known here: the controller has another state than the one "
-        "that gave this id. Restore that state; or let the broker ask for a new id, without its file "
-        "brokerIdentity"
-    )

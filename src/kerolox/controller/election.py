@@ -8,14 +8,21 @@ from kerolox.controller.requests import Elect, LastSign
 from kerolox.controller.state import ReplicaGroup
 
 
-def choose(group: ReplicaGroup, alive: Mapping[int, LastSign], asked: Elect) -> int | None:
+def choose(
+    group: ReplicaGroup, alive: Mapping[int, LastSign], asked: Elect, lacking: Mapping[int, int]
+) -> int | None:
     """The replica to be master, which may be the one that is; None when there is none.
 
-    Only who is in sync can be elected without loss. One that is not is taken only if that is allowed, and
-    only if there is nobody else.
+    Only who is in sync, and lacks no byte that was confirmed, can be elected without loss. Another one is
+    taken only if that is allowed, and only if there is nobody else; or if an operator has given up as many
+    bytes as it lacks.
     """
     wanted = asked.id if asked.is_wanted else None
-    chosen = best_of(group.in_sync, group.master, alive, wanted)
+    if asked.accepted_loss is not None:
+        is_heard = asked.id in alive and alive[asked.id].max_offset >= 0
+        return asked.id if is_heard and lacking.get(asked.id, 0) <= asked.accepted_loss else None
+    whole = [id for id in group.in_sync if not lacking.get(id)]
+    chosen = best_of(whole, group.master, alive, wanted)
     if chosen is None and asked.allow_unclean:
         chosen = best_of(group.replicas, group.master, alive, wanted)
     return chosen

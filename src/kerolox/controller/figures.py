@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from kerolox.clock import Clock
-from kerolox.controller.decide import Decision
+from kerolox.controller.decision import Decision
 from kerolox.controller.live import LiveTable
 from kerolox.controller.options import ControllerOptions
 from kerolox.controller.requests import ControllerRequest, Elect

@@ -15,12 +15,14 @@ from kerolox.controller.requests import (
     DescribeGroups,
     Elect,
     Forget,
+    KnownSet,
     LastSign,
     NextId,
     Register,
     TakeId,
     WhoIsMaster,
 )
+from kerolox.controller.state import REPLICAS_MAX
 from kerolox.errors import Refused
 from kerolox.front.caller import Caller
 from kerolox.front.requests import Answer, Later, Request, Row
@@ -30,6 +32,9 @@ from kerolox.protocol.headers import controller as headers
 from kerolox.protocol.headers.registration import BrokerHeartbeatRequest
 
 log = logging.getLogger(__name__)
+
+REFUSAL_LENGTH_MAX = 600  # of the reason a follower tells
+TOLD_MAX = 1000  # refused brokers that are remembered, so as to tell of each once
 
 NOT_LEADER = Answer(code=ResponseCode.CONTROLLER_NOT_LEADER, remark="The controller is not in leader state")
 
@@ -46,8 +51,12 @@ class Decider(Protocol):
     async def change(self, request: ControllerRequest) -> Answer:
         """Answer when the change is durable."""
 
-    def knows(self, group: str, id: int) -> bool:
-        """Whether the replica has got its id here. One that does not lead cannot tell, and says yes."""
+    def knows(self, group: str, id: int, start: int | None = None) -> bool:
+        """Whether the replica has got its id here, and this is the process that registered with it. One that
+        does not lead cannot tell, and says yes."""
+
+    def heard(self, group: str, id: int, sign: LastSign) -> None:
+        """Learn from what a broker says of itself."""
 
     def epoch(self, group: str) -> int | None:
         """The master epoch of a group; None while this controller does not lead."""
@@ -60,6 +69,7 @@ class GroupHandlers:
         self._decider = decider
         self._live = live
         self._options = options
+        self._told: dict[tuple[str, int], str] = {}  # whose address was told as refused last
 
     def rows(self) -> list[Row]:
         return [
@@ -97,20 +107,40 @@ class GroupHandlers:
         asked = request.header
         group, id = _given(asked.broker_name, "brokerName"), _number(asked.broker_id, "brokerId")
         address = _given(asked.broker_address, "brokerAddress")
-        self._note(request.caller, group, id)
-        return await self._decider.change(Register(asked.cluster_name or "", group, id, address))
+        sign = sign_of(asked)
+        if sign.start is None:
+            self._note(request.caller, group, id)
+        answer = await self._decider.change(Register(asked.cluster_name or "", group, id, address, sign))
+        if sign.start is not None and answer.code == ResponseCode.SUCCESS:
+            # Two processes may ask for one identity: the one that got it is heard.
+            self._live.hear((group, id), request.caller, sign)
+            self._decider.heard(group, id, sign)
+            self._told.pop((group, id), None)
+        elif answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+            self._tell_refused(group, id, address, answer.remark)
+        return answer
+
+    def _tell_refused(self, group: str, id: int, address: str, reason: str | None) -> None:
+        """Once: who is refused asks again and again."""
+        if self._told.get((group, id)) != address:
+            if len(self._told) >= TOLD_MAX:
+                self._told.clear()
+            self._told[group, id] = address
+            log.warning("identity_refused group=%r id=%d address=%r reason=%r", group, id, address, reason)
 
     async def elect(self, request: Request[headers.ElectMasterRequest]) -> Answer:
         asked = request.header
         group = _given(asked.broker_name, "brokerName")
         if not asked.designate_elect:
-            self._note(request.caller, group, asked.broker_id)
+            self._note(request.caller, group, asked.broker_id, asked.broker_start)
         return await self._decider.change(
             Elect(
                 group=group,
                 id=asked.broker_id,
                 is_wanted=asked.designate_elect,
                 allow_unclean=self._options.enable_elect_unclean_master,
+                start=asked.broker_start,
+                accepted_loss=asked.accepted_loss if asked.designate_elect else None,
             )
         )
 
@@ -163,21 +193,18 @@ class GroupHandlers:
         told = request.header
         if told.broker_id is None:
             return Answer(code=ResponseCode.CONTROLLER_INVALID_REQUEST, remark="a heartbeat without brokerId")
-        sign = LastSign(
-            max(0, told.epoch or 0),
-            -1 if told.max_offset is None else told.max_offset,
-            -1 if told.confirm_offset is None else told.confirm_offset,
-            PRIORITY_LOWEST if told.election_priority is None else told.election_priority,
-        )
-        if not self._decider.knows(told.broker_name, told.broker_id):
+        sign = sign_of(told)
+        if not self._decider.knows(told.broker_name, told.broker_id, sign.start):
             # Not kept: whoever invents names would take the room of brokers that are there.
             return Answer(
                 code=ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
-                remark=f"broker {told.broker_name!r} with id {told.broker_id} has not got its id here",
+                remark=f"broker {told.broker_name!r} with id {told.broker_id} has not got its id here, or "
+                "another process has registered with it",
             )
         timeout_ms = told.heartbeat_timeout_mills
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         self._live.hear((told.broker_name, told.broker_id), request.caller, sign, timeout_s)
+        self._decider.heard(told.broker_name, told.broker_id, sign)
         epoch = self._decider.epoch(told.broker_name)
         leads = epoch is not None
         return Answer(
@@ -186,9 +213,34 @@ class GroupHandlers:
             remark="Heart beat success" if leads else NOT_LEADER.remark,
         )
 
-    def _note(self, caller: Caller, group: str, id: int) -> None:
-        if self._decider.knows(group, id):
+    def _note(self, caller: Caller, group: str, id: int, start: int | None = None) -> None:
+        if self._decider.knows(group, id, start):
             self._live.note((group, id), caller)
+
+
+def sign_of(told: BrokerHeartbeatRequest | headers.RegisterToControllerRequest) -> LastSign:
+    """What a broker says of itself. RocketMQ's does not say all of it, nor any of it when it registers."""
+    known = None
+    if told.known_master_epoch and told.known_set_epoch and told.known_master_id:
+        ids = _ids(told.known_set)
+        if ids is not None:
+            known = KnownSet(
+                told.known_master_epoch,
+                told.known_set_epoch,
+                told.known_master_id,
+                ids,
+                bool(told.known_leads),
+            )
+    return LastSign(
+        max(0, told.epoch or 0),
+        -1 if told.max_offset is None else told.max_offset,
+        -1 if told.confirm_offset is None else told.confirm_offset,
+        PRIORITY_LOWEST if told.election_priority is None else told.election_priority,
+        told.broker_start,
+        known,
+        -1 if told.kept_offset is None else told.kept_offset,
+        None if told.follower_refusal is None else told.follower_refusal[:REFUSAL_LENGTH_MAX],
+    )
 
 
 class OwnPlace(Protocol):
@@ -234,6 +286,14 @@ def _given(text: str | None, field: str) -> str:
     if not text:
         raise Refused(ResponseCode.CONTROLLER_INVALID_REQUEST, f"the request has no {field}")
     return text
+
+
+def _ids(text: str | None) -> frozenset[int] | None:
+    """The ids of ``1;2``; None for what is something else."""
+    parts = (text or "").split(";")
+    if len(parts) > REPLICAS_MAX or not all(part.isascii() and part.isdigit() for part in parts):
+        return None
+    return frozenset(map(int, parts)) if all(len(part) < 20 for part in parts) else None
 
 
 def _number(number: int | None, field: str) -> int:

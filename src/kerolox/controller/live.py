@@ -18,6 +18,7 @@ HEARTBEAT_TIMEOUT_S = 10.0  # of a broker that does not say; RocketMQ's brokers 
 TIMEOUT_S_MIN, TIMEOUT_S_MAX = 0.1, 600.0  # that a broker may ask for
 LOST_LATELY_S = 5.0  # a broker that lives connects again within a second
 LIVE_MAX = 10_000  # brokers; others are not heard
+ENDED_MAX = 1000  # processes that are known to be over
 
 ReplicaKey = tuple[str, int]  # group and id
 
@@ -45,6 +46,8 @@ class LiveTable:
         self._count = 0
         self._is_full = False
         self._lost: dict[ReplicaKey, float] = {}  # closed its connection, and when
+        self._acts_until_s: dict[ReplicaKey, float] = {}  # of those: its process may act so long
+        self._ended: dict[tuple[str, int, int], None] = {}  # processes that others have replaced
         self._silent: set[ReplicaKey] = set()  # heard since it began, and not any more before it was settled
         self._before: set[ReplicaKey] = set()  # last heard before its controller began to lead
 
@@ -82,6 +85,7 @@ class LiveTable:
             timeout_s = HEARTBEAT_TIMEOUT_S
         timeout_s = min(max(timeout_s, TIMEOUT_S_MIN), TIMEOUT_S_MAX)
         self._lost.pop(key, None)
+        self._acts_until_s.pop(key, None)
         self._silent.discard(key)
         self._before.discard(key)
         self._count += id not in brokers
@@ -101,9 +105,15 @@ class LiveTable:
     def lose(self, caller: Caller) -> list[ReplicaKey]:
         """A connection has closed: its brokers are gone, unless they have spoken over another one since."""
         lost = [key for key, broker in self._all() if broker.caller is caller]
+        until = {
+            key: broker.heard_s + min(broker.timeout_s, HEARTBEAT_TIMEOUT_S)
+            for key, broker in self._all()
+            if broker.caller is caller
+        }
         self._drop(lost)
         self._forget_lost(HEARTBEAT_TIMEOUT_S)
         now_s = self._clock.monotonic_s()
+        self._acts_until_s |= {key: until[key] for key in lost[: LIVE_MAX - len(self._acts_until_s)]}
         self._lost.update((key, now_s) for key in lost[: LIVE_MAX - len(self._lost)])
         return lost
 
@@ -116,6 +126,12 @@ class LiveTable:
         if self.is_settled:
             self._silent.clear()
         return quiet
+
+    def replaced(self, key: ReplicaKey, start: int) -> None:
+        """Another process has this identity now: the one with this number is over."""
+        self._ended[(*key, start)] = None
+        while len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
 
     def counts(self) -> dict[str, int]:
         """How many live now, by group."""
@@ -132,7 +148,13 @@ class LiveTable:
             group: {id: one.sign for id, one in self._groups.get(group, {}).items() if _lives(one, now_s)}
             for group in groups
         }
-        return LiveBrokers(signs, self.is_settled, frozenset(self._silent.union(self._lost)))
+        return LiveBrokers(
+            signs,
+            self.is_settled,
+            frozenset(self._silent.union(self._lost)),
+            frozenset(key for key, until_s in self._acts_until_s.items() if until_s > now_s),
+            frozenset(self._ended),
+        )
 
     def _all(self) -> Iterator[tuple[ReplicaKey, LiveBroker]]:
         for group, brokers in self._groups.items():
@@ -142,6 +164,7 @@ class LiveTable:
     def _forget_lost(self, age_s: float) -> None:
         now_s = self._clock.monotonic_s()
         self._lost = {key: lost_s for key, lost_s in self._lost.items() if now_s - lost_s <= age_s}
+        self._acts_until_s = {key: one for key, one in self._acts_until_s.items() if one > now_s}
 
     def _drop(self, gone: list[ReplicaKey]) -> None:
         for group, id in gone:

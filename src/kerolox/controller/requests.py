@@ -10,6 +10,21 @@ NOBODY = -1  # asks for a master, and is none of the brokers: the controller its
 PRIORITY_LOWEST = 2**31 - 1
 
 
+class KnownSet(msgspec.Struct, frozen=True):
+    """The newest mastership and in-sync set that a broker has on its disk. Within an epoch the set with the
+    larger number is the newer one."""
+
+    epoch: int
+    number: int
+    master: int
+    in_sync: frozenset[int]
+    leads: bool = False  # the process that says so is the one that was elected in this epoch
+
+    @property
+    def age(self) -> tuple[int, int]:
+        return self.epoch, self.number
+
+
 class LastSign(msgspec.Struct, frozen=True):
     """What a broker said of itself in its last heartbeat."""
 
@@ -17,6 +32,10 @@ class LastSign(msgspec.Struct, frozen=True):
     max_offset: int = -1
     confirm_offset: int = -1
     priority: int = PRIORITY_LOWEST  # the lowest number wins
+    start: int | None = None  # the number of its process; RocketMQ's brokers have none
+    known: KnownSet | None = None
+    kept: int = -1  # of a leader: up to where the log is confirmed and flushed
+    refused: str | None = None  # why it does not copy from its leader
 
 
 class LiveBrokers(msgspec.Struct, frozen=True):
@@ -29,6 +48,10 @@ class LiveBrokers(msgspec.Struct, frozen=True):
     signs: Mapping[str, Mapping[int, LastSign]] = {}
     is_settled: bool = True
     gone: frozenset[tuple[str, int]] = frozenset()
+    lingering: frozenset[tuple[str, int]] = frozenset()  # lost, and their processes may still act
+    ended: frozenset[tuple[str, int, int]] = frozenset()  # processes that another one has replaced
+    confirmed: Mapping[str, int] = {}  # by group: up to where leaders said that the log is confirmed
+    shown: Mapping[tuple[str, int], int] = {}  # processes whose log has been seen to reach that place
 
     def of(self, group: str) -> Mapping[int, LastSign]:
         return self.signs.get(group, {})
@@ -57,19 +80,36 @@ class Register(msgspec.Struct, frozen=True):
     group: str
     id: int
     address: str
+    sign: LastSign = LastSign()
+
+
+class Learn(msgspec.Struct, frozen=True):
+    """A broker has said something that the controller does not know: which set is the newest, or how far the
+    log is confirmed."""
+
+    group: str
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """The controller's state has been found to be an older copy, by another group in it."""
+
+    group: str
 
 
 class Elect(msgspec.Struct, frozen=True, kw_only=True):
     """The group needs a master.
 
     A broker asks with its own id, an administrator with that of the one it wants (``is_wanted``), and the
-    controller with none. ``allow_unclean``: one that is not in sync is better than none.
+    controller with none. ``allow_unclean``: one that is not in sync is better than none. ``accepted_loss``:
+    so many confirmed bytes, which the wanted one lacks, an administrator gives up.
     """
 
     group: str
     id: int = NOBODY
     is_wanted: bool = False
     allow_unclean: bool = False
+    start: int | None = None
+    accepted_loss: int | None = None
 
 
 class ChangeInSync(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,4 +143,6 @@ class Forget(msgspec.Struct, frozen=True, kw_only=True):
     even_living: bool = False
 
 
-ControllerRequest = NextId | TakeId | Register | Elect | ChangeInSync | WhoIsMaster | DescribeGroups | Forget
+ControllerRequest = (
+    NextId | TakeId | Register | Learn | Doubt | Elect | ChangeInSync | WhoIsMaster | DescribeGroups | Forget
+)

@@ -23,10 +23,16 @@ class RegisteredReplica(msgspec.Struct, frozen=True):
 
     address: str
     check_code: str  # by which the broker that got the id asks for it again
+    start: int | None = None  # the number of the process that has this identity; RocketMQ's have none
 
 
 class ReplicaGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The brokers of one name. ``master`` is in ``in_sync``; both epochs only grow."""
+    """The brokers of one name. ``master`` is in ``in_sync``; both epochs only grow.
+
+    ``confirmed`` is the highest place up to which a leader has said that the log is confirmed and flushed:
+    whoever ends before it lacks what was acknowledged. ``is_doubted``: this may be an older copy, so nobody
+    is elected until all of the in-sync set have said what they know.
+    """
 
     cluster: str
     name: str
@@ -36,6 +42,8 @@ class ReplicaGroup(msgspec.Struct, frozen=True, kw_only=True):
     master_epoch: int = 0
     in_sync: frozenset[int] = frozenset()
     in_sync_epoch: int = 0
+    confirmed: int = 0
+    is_doubted: bool = False
 
     def address(self, id: int | None) -> str | None:
         replica = None if id is None else self.replicas.get(id)
@@ -66,11 +74,21 @@ class AddressChanged(msgspec.Struct, frozen=True):
     address: str
 
 
+class ProcessStarted(msgspec.Struct, frozen=True):
+    """Another process of a broker runs now; None: one that does not say its number."""
+
+    group: str
+    id: int
+    start: int | None
+
+
 class MasterChosen(msgspec.Struct, frozen=True):
-    """The group has this master now; or none, because nobody could be elected."""
+    """The group has this master now; or none, because nobody could be elected. ``lost``: so many confirmed
+    bytes it lacks, which were given up by an operator's word."""
 
     group: str
     id: int | None
+    lost: int = 0
 
 
 class InSyncChanged(msgspec.Struct, frozen=True):
@@ -80,6 +98,31 @@ class InSyncChanged(msgspec.Struct, frozen=True):
     in_sync: frozenset[int]
 
 
+class SetLearned(msgspec.Struct, frozen=True):
+    """A broker has a newer mastership or in-sync set on its disk than this state: the state is an older
+    copy. What the broker has counts."""
+
+    group: str
+    epoch: int
+    master: int
+    in_sync: frozenset[int]
+    in_sync_epoch: int
+
+
+class DoubtChanged(msgspec.Struct, frozen=True):
+    """Whether this state of the group may be an older copy."""
+
+    group: str
+    is_doubted: bool
+
+
+class ConfirmedKept(msgspec.Struct, frozen=True):
+    """The log is confirmed and flushed up to here, as its leader has said."""
+
+    group: str
+    confirmed: int
+
+
 class ReplicasForgotten(msgspec.Struct, frozen=True):
     """An administrator let the controller forget these replicas; None: the whole group."""
 
@@ -87,4 +130,14 @@ class ReplicasForgotten(msgspec.Struct, frozen=True):
     ids: frozenset[int] | None
 
 
-StateEvent = IdGiven | AddressChanged | MasterChosen | InSyncChanged | ReplicasForgotten
+StateEvent = (
+    IdGiven
+    | AddressChanged
+    | ProcessStarted
+    | MasterChosen
+    | InSyncChanged
+    | SetLearned
+    | DoubtChanged
+    | ConfirmedKept
+    | ReplicasForgotten
+)

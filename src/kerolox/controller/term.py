@@ -10,11 +10,16 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
+from kerolox.clock import Clock
 from kerolox.controller.apply import apply
 from kerolox.controller.carriers.carrier import NEW, Carrier, Deposed, StoredState
-from kerolox.controller.decide import Decision, decide
+from kerolox.controller.decide import decide
+from kerolox.controller.decision import Decision
+from kerolox.controller.evidence import Evidence
 from kerolox.controller.live import LiveTable
-from kerolox.controller.requests import ControllerRequest, DescribeGroups
+from kerolox.controller.requests import ControllerRequest, DescribeGroups, LastSign
 from kerolox.controller.state import ControllerState
 from kerolox.errors import KeroloxError
 
@@ -24,13 +29,22 @@ log = logging.getLogger(__name__)
 class Term:
     """From when a controller began to lead until another one does."""
 
-    def __init__(self, carrier: Carrier, token: int, stored: StoredState, live: LiveTable) -> None:
+    def __init__(
+        self, carrier: Carrier, token: int, stored: StoredState, live: LiveTable, clock: Clock
+    ) -> None:
         self.token = token
+        self._evidence = Evidence(clock)
         self._carrier = carrier
         self._live = live
         self._stored = stored
         self._in_doubt = False  # whether the last commit was carried out
         self._turn = asyncio.Lock()
+        signs = live.view(stored.state.groups).signs
+        for is_master in (True, False):  # the masters say how far the others have to be
+            for name, group in stored.state.groups.items():
+                for id, sign in signs.get(name, {}).items():
+                    if (id == group.master) is is_master and id in group.replicas:
+                        self._evidence.hear(stored.state, group, id, sign)
 
     @property
     def state(self) -> ControllerState:
@@ -39,7 +53,17 @@ class Term:
 
     def look(self, request: ControllerRequest) -> Decision:
         """What would be decided now; nothing is changed."""
-        return decide(self.state, self._live.view(self._groups_of(request)), request)
+        live = replace(
+            self._live.view(self._groups_of(request)),
+            confirmed=self._evidence.confirmed,
+            shown=self._evidence.shown,
+        )
+        return decide(self.state, live, request)
+
+    def heard(self, name: str, id: int, sign: LastSign) -> bool:
+        """A broker has spoken. Whether its group has something to learn from it."""
+        group = self.state.groups.get(name)
+        return group is not None and id in group.replicas and self._evidence.hear(self.state, group, id, sign)
 
     def _groups_of(self, request: ControllerRequest) -> Iterable[str]:
         if not isinstance(request, DescribeGroups):
@@ -80,3 +104,4 @@ class Term:
             revisions[name] = revision
         self._stored = StoredState(state, revisions)
         self._in_doubt = False
+        self._evidence.committed(state, name, decision.events)

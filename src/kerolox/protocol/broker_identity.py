@@ -13,6 +13,7 @@ from kerolox.errors import ProtocolError
 
 IDENTITY_FILE = "brokerIdentity"
 TEMPORARY_IDENTITY_FILE = "brokerIdentity-temp"
+SET_SUFFIX = "-set"  # of the file beside it that has the newest in-sync set this broker knows; ours
 
 _SEPARATOR = "#"
 _ID = re.compile("[0-9]{1,19}")

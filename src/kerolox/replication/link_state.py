@@ -26,6 +26,20 @@ class LinkState(Enum):
     NOT_A_LOG = "the leader sent what is no log"
 
 
+# It is not copied from the leader until somebody, or another leader, puts an end to it.
+REFUSED = frozenset(
+    {
+        LinkState.NOT_LET_IN,
+        LinkState.DIVERGED,
+        LinkState.LEADER_BEHIND,
+        LinkState.TOO_OLD,
+        LinkState.OTHER_FILE_SIZE,
+        LinkState.NOT_WRITABLE,
+        LinkState.NOT_A_LOG,
+    }
+)
+
+
 def resync_command(store: str, leader: str) -> str:
     """What to type at a follower's host so that it can go on, as it is typed."""
     return f"kerolox store resync {shlex.quote(store)} --leader {leader or 'HOST:PORT'}"

@@ -40,11 +40,17 @@ class OtherLeader(NamedTuple):
 
 class Fellows:
     def __init__(
-        self, dialer: Dialer, nameservers: Iterable[str], options: BrokerOptions, own_address: str
+        self,
+        dialer: Dialer,
+        nameservers: Iterable[str],
+        options: BrokerOptions,
+        own_address: str,
+        *,
+        old: set[str] | None = None,
     ) -> None:
         self.nameservers = list(nameservers)
         self.dialer = dialer
-        self._members = GroupMembers(dialer, options)
+        self._members = GroupMembers(dialer, options, old)
         self._options = options
         self._own_address = own_address
 

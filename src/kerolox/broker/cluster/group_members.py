@@ -1,13 +1,16 @@
 """Which brokers of our name live, as a name server says.
 
 Name servers since RocketMQ 5 answer that question. Older ones know it all the same: every broker registers a
-topic by which those of its name find each other, and the route of that topic has their addresses.
+topic by which those of its name find each other, and the route of that topic has their addresses. RocketMQ
+4.9's never answer what they do not know, so the question is not waited for longer than ``ANSWER_S``.
 """
 
 from __future__ import annotations
 
+import logging
+
 from kerolox.broker.options import BrokerOptions
-from kerolox.errors import KeroloxError
+from kerolox.errors import KeroloxError, RequestTimeout
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.routes import BrokerMemberGroupAnswer, TopicRoute
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -15,25 +18,38 @@ from kerolox.protocol.headers.registration import BrokerMemberGroupRequest
 from kerolox.protocol.headers.route import RouteRequest
 from kerolox.protocol.reserved import MEMBER_TOPIC_PREFIX
 
+log = logging.getLogger(__name__)
+
+ANSWER_S = 1.0  # a name server that knows the question answers it sooner
+
 Members = dict[int, str]  # id → address
 
 
 class GroupMembers:
-    """Asks name servers for the brokers of this broker's name."""
+    """Asks name servers for the brokers of this broker's name. ``old`` are those that know routes alone, for
+    all that ask on behalf of one broker."""
 
-    def __init__(self, dialer: Dialer, options: BrokerOptions) -> None:
+    def __init__(self, dialer: Dialer, options: BrokerOptions, old: set[str] | None = None) -> None:
         self._dialer = dialer
         self._options = options
-        self._old: set[str] = set()  # name servers that know routes alone
+        self._old: set[str] = set() if old is None else old
 
     async def ask(self, nameserver: str, timeout_s: float) -> Members | None:
         """Those that live; None when the name server cannot tell."""
         try:
             if nameserver not in self._old:
-                found = await self._group(nameserver, timeout_s)
+                found = await self._group(nameserver, min(timeout_s, ANSWER_S))
                 if found is not None or not self._options.old_nameservers:
                     return found
+                by_route = await self._by_route(nameserver, timeout_s)
+                if nameserver not in self._old:
+                    log.info(
+                        "nameserver_is_old nameserver=%s reason='it does not know GET_BROKER_MEMBER_GROUP "
+                        "(901)' next='the brokers of this name are found by the route of %s%s'",
+                        nameserver, MEMBER_TOPIC_PREFIX, self._options.broker_name,
+                    )  # fmt: skip
                 self._old.add(nameserver)
+                return by_route
             return await self._by_route(nameserver, timeout_s)
         except KeroloxError:
             self._old.discard(nameserver)  # another version may come up there
@@ -42,9 +58,12 @@ class GroupMembers:
     async def _group(self, nameserver: str, timeout_s: float) -> Members | None:
         name = self._options.broker_name
         asked = BrokerMemberGroupRequest(cluster_name=self._options.cluster, broker_name=name)
-        answer = await self._dialer.call(
-            nameserver, RequestCode.GET_BROKER_MEMBER_GROUP, asked, timeout_s=timeout_s
-        )
+        try:
+            answer = await self._dialer.call(
+                nameserver, RequestCode.GET_BROKER_MEMBER_GROUP, asked, timeout_s=timeout_s
+            )
+        except RequestTimeout:
+            return None
         if answer.code != 0 or not answer.body:
             return None
         group = BrokerMemberGroupAnswer.decode(answer.body).broker_member_group

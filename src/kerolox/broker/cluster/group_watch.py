@@ -50,6 +50,7 @@ class GroupWatch:
         address: str,
         copying: Callable[[], bool],
         changed: Callable[[], None],
+        old: set[str] | None = None,
     ) -> None:
         self.members: Members = {}  # that live, as of the last look
         self.looks = 0  # that were answered
@@ -62,7 +63,7 @@ class GroupWatch:
         self._copying = copying
         self._changed = changed
         self.dialer = Dialer(clock=clock, tls=options.own_tls, credentials=options.own_credentials)
-        self._group = GroupMembers(self.dialer, options)
+        self._group = GroupMembers(self.dialer, options, old)
         self._alone = 0  # looks in a row after which this broker would act
         self._not_before_s = 0.0
         self._told = ""  # the last error that kept it from acting

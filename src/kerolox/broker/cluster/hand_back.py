@@ -46,6 +46,7 @@ class HandBack:
         nameservers: Iterable[str],
         flushed: int,
         copying: Callable[[], Iterable[str]],
+        old: set[str] | None = None,
     ) -> None:
         self._dialer = dialer
         self._options = options
@@ -55,7 +56,7 @@ class HandBack:
         self._nameservers = list(nameservers)
         self._flushed = flushed
         self._copying = copying
-        self._group = GroupMembers(dialer, options)
+        self._group = GroupMembers(dialer, options, old)
 
     async def take(self) -> None:
         """Take over. Goes on without a follower that does not answer, or does not come, and says so."""

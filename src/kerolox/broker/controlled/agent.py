@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from kerolox.broker.controlled.controllers import Controllers
-from kerolox.broker.controlled.heartbeats import Heartbeats
+from kerolox.broker.controlled.heartbeats import Heartbeats, LogState
 from kerolox.broker.controlled.identity import Identity
+from kerolox.broker.controlled.known_sets import KnownSets
 from kerolox.broker.controlled.lease_watch import LeaseWatch
 from kerolox.broker.controlled.mastership import (
     Mastership,
@@ -38,6 +40,10 @@ AGAIN_MAX_S = 5.0
 NO_ROLE_S = 1.0  # so often who leads is asked while nobody does
 
 
+class IdentityTaken(KeroloxError):
+    """Another process has the identity of this broker."""
+
+
 class Agent:
     """Runs from :meth:`start` to :meth:`close`."""
 
@@ -51,9 +57,14 @@ class Agent:
         heartbeats: Heartbeats,
         watch: LeaseWatch,
         turns: RoleTurns,
+        known: KnownSets,
         *,
         address: str,
+        start: int,
+        state: Callable[[], LogState | None],
     ) -> None:
+        """``start``: the number of this process. ``state``: how much of the log it has, None when it could
+        not lead."""
         self._options = options
         self._clock = clock
         self._leadership = leadership
@@ -62,7 +73,10 @@ class Agent:
         self._heartbeats = heartbeats
         self._watch = watch
         self._turns = turns
+        self._known = known
         self._address = address
+        self._start = start
+        self._state = state
         self._wake = asyncio.Event()
         self.last_error = ""
         self._is_registered = False
@@ -95,7 +109,15 @@ class Agent:
         if not self._has_asked:
             log.info("notice_not_heeded epoch=%r reason='the controller is asked first'", told.master_epoch)
             return
-        self._turns.offer(from_notice(told, body), f"a notice of {by}")
+        news = from_notice(told, body)
+        if self._is_other_process(news):
+            self._unknown()
+            return
+        self._turns.offer(news, f"a notice of {by}")
+
+    def _is_other_process(self, told: Mastership) -> bool:
+        """Whether a controller says that this broker leads, and means another process with its identity."""
+        return told.is_there and told.id == self._identity.id and told.address != self._address
 
     def _unknown(self) -> None:
         self._is_registered = False
@@ -140,6 +162,7 @@ class Agent:
         if not self._identity.id:
             id = await self._identity.obtain(self._controllers)
             self._turns.start(id)
+        await self._known.load(self._options.cluster, self._options.broker_name, self._identity.id)
         asked_s = self._clock.monotonic_s()
         if not self._is_registered:
             told = await self._register()
@@ -147,12 +170,24 @@ class Agent:
             self._heartbeats.start(self._identity.id)
         else:
             told = await self._who_leads()
+        if self._is_other_process(told):
+            self._is_registered = False
+            raise IdentityTaken(
+                f"the controller at {self._controllers.leader} says that broker {told.id}, this one's "
+                f"id, leads at {told.address}, and this one is at {self._address}: two processes have one "
+                "identity, or this one has moved. It registers anew"
+            )
         self._has_asked = True
         found = self._turns.offer(told, "asked who leads")
         if self._still_leads(told, found):
             self._watch.confirmed(asked_s)
         if not told.is_there and found in (News.EPOCH, News.NONE) and told.epoch >= self._turns.heeded.epoch:
-            told = await self._elect()
+            try:
+                told = await self._elect()
+            except RequestFailed as error:
+                if error.response_code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+                    self._is_registered = False
+                raise
             self._turns.offer(told, "an election that was asked for")
 
     def _still_leads(self, told: Mastership, found: News) -> bool:
@@ -164,18 +199,33 @@ class Agent:
 
     async def _register(self) -> Mastership:
         options = self._options
-        answer = await self._controllers.ask(
-            RequestCode.CONTROLLER_REGISTER_BROKER,
-            headers.RegisterToControllerRequest(
-                cluster_name=options.cluster,
-                broker_name=options.broker_name,
-                broker_id=self._identity.id,
-                broker_address=self._address,
-                invoke_time=self._clock.wall_ms(),
-            ),
+        state = self._state()
+        report = {"broker_start": self._start} if state is None else state.report()
+        asked = headers.RegisterToControllerRequest(
+            cluster_name=options.cluster,
+            broker_name=options.broker_name,
+            broker_id=self._identity.id,
+            broker_address=self._address,
+            invoke_time=self._clock.wall_ms(),
+            election_priority=options.election_priority,
+            **report,
         )
+        try:
+            answer = await self._controllers.ask(RequestCode.CONTROLLER_REGISTER_BROKER, asked)
+        except RequestFailed as error:
+            if error.response_code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+                raise self._identity_taken(error) from error
+            raise
         log.info("registered_at_controller id=%d controller=%r", self._identity.id, self._controllers.leader)
         return from_registration(answer)
+
+    def _identity_taken(self, error: RequestFailed) -> IdentityTaken:
+        """Another process has this identity: this one takes no messages from now on."""
+        self._watch.give_up()
+        text = f"{error.remark} (the controller at {self._controllers.leader})"
+        if self.last_error != text:
+            log.error("identity_taken id=%d path=%s reason=%r", self._identity.id, self._identity.path, text)
+        return IdentityTaken(text)
 
     async def _who_leads(self) -> Mastership:
         try:
@@ -198,6 +248,7 @@ class Agent:
                 broker_name=options.broker_name,
                 broker_id=self._identity.id,
                 invoke_time=self._clock.wall_ms(),
+                broker_start=self._start,
             ),
             also=(ResponseCode.CONTROLLER_MASTER_STILL_EXIST,),
         )

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kerolox.broker.controlled.answer import ControllerAnswer
 from kerolox.broker.controlled.controllers import Controllers
 from kerolox.broker.controlled.lease import Lease
+from kerolox.broker.controlled.mastership import Mastership
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
@@ -26,12 +27,42 @@ from kerolox.protocol.headers.registration import BrokerHeartbeatRequest
 log = logging.getLogger(__name__)
 
 
+REFUSAL_LENGTH_MAX = 600  # of the reason that is told
+
+
 class LogState(NamedTuple):
-    """How much of the log a broker has: by this the controller elects."""
+    """How much of the log a broker has: by this the controller elects. And what it knows of its group: by
+    this a controller finds out that its state is an older copy."""
 
     epoch: int
     max_offset: int
     confirmed: int
+    start: int  # the number of this process
+    known: Mastership  # the newest that is on this broker's disk
+    leads: bool = False  # this process, in that epoch
+    kept: int | None = None  # of a leader: up to where the log is confirmed and flushed
+    refusal: str | None = None  # of a follower: why it does not copy
+
+    def report(self) -> dict[str, Any]:
+        """The fields of a heartbeat or registration that say it."""
+        known = self.known
+        told: dict[str, Any] = {
+            "epoch": self.epoch,
+            "max_offset": self.max_offset,
+            "confirm_offset": self.confirmed,
+            "broker_start": self.start,
+            "kept_offset": self.kept,
+            "follower_refusal": None if self.refusal is None else self.refusal[:REFUSAL_LENGTH_MAX],
+        }
+        if known.epoch:
+            told |= {
+                "known_master_epoch": known.epoch,
+                "known_master_id": known.id,
+                "known_set_epoch": known.in_sync_epoch,
+                "known_set": ";".join(map(str, sorted(known.in_sync))),
+                "known_leads": self.leads,
+            }
+        return told
 
 
 class Heartbeats:
@@ -103,11 +134,9 @@ class Heartbeats:
             broker_addr=self._address,
             broker_name=options.broker_name,
             broker_id=self._id,
-            epoch=state.epoch,
-            max_offset=state.max_offset,
-            confirm_offset=state.confirmed,
             heartbeat_timeout_mills=options.controller_silence_ms,
             election_priority=options.election_priority,
+            **state.report(),
         )
         return await self._controllers.dialer.call(
             address, RequestCode.BROKER_HEARTBEAT, header, timeout_s=options.alive_timeout_ms / 1000

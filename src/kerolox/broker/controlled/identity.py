@@ -19,6 +19,7 @@ from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, ProtocolError, RequestFailed
 from kerolox.protocol.broker_identity import (
     IDENTITY_FILE,
+    SET_SUFFIX,
     BrokerIdentity,
     decode_identity,
     encode_identity,
@@ -100,6 +101,7 @@ class Identity:
         return asked
 
     def _keep(self, identity: BrokerIdentity) -> None:
+        _remove(Path(f"{self.path}{SET_SUFFIX}"))  # of another identity: its ids may mean other brokers
         write_atomically(self.path, encode_identity(identity))
         _remove(self._asked_path)
 

@@ -10,7 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from kerolox.broker.controlled.controllers import Controllers
+from kerolox.broker.controlled.known_sets import KnownSets
 from kerolox.broker.controlled.mastership import Mastership, from_replica_info
 from kerolox.broker.controlled.role_turns import RoleTurns
 from kerolox.broker.leadership import Leadership
@@ -38,6 +41,7 @@ class InSyncChanges:
         in_sync: InSyncSet,
         controllers: Controllers,
         turns: RoleTurns,
+        known: KnownSets,
         leadership: Leadership,
         options: BrokerOptions,
         clock: Clock,
@@ -47,6 +51,7 @@ class InSyncChanges:
         self._in_sync = in_sync
         self._controllers = controllers
         self._turns = turns
+        self._known = known
         self._leadership = leadership
         self._options = options
         self._clock = clock
@@ -111,8 +116,13 @@ class InSyncChanges:
                 await self._clock.sleep(AGAIN_S)
                 continue
             told = SyncStateSet.decode(answer.body)
-            if self._turns.heeded.epoch == epoch and self._leadership.leads:
-                self._in_sync.adopt(told.sync_state_set, told.sync_state_set_epoch)
+            try:
+                taken = await self._adopt(epoch, told.sync_state_set, told.sync_state_set_epoch)
+            except KeroloxError as error:
+                self._tell(wanted, error)
+                await self._clock.sleep(AGAIN_S)
+                continue  # it is asked for again, and the answer says that it is the set
+            if taken:
                 self._told = ""
                 log.info(
                     "in_sync_changed from=%r to=%r epoch=%d set_epoch=%d confirmed=%d",
@@ -140,11 +150,24 @@ class InSyncChanges:
                 continue
             if told.epoch == epoch and told.in_sync_epoch == set_epoch:
                 return self._goes_on(epoch, set_epoch)
-            if told.epoch == epoch and self._in_sync.adopt(told.in_sync, told.in_sync_epoch):
-                break
+            try:
+                if told.epoch == epoch and await self._adopt(epoch, told.in_sync, told.in_sync_epoch):
+                    break
+            except KeroloxError as error:
+                self._tell(told.in_sync, error)
             self._look_now()  # another one leads, or will; or this controller knows less than it did
             await self._clock.sleep(AGAIN_S)
         return False
+
+    async def _adopt(self, epoch: int, members: frozenset[int], number: int) -> bool:
+        """The controller has this set: it counts when it is on the disk. Raises SetNotKept."""
+        heeded = self._turns.heeded
+        if heeded.epoch != epoch or not self._leadership.leads:
+            return False
+        await self._known.keep(replace(heeded, in_sync=members, in_sync_epoch=number))
+        if self._turns.heeded.epoch != epoch or not self._leadership.leads:
+            return False
+        return self._in_sync.adopt(members, number)
 
     def _goes_on(self, epoch: int, set_epoch: int) -> bool:
         """Whether this broker still leads in this epoch, and has heard of no other set."""

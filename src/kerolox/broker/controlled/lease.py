@@ -46,6 +46,13 @@ class Lease:
             for told in self.on_renewed:
                 told()
 
+    def give_up(self) -> None:
+        """It ends now."""
+        if self.holds:
+            self.close()
+            self._until_s = self._clock.monotonic_s()
+            self._look()
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -56,6 +56,10 @@ class LeaseWatch:
             self._store.state.set(Obstacle.NO_LEASE, why)
             self._store.copies.doubt()
 
+    def give_up(self) -> None:
+        """Another process has this broker's identity, and may be elected: this one does not lead."""
+        self._lease.give_up()
+
     def confirmed(self, asked_s: float) -> None:
         """The controller was asked at this time, and said that this broker leads in its epoch."""
         if self.doubted_s is not None and asked_s >= self.doubted_s and self._lease.holds:

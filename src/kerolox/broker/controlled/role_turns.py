@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from kerolox.broker.controlled.known_sets import KnownSets
 from kerolox.broker.controlled.leader_search import LeaderSearch
 from kerolox.broker.controlled.mastership import NONE_YET, Mastership, News, news
 from kerolox.broker.leadership import Leadership
@@ -44,6 +45,7 @@ class RoleTurns:
         history: EpochHistory,
         in_sync: InSyncSet,
         search: LeaderSearch,
+        known: KnownSets,
         clock: Clock,
     ) -> None:
         self.id = 0
@@ -55,6 +57,7 @@ class RoleTurns:
         self._history = history
         self._in_sync = in_sync
         self._search = search
+        self._known = known
         self._clock = clock
         self._waiting: Mastership | None = None
         self._why = ""
@@ -161,9 +164,21 @@ class RoleTurns:
             if told.id != self.id:
                 self._search.look_for(told.address)
         elif found is News.IN_SYNC:
-            self.heeded = told
             if self._leadership.leads:
+                await self._known.keep(told)
                 self._in_sync.adopt(told.in_sync, told.in_sync_epoch)
+            self.heeded = told
+        if not self._leadership.leads:
+            await self._note(told)
+
+    async def _note(self, told: Mastership) -> None:
+        """Write down what a follower heard. Nothing rests on it, so it follows all the same if it cannot."""
+        try:
+            await self._known.keep(told)
+        except KeroloxError as error:
+            log.warning(
+                "set_not_noted epoch=%d set_epoch=%d error=%r", told.epoch, told.in_sync_epoch, str(error)
+            )
 
     async def _lead(self, told: Mastership) -> None:
         fenced = self._store.state.obstacles.get(Obstacle.FENCED)
@@ -193,6 +208,7 @@ class RoleTurns:
         """Nothing more is copied, the log is whole and flushed: it is this broker's from here on."""
         self._began_at = self._store.log.max_offset
         await self._history.begin(told.epoch, self._began_at)
+        await self._known.keep(told)
         self._in_sync.lead(self.id, told.in_sync, told.in_sync_epoch, told.epoch)
         for table in (self._tables.topics.table, self._tables.groups):
             table.state_version = told.epoch

@@ -16,6 +16,7 @@ from kerolox.broker.controlled.hand_over import HandOver
 from kerolox.broker.controlled.heartbeats import Heartbeats, LogState
 from kerolox.broker.controlled.identity import Identity
 from kerolox.broker.controlled.in_sync_changes import InSyncChanges
+from kerolox.broker.controlled.known_sets import KnownSets
 from kerolox.broker.controlled.leader_search import LeaderSearch
 from kerolox.broker.controlled.lease import Lease
 from kerolox.broker.controlled.lease_watch import LeaseWatch
@@ -30,6 +31,7 @@ from kerolox.protocol.bodies.stats import ControlledStatus
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.controller import BrokerRoleChanged
 from kerolox.replication.epoch_mode import EpochMode
+from kerolox.replication.link_state import REFUSED
 
 log = logging.getLogger(__name__)
 
@@ -57,21 +59,23 @@ class Controlled:
         address = base.endpoints.address
         self.controllers = Controllers(options, clock)
         self.identity = Identity(options, address, clock)
+        self.known = KnownSets(base.store, self.identity.path)
+        self._start = base.start
         self.lease = Lease(clock, options.controller_silence_ms / 1000)
         self.heartbeats = Heartbeats(
             self.controllers, self.lease, options, clock, address=address, state=self._log_state
         )
         self.search = LeaderSearch(base.leadership, replication.dialer, clock)
         self.turns = RoleTurns(
-            base.store, base.leadership, tables, mode.history, mode.in_sync, self.search, clock
+            base.store, base.leadership, tables, mode.history, mode.in_sync, self.search, self.known, clock
         )
         self.watch = LeaseWatch(self.lease, base.store, base.leadership, options, clock)
         self.agent = Agent(
             options, clock, base.leadership, self.controllers, self.identity, self.heartbeats, self.watch,
-            self.turns, address=address,
+            self.turns, self.known, address=address, start=base.start, state=self._log_state,
         )  # fmt: skip
         self.in_sync_changes = InSyncChanges(
-            mode.in_sync, self.controllers, self.turns, base.leadership, options, clock,
+            mode.in_sync, self.controllers, self.turns, self.known, base.leadership, options, clock,
             look_now=self.agent.look_now,
         )  # fmt: skip
         self.hand_over = HandOver(
@@ -116,7 +120,19 @@ class Controlled:
     def _log_state(self) -> LogState | None:
         if self._store.state.fenced:
             return None
-        return LogState(self._mode.history.last, self._store.log.max_offset, self._store.progress.confirmed)
+        progress, known, heeded = self._store.progress, self.known.newest, self.turns.heeded
+        leads = self._leadership.leads and self._mode.in_sync.leads
+        follower = self._replication.follower
+        return LogState(
+            self._mode.history.last,
+            self._store.log.max_offset,
+            progress.confirmed,
+            self._start,
+            known,
+            leads=leads and known.epoch == heeded.epoch and heeded.id == self.identity.id,
+            kept=min(progress.confirmed, progress.flushed) if leads else None,
+            refusal=follower.text if not leads and follower.state in REFUSED else None,
+        )
 
     # --- for controllers and tools ----------------------------------------------------------------------
 

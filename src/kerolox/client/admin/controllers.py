@@ -121,8 +121,14 @@ class Controllers:
             )
         return found
 
-    async def elect(self, leader: str, name: str, id: int) -> headers.ElectMasterAnswer:
-        header = headers.ElectMasterRequest(broker_name=name, broker_id=id, designate_elect=True)
+    async def elect(
+        self, leader: str, name: str, id: int, *, accepted_loss: int | None = None
+    ) -> headers.ElectMasterAnswer:
+        """Make a replica the master. ``accepted_loss``: it may lack so many confirmed bytes, which are given
+        up; Apache's controllers pass over that."""
+        header = headers.ElectMasterRequest(
+            broker_name=name, broker_id=id, designate_elect=True, accepted_loss=accepted_loss
+        )
         answer = await self._ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
         return answer.header(headers.ElectMasterAnswer)
 

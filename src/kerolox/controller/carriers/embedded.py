@@ -2,16 +2,22 @@
 
 The file ``controller.state`` is a document (document.py) with all groups. Each commit writes it anew beside
 the old one, flushes it, renames it, and flushes the directory: after a crash there is the old or the new one.
+
+The file ``lock`` has the number of the last commit. A state with a smaller number was put there since: it is
+an older copy, and its groups are marked as doubted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from kerolox.atomic_file import write_atomically
 from kerolox.controller.carriers.carrier import (
@@ -26,8 +32,11 @@ from kerolox.controller.state import ControllerState, ReplicaGroup
 from kerolox.errors import KeroloxError
 from kerolox.unsaved import NotSaved
 
+log = logging.getLogger(__name__)
+
 STATE_FILE = "controller.state"
 LOCK_FILE = "lock"
+MARK_BYTES = 21  # of the number in it
 STATE_BYTES_MAX = 64 << 20
 
 
@@ -61,7 +70,20 @@ class EmbeddedCarrier:
 
     async def open(self) -> None:
         self._lock = await asyncio.to_thread(_take_lock, self.path.parent / LOCK_FILE)
-        self._document = await asyncio.to_thread(_read, self.path)
+        found = await asyncio.to_thread(_read, self.path)
+        marked = await asyncio.to_thread(_read_mark, self._lock)
+        if found.groups and found.revision < marked:
+            log.warning(
+                "state_restored path=%s revision=%d last_revision=%d "
+                "next='what the brokers know better counts'",
+                self.path, found.revision, marked,
+            )  # fmt: skip
+            groups = {
+                name: replace(group, is_doubted=group.master_epoch > 0)
+                for name, group in found.groups.items()
+            }
+            found = _Document(marked, found.revisions, groups)
+        self._document = found
 
     async def close(self) -> None:
         async with self._turn:  # what is being written is written
@@ -126,10 +148,30 @@ class EmbeddedCarrier:
 
     async def _write(self, document: _Document) -> None:
         try:
-            await asyncio.to_thread(write_atomically, self.path, encode(document))
+            await asyncio.to_thread(self._write_now, document)
         except OSError as error:
             raise NotSaved(self.path, error) from error
         self._document = document
+
+    def _write_now(self, document: _Document) -> None:
+        write_atomically(self.path, encode(document))
+        if self._lock is None or not hasattr(os, "pwrite"):  # Windows
+            return
+        try:
+            os.pwrite(self._lock, b"%0*d\n" % (MARK_BYTES - 1, document.revision), 0)
+        except OSError as error:
+            log.warning(
+                "revision_not_marked path=%s error=%r next='with the next change; an older copy that is put "
+                "here before is not found out by this'",
+                self.path.parent / LOCK_FILE, str(error),
+            )  # fmt: skip
+
+
+def _read_mark(lock: int) -> int:
+    """The number of the last commit that was made in this directory; 0 when none is noted."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(os.pread(lock, MARK_BYTES, 0)) if hasattr(os, "pread") else 0
+    return 0
 
 
 def _read(path: Path) -> _Document:

@@ -32,25 +32,30 @@ class ElectedMaster(Body, frozen=True, kw_only=True):
 
 class ReplicaIdentity(Body, frozen=True, kw_only=True):
     """One replica, and whether the controller has heard of it in time. RocketMQ's does not tell what the last
-    heartbeat said of its log."""
+    heartbeat said of its log, nor how many confirmed bytes it lacks, nor why it is refused."""
 
     alive: bool = False
     broker_address: str = ""
     broker_id: Int64 = 0
     broker_name: str = ""
     confirm_offset: Int64 | None = None
+    lacks: Int64 | None = None
     max_offset: Int64 | None = None
+    refused: str | None = None
 
 
 class ReplicasInfo(Body, frozen=True, kw_only=True):
-    """The replicas of one broker name."""
+    """The replicas of one broker name. Ours tells, too, up to where the log is known to be confirmed, and
+    for whom the controller waits because its state may be an older copy."""
 
+    confirmed: Int64 | None = None
     in_sync_replicas: tuple[ReplicaIdentity, ...] = ()
     master_address: str | None = None
     master_broker_id: Int64 | None = None
     master_epoch: int = 0
     not_in_sync_replicas: tuple[ReplicaIdentity, ...] = ()
     sync_state_set_epoch: int = 0
+    waits_for: tuple[Int64, ...] | None = None
 
 
 class BrokerReplicasInfo(Body, frozen=True, kw_only=True):

@@ -5,6 +5,24 @@ from __future__ import annotations
 from kerolox.protocol.header import Header, Int32, Int64, wire
 
 
+class BrokerReport(Header, frozen=True, kw_only=True):
+    """What a broker of ours says about itself beside RocketMQ's fields; RocketMQ's controllers pass over it.
+
+    The number of its process, the newest mastership and in-sync set that are on its disk, whether this
+    process leads in that epoch; of a leader, up to where the log is confirmed and flushed, and of a follower
+    that cannot copy, the reason.
+    """
+
+    broker_start: Int64 | None = None
+    known_master_epoch: Int32 | None = None
+    known_master_id: Int64 | None = None
+    known_set_epoch: Int32 | None = None
+    known_set: str | None = None  # ids, joined by semicolons
+    known_leads: bool | None = None
+    kept_offset: Int64 | None = None
+    follower_refusal: str | None = None  # why this broker does not copy from its leader
+
+
 class AlterSyncStateSetRequest(Header, frozen=True, kw_only=True):
     """A master's new set of slaves that are in step with it; the set is in the body."""
 
@@ -28,6 +46,8 @@ class ElectMasterRequest(Header, frozen=True, kw_only=True):
     broker_id: Int64 = -1
     designate_elect: bool = False
     invoke_time: Int64 | None = None
+    broker_start: Int64 | None = None  # ours: the number of the broker's process
+    accepted_loss: Int64 | None = None  # ours: bytes of confirmed log an operator gives up
 
 
 class ElectMasterAnswer(Header, frozen=True, kw_only=True):
@@ -39,14 +59,18 @@ class ElectMasterAnswer(Header, frozen=True, kw_only=True):
     sync_state_set_epoch: Int32 | None = None
 
 
-class RegisterToControllerRequest(Header, frozen=True, kw_only=True):
-    """A broker registers at the controller."""
+class RegisterToControllerRequest(BrokerReport, frozen=True, kw_only=True):
+    """A broker registers at the controller. Ours says how much of the log it has, as in its heartbeats."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
     broker_id: Int64 | None = None
     broker_address: str | None = None
     invoke_time: Int64 = 0
+    epoch: Int32 | None = None
+    max_offset: Int64 | None = None
+    confirm_offset: Int64 | None = None
+    election_priority: Int32 | None = None
 
 
 class RegisterToControllerAnswer(Header, frozen=True, kw_only=True):

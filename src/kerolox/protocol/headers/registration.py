@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kerolox.protocol.header import Header, Int32, Int64, wire
+from kerolox.protocol.headers.controller import BrokerReport
 
 
 class RegisterBrokerRequest(Header, frozen=True, kw_only=True, rename=wire(zone_name="__ZONE_NAME")):
@@ -51,7 +52,7 @@ class DataVersionAnswer(Header, frozen=True, kw_only=True):
     changed: bool
 
 
-class BrokerHeartbeatRequest(Header, frozen=True, kw_only=True):
+class BrokerHeartbeatRequest(BrokerReport, frozen=True, kw_only=True):
     """A broker's heartbeat."""
 
     cluster_name: str

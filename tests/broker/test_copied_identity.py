@@ -1,0 +1,58 @@
+"""A store directory is copied, and both are started: the copy is refused by name."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kerolox import Message, Producer
+from kerolox.testing.broker import running_broker
+from kerolox.testing.controlled import running_controlled
+
+QUICK = {"alive_ms": 100, "alive_timeout_ms": 500, "controller_silence_ms": 2000, "who_leads_ms": 300}
+
+
+@pytest.mark.parametrize("which", [1, 2])
+async def test_a_copy_of_a_broker_takes_no_role(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, which: int
+) -> None:
+    """Of the leader, alone in its set then; and of a follower."""
+    caplog.set_level(logging.INFO)
+    async with (
+        running_controlled(2, directory=tmp_path, **QUICK) as group,
+        Producer(group.nameserver_address, group="p") as producer,
+    ):
+        for number in range(20):
+            await producer.send(Message("T", b"%d" % number))
+        await group.caught_up()
+        if which == 1:
+            await group.kill(2)
+            await group.in_sync(1)
+        shutil.copytree(tmp_path / f"broker-{which}" / "store", tmp_path / "copy" / "store")
+        (tmp_path / "copy" / "store" / "lock").unlink(missing_ok=True)
+        (tmp_path / "copy" / "store" / "abort").unlink(missing_ok=True)
+        options = group.broker(which).broker.options
+        async with running_broker(
+            directory=tmp_path / "copy",
+            nameserver=group.nameserver,
+            controlled=True,
+            controllers=options.controllers,
+            **QUICK,
+        ) as copy:
+            await group.until(lambda: "identity_taken id=" in caplog.text, "copy that is refused")
+            for number in range(20, 40):
+                await producer.send(Message("T", b"%d" % number))
+            await asyncio.sleep(3)  # longer than a lease
+            assert not copy.broker.leadership.leads
+            text = copy.broker.leadership.waits_for
+            assert "Two processes have one identity: was a store directory copied?" in text
+            assert "remove brokerIdentity*" in text
+            await producer.send(Message("T", b"last"))
+            assert group.leader is group.broker(1)
+        assert f"address='{copy.address}'" not in "".join(
+            line for line in caplog.text.splitlines() if "broker_registered" in line
+        )
