@@ -31,6 +31,26 @@ class Demo(Options):
     ratio: float = option(0.5, "Ratio.", low=0)
 
 
+@pytest.mark.parametrize(
+    "key",
+    ["sendThreadPoolQueueCapacity", "osPageCacheBusyTimeOutMills", "useEpollNativeSelector", "useTLS",
+     "clusterTest", "jraftConfig"],
+)  # fmt: skip
+def test_settings_of_rocketmq_are_not_called_misspelt(key: str, caplog: pytest.LogCaptureFixture) -> None:
+    loaded = load(BrokerOptions, file_text=f"{key}=true\nbrokrName=x\n", file_name="x.conf")
+    if any(spec.key == key for spec in specs(BrokerOptions)):
+        assert loaded.unknown == {"brokrName": "x.conf"}
+        return
+    assert loaded.slips() == [("brokrName", "x.conf", " Did you mean brokerName?")]
+    loaded.warn_unknown()
+    assert f"option_without_effect key={key!r} source=x.conf" in caplog.text
+    assert "option_unknown key='brokrName'" in caplog.text
+    assert f"option_unknown key={key!r}" not in caplog.text
+    caplog.clear()
+    change(loaded.options, {key: "true"})
+    assert f"option_without_effect key={key!r} source=update" in caplog.text
+
+
 def test_defaults_file_environment_flags_in_this_order() -> None:
     loaded = load(
         Demo,

@@ -17,6 +17,8 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -31,6 +33,21 @@ CHANGED_AT_ONCE_MAX = 1000  # by one request
 TEXT_LENGTH_MAX = 4096
 KEY_SHOWN_MAX = 100  # characters of an unknown key in a log line
 ENVIRONMENT_PREFIX = "KEROLOX_"
+_WITHOUT_EFFECT = (
+    "option_without_effect key=%r source=%s reason='a setting of RocketMQ that does nothing here'"
+)
+
+
+@cache
+def _rocketmqs() -> frozenset[str]:
+    text = files("kerolox").joinpath("rocketmq_settings.txt").read_text("ascii")
+    return frozenset(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def is_rocketmqs(key: str) -> bool:
+    """Whether RocketMQ's name server, broker or controller has a setting of this name, in any version from
+    4.4 to 5.5."""
+    return key in _rocketmqs()
 
 
 @dataclass(frozen=True)
@@ -189,6 +206,8 @@ class Loaded(Generic[T]):
     unknown: dict[str, str]  # key → source
 
     def warn_unknown(self) -> None:
+        for key, source in self.without_effect():
+            log.warning(_WITHOUT_EFFECT, key, source)
         for key, source, near in self.slips():
             log.warning(
                 "option_unknown key=%r source=%s next='check the spelling; it has no effect here.%s'",
@@ -197,10 +216,17 @@ class Loaded(Generic[T]):
                 near,
             )
 
+    def without_effect(self) -> list[tuple[str, str]]:
+        """Key and source of every setting that only RocketMQ has."""
+        return [(key, source) for key, source in self.unknown.items() if is_rocketmqs(key)]
+
     def slips(self) -> list[tuple[str, str, str]]:
-        """Key, source and a guess at what was meant, of every key that is no option."""
+        """Key, source and a guess at what was meant, of every key that is no option, neither here nor of
+        RocketMQ."""
         keys = [spec.key for spec in specs(type(self.options))]
-        return [(key, source, nearest(key, keys)) for key, source in self.unknown.items()]
+        return [
+            (key, source, nearest(key, keys)) for key, source in self.unknown.items() if not is_rocketmqs(key)
+        ]
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Key, value and source of every option: what ``--print-config`` shows."""
@@ -296,6 +322,9 @@ def change(options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
         refuse_absent(type(options), key, text, "update")
         spec = by_key.get(key)
         if spec is None:
+            if is_rocketmqs(key):
+                log.warning(_WITHOUT_EFFECT, key, "update")
+                continue
             log.warning(
                 "option_unknown key=%r source=update next='it has no effect here'", key[:KEY_SHOWN_MAX]
             )

@@ -66,7 +66,7 @@ def test_one_line_when_ready_and_a_clean_stop(server: subprocess.Popen[str], num
     assert out == ""
     assert "nameserver_started" in log
     assert "nameserver_stopped" in log
-    assert "option_unknown key='serverWorkerThreads'" in log
+    assert "option_without_effect key='serverWorkerThreads'" in log
     assert "Traceback" not in log
 
 
@@ -162,7 +162,7 @@ def test_a_controller_starts_and_stops(tmp_path: Path) -> None:
     assert (process.returncode, out) == (0, "")
     assert "controller_leads" in log
     assert "controller_stopped" in log
-    assert "option_unknown key='controllerThreadPoolNums'" in log
+    assert "option_without_effect key='controllerThreadPoolNums'" in log
     assert "Traceback" not in log
 
 
@@ -187,5 +187,5 @@ def test_a_name_server_with_a_controller_in_it(config: Path, tmp_path: Path) -> 
     assert process.returncode == 0
     assert "controller_stopped" in rest
     assert "nameserver_stopped" in rest
-    assert "option_unknown key='controllerStorePath'" not in log + rest
-    assert "option_unknown key='serverWorkerThreads'" in log + rest
+    assert "option_without_effect key='controllerStorePath'" not in log + rest
+    assert "option_without_effect key='serverWorkerThreads'" in log + rest

@@ -57,6 +57,8 @@ def print_options(loaded: Loaded[Any], json: bool) -> None:
     output(json).show(options_document(loaded), options_table(loaded))
     for key, source, near in loaded.slips():
         say(f"{key} in {source} is no option, and has no effect.{near}")
+    for key, source in loaded.without_effect():
+        say(f"{key} in {source} is a setting of RocketMQ that does nothing here.")
 
 
 def options_document(loaded: Loaded[Any]) -> dict[str, dict[str, str]]:
