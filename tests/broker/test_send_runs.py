@@ -25,7 +25,6 @@ from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.reserved import SCHEDULE_TOPIC, TIMER_TOPIC
 from kerolox.store.errors import disk_error
 from kerolox.store.options import FlushMode
-from kerolox.store.state import Obstacle
 from kerolox.testing.broker import running_broker
 from kerolox.testing.faults import FaultyFiles
 
@@ -274,7 +273,7 @@ async def test_a_write_that_fails_is_told_to_all_and_leaves_nothing(
             answers = await asyncio.gather(*(talk.send("T", queue_id=n % 2) for n in range(20)))
         assert {answer.code for answer in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
         assert all("No space left" in (answer.remark or "") for answer in answers)
-        store.state.clear(Obstacle.DISK_FULL)
+        await until(lambda: store.state.writable)  # the next attempt is made a second later
         assert (await talk.send("T")).fields["queueOffset"] == "1"
         assert (await talk.send("T", queue_id=1)).fields["queueOffset"] == "0"
         assert len(await talk.messages("T")) == 2

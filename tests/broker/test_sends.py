@@ -323,7 +323,7 @@ async def test_a_full_disk_refuses_and_what_was_acknowledged_is_there(tmp_path: 
             else:
                 assert "No space left" in (answer.remark or "") or "disk full" in (answer.remark or "")
         files.make_room()
-        await talk.running.broker.store.housekeeper.clean()
+        await until(lambda: talk.running.broker.store.state.writable)  # a round later
         assert (await talk.send("T")).fields["queueOffset"] == str(len(stored))
 
 

@@ -242,7 +242,7 @@ class Broker(CallerEvents):
         self.producing = Producing(
             base, tables, membership, figures, path, self.transactions, self.unique_keys
         )
-        self.remoting = Remoting(base, figures, path, later, self.producing)
+        self.remoting = Remoting(base, figures, path, later)
         self.registrations = Registrations(
             tables.topics,
             self.leadership,
@@ -446,6 +446,8 @@ class Broker(CallerEvents):
         """Options took new values, by our names: those that others have copies of are passed on."""
         set_ages(self.lanes, self.options)
         self.write_path.targets.forget()
+        if changed.keys() & {"auto_create_topics", "default_topic_queues"}:
+            self.tables.topics.renew_template()
         if "permission" in changed:
             # Name servers take another look only at another version.
             self.tables.topics.table.bump()

@@ -92,7 +92,7 @@ class Listener:
         port: int,
         tls: ServerTls = ServerTls(),
         for_each_address: int = 0,
-        silent_s_max: float = SILENT_S_MAX,
+        silent_s_max: Callable[[], float] = lambda: SILENT_S_MAX,
         about: str = "",
         clock: Clock = SYSTEM_CLOCK,
         descriptors: Descriptors = PROCESS,
@@ -280,7 +280,7 @@ class Listener:
     def _look_at_all(self) -> None:
         now_s = self._clock.monotonic_s()
         for arrival in list(self.unknown.values()):
-            if now_s - arrival.silent_since_s > self._silent_s_max:
+            if now_s - arrival.silent_since_s > self._silent_s_max():
                 self.drop(arrival)
         if self.tls is not None and self.tls.current is not None:
             asyncio.get_running_loop().run_in_executor(None, self.tls.reload_if_changed)

@@ -41,7 +41,7 @@ class Server:
             port=port,
             tls=tls,
             for_each_address=for_each_address,
-            silent_s_max=limits.idle_s_max,
+            silent_s_max=lambda: limits.idle_s_max,
             clock=clock,
         )
         self._events: PeerEvents = events or CallerEvents()

@@ -26,7 +26,7 @@ class HaPort:
         port: int,
         *,
         tls: ServerTls = PLAIN,
-        silent_s_max: float = SILENT_S_MAX,
+        silent_s_max: Callable[[], float] = lambda: SILENT_S_MAX,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.accept: Callable[[], asyncio.BaseProtocol] = _TurnedAway

@@ -71,14 +71,13 @@ class GroupWatch:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Watch, if an option needs it."""
+        """Watch, for as long as an option needs it."""
         if not self._nameservers:
             return
         loop = asyncio.get_running_loop()
         if self._options.acting:
             self._tasks.append(loop.create_task(self._run_alive()))
-        if self._options.acting or self._options.strict_locks:
-            self._tasks.append(loop.create_task(self._run_looks()))
+        self._tasks.append(loop.create_task(self._run_looks()))
 
     async def close(self) -> None:
         tasks, self._tasks = self._tasks, []
@@ -104,7 +103,8 @@ class GroupWatch:
     async def _run_looks(self) -> None:
         while True:
             try:
-                await self.look()
+                if self._options.acting or self._options.strict_locks:  # the latter may change
+                    await self.look()
             except Exception:
                 log.exception("group_not_watched next='tried again'")
             self._wake.clear()

@@ -159,6 +159,7 @@ class Agent:
 
     async def _round(self) -> None:
         """Join, if that is not done; then ask who leads; if nobody does, for an election."""
+        self._controllers.look_around()
         if not self._identity.id:
             id = await self._identity.obtain(self._controllers)
             self._turns.start(id)

@@ -59,13 +59,33 @@ class Controllers(CallerEvents):
         self._clock = clock
         self._names = self.addresses if options.controllers_by_name else []
         self._looked_up_s: float | None = None
+        self._found_s = clock.monotonic_s()  # when the one that leads was last found
+        self._looking: asyncio.Task[None] | None = None
         self._told = ""  # the last error
         self.dialer = Dialer(
             events=self, clock=clock, tls=options.own_tls, credentials=options.own_credentials
         )
 
     async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         await self.dialer.close()
+
+    def look_around(self) -> None:
+        """Ask all controllers again which of them leads, if that is due. Nobody waits for it."""
+        due_s = self._found_s + self._options.controllers_check_ms / 1000
+        if self.leader and self._looking is None and self._clock.monotonic_s() >= due_s:
+            self._looking = asyncio.get_running_loop().create_task(self._look_around())
+
+    async def _look_around(self) -> None:
+        try:
+            await self.find()
+        except KeroloxError as error:
+            self._found_s = self._clock.monotonic_s()
+            log.debug("controllers_not_asked error=%r", str(error))
+        finally:
+            self._looking = None
 
     def closed(self, caller: Caller, reason: str, /) -> None:
         if self.leader and self.dialer.connected_peer(self.leader) is None:
@@ -121,6 +141,7 @@ class Controllers(CallerEvents):
         if found != self.leader:
             log.info("controller_found address=%r", found)
         self.leader = found
+        self._found_s = self._clock.monotonic_s()
         return found
 
     async def _who_leads(self, address: str) -> str | KeroloxError:

@@ -74,13 +74,12 @@ class Sends:
         self._write_is_due = False
         self._held_bytes = 0  # bytes of requests whose topic is on its way to the disk
         self._id_prefix = offset_id_prefix(store_host)
-        self.added_properties = packed.pack(
-            {
-                packed.MSG_REGION: options.region,
-                packed.TRACE_ON: "true" if options.trace_on else "false",
-                packed.CLUSTER: options.cluster,
-            }
-        )
+        self._added = tuple(added_properties(options, trace_on=trace_on) for trace_on in (False, True))
+
+    @property
+    def added_properties(self) -> bytes:
+        """Properties that every message gets."""
+        return self._added[self._options.trace_on]
 
     # --- requests ----------------------------------------------------------------------------------
 
@@ -289,6 +288,17 @@ class Sends:
                 request.answer(Answer(code=how.code, remark=how.words))
             else:  # stored, if not as safe as was promised
                 request.answer(Answer(code=how.code, header=header))
+
+
+def added_properties(options: BrokerOptions, *, trace_on: bool) -> bytes:
+    """Return the properties that every message gets. Clients are told to trace, or not, at run time too."""
+    return packed.pack(
+        {
+            packed.MSG_REGION: options.region,
+            packed.TRACE_ON: "true" if trace_on else "false",
+            packed.CLUSTER: options.cluster,
+        }
+    )
 
 
 def born_host(request: Request[Any]) -> bytes:

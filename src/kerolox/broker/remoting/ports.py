@@ -82,7 +82,7 @@ class Ports:
                 host,
                 options.ha_port if options.ha_port >= 0 else server.port + 1,
                 tls=options.tls,
-                silent_s_max=options.ha_silence_ms / 1000,
+                silent_s_max=lambda: options.ha_silence_ms / 1000,
                 clock=self._clock,
             )
             try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from kerolox.broker.base import Base
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.later.room import Scheduling
-from kerolox.broker.produce.room import Producing
 from kerolox.broker.remoting.send_runs import SendRuns
 from kerolox.broker.write.room import WritePath
 
@@ -17,10 +16,8 @@ class Remoting:
         figures: Figures,
         path: WritePath,
         later: Scheduling,
-        producing: Producing,
     ) -> None:
         self.send_runs = SendRuns(
-            producing.sends,
             base.store.log.store_host,
             path.intake,
             base.store.acks,

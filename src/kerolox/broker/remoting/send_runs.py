@@ -19,7 +19,7 @@ from kerolox.broker.figures.meters import SHARDING_KEY, Meters
 from kerolox.broker.later.delays import Delays
 from kerolox.broker.later.timer_sends import TimerSends
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.produce.sends import Sends
+from kerolox.broker.produce.sends import added_properties
 from kerolox.broker.write.admission import STOPS, Admission
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage
@@ -66,7 +66,6 @@ class SendRuns:
 
     def __init__(
         self,
-        sends: Sends,
         store_host: bytes,
         intake: Intake,
         acks: Acks,
@@ -89,29 +88,33 @@ class SendRuns:
         self.on_stored: list[Callable[[str, int, int, int], None]] = []
         self.meters: Meters | None = None  # None while nobody reads the metrics
         self._runs: list[TakenRun] = []
-        added = sends.added_properties
+        added = [added_properties(options, trace_on=trace_on) for trace_on in (False, True)]
         # Who may fill light queues is for the guard to say, though this broker may not fill them.
         light = (LIGHT_QUEUES,) if guard.wants_signatures else ()
         self._left = (*_LEFT, *light)
-        # By whether messages wait for more than the write: those that ask not to are then left out.
+        # By whether clients are told to trace, and whether messages wait for more than the write: those that
+        # ask not to are then left out.
         self._settings = [
-            send_setting(
-                store_host,
-                added,
-                options.region,
-                trace_on=options.trace_on,
-                stops=(*STOPS, *light),
-                wait_matters=wait_matters,
-                park=self._park,
-            )
-            for wait_matters in (False, True)
+            [
+                send_setting(
+                    store_host,
+                    added[trace_on],
+                    options.region,
+                    trace_on=trace_on,
+                    stops=(*STOPS, *light),
+                    wait_matters=wait_matters,
+                    park=self._park,
+                )
+                for wait_matters in (False, True)
+            ]
+            for trace_on in (False, True)
         ]
         # What all messages need makes none of them plain.
         self._possible = (
             not options.record_crc
             and not options.multi_dispatch
             and not options.ledger  # records of a run lie one behind the other
-            and not any(word in added for word in STOPS)
+            and not any(word in added[True] for word in STOPS)
         )
 
     def add_to(self, handlers: RemotingHandlers, lane: Lane) -> None:
@@ -140,7 +143,7 @@ class SendRuns:
             if signer is None:
                 return 0
             sender = signer.access_key, born_host[:-_PORT_BYTES]
-        setting = self._settings[self._acks.wait]
+        setting = self._settings[self._options.trace_on][self._acks.wait]
         append = self._intake.append_sends
         taken = append(frames, at, self._targets.of(sender), setting, born_host, signer)
         if taken is None:

@@ -21,6 +21,8 @@ from kerolox.unsaved import Unsaved
 
 log = logging.getLogger(__name__)
 
+TEMPLATE_PERM = PERM_READ_WRITE | PERM_INHERIT
+
 
 class Topics:
     """The topic table with its rules. ``on_change`` hears of every topic made or changed, ``on_saved`` of the
@@ -66,7 +68,7 @@ class Topics:
     def create_system_topics(self) -> None:
         """The topics every broker has. What the table already says of them stays."""
         options = self._options
-        inherit_all = PERM_READ_WRITE | PERM_INHERIT
+        inherit_all = TEMPLATE_PERM
         wanted: list[tuple[str, int, int]] = [
             (reserved.SELF_TEST_TOPIC, 1, PERM_READ_WRITE),
             (reserved.BENCHMARK_TOPIC, 1024, PERM_READ_WRITE),
@@ -81,7 +83,7 @@ class Topics:
             (reserved.HALF_DONE_TOPIC, 1, PERM_READ_WRITE),
         ]
         if options.auto_create_topics:
-            wanted.append((reserved.TEMPLATE_TOPIC, options.default_topic_queues, inherit_all))
+            wanted.append((reserved.TEMPLATE_TOPIC, options.default_topic_queues, TEMPLATE_PERM))
         if options.trace_topic:
             wanted.append((options.trace_topic_name, 1, PERM_READ_WRITE))
         if options.timer_wheel:
@@ -90,6 +92,13 @@ class Topics:
             self.system |= {topic}
             if self.find(topic) is None:
                 self.table.put(_config(topic, queues, perm))
+
+    def renew_template(self) -> None:
+        """Create the template of topics, or change its queues: the options that say so have changed."""
+        options = self._options
+        if options.auto_create_topics:
+            self.system |= {reserved.TEMPLATE_TOPIC}
+            self.put(_config(reserved.TEMPLATE_TOPIC, options.default_topic_queues, TEMPLATE_PERM))
 
     def for_send(
         self, topic: str, template: str, template_queues: int, *, unit: bool = False
