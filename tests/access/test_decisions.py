@@ -171,3 +171,14 @@ def test_where_all_is_logged_every_pull_has_its_lines(caplog: pytest.LogCaptureF
     for _ in range(3):
         assert pulls.may()
     assert len(caplog.records) == 3 * 2
+
+
+def test_decisions_about_long_names_are_not_kept() -> None:
+    decisions, who = Decisions(book_of("alice")), caller()
+    for number in range(20):
+        assert not decisions.of("alice", who, topic("x" * (1000 + number), Action.PUB)).allowed
+        decisions.keep_allowed("alice", who, (310, "x" * (1000 + number), None))
+    kept = decisions.kept("alice", who)
+    assert (len(kept.needs), len(kept.allowed)) == (0, 0)
+    decisions.of("alice", who, topic("x" * 255, Action.PUB))
+    assert len(kept.needs) == 1

@@ -14,6 +14,7 @@ from kerolox.access.resources import Need
 from kerolox.access.sources import address_of
 from kerolox.front.caller import Caller
 
+NAME_LENGTH_MAX = 255  # of what is kept; no topic and no group has a longer name
 KEPT_MAX = 256  # needs, and requests, for each caller; past that they are decided anew
 
 _DECIDED = "decided"  # of a caller: Decided
@@ -47,13 +48,18 @@ class Decisions:
         needs = self.kept(name, caller).needs
         found = needs.get(need)
         if found is None:
-            if len(needs) >= KEPT_MAX:
-                needs.clear()
-            found = needs[need] = self._book.rules_of(name).decide(need, address_of(caller))
+            found = self._book.rules_of(name).decide(need, address_of(caller))
+            if len(need.resource.name) <= NAME_LENGTH_MAX:
+                if len(needs) >= KEPT_MAX:
+                    needs.clear()
+                needs[need] = found
         return found
 
     def keep_allowed(self, name: str, caller: Caller, request: Hashable) -> None:
         """All that such a request needs is allowed."""
+        words = request if isinstance(request, tuple) else (request,)
+        if any(isinstance(word, str) and len(word) > NAME_LENGTH_MAX for word in words):
+            return
         allowed = self.kept(name, caller).allowed
         if len(allowed) >= KEPT_MAX:
             allowed.clear()

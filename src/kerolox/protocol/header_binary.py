@@ -26,6 +26,7 @@ H = TypeVar("H", bound=Header)
 
 BINARY = 1
 SHAPES_MAX = 4096  # remembered shapes; past that the cache starts anew
+SHAPE_BYTES_MAX = 2048  # of the keys of one; longer ones would let their sender fill the memory
 
 _FIXED = struct.Struct(
     ">h"  # code
@@ -168,6 +169,8 @@ def _remember(raw: bytes, cls: type[Header]) -> None:
                 return
             wanted.append((key, len(value)))
             places.append(place)
+    if sum(map(len, between)) > SHAPE_BYTES_MAX:
+        return
     if not 0 < len({key for key, _ in wanted}) == len(wanted) < 0x10000:
         return  # the last of two equal keys wins: left to the slow way
     # The values, with MessagePack's bytes between them instead of ours: lengths are those of the shape, so

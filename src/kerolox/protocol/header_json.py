@@ -182,12 +182,15 @@ def quoted(text: str) -> str:
     """A text as JSON has it; remembered, for the few that come again and again."""
     known = _QUOTED.get(text)
     if known is None:
+        known = msgspec.json.encode(text).decode()
         if len(_QUOTED) > 64:
             _QUOTED.clear()
-        known = _QUOTED[text] = msgspec.json.encode(text).decode()
+        if len(text) <= QUOTED_LENGTH_MAX:
+            _QUOTED[text] = known
     return known
 
 
+QUOTED_LENGTH_MAX = 256  # of a text that is remembered
 _QUOTED: dict[str, str] = {}
 
 

@@ -15,6 +15,7 @@ from kerolox.errors import InvalidRequest, ProtocolError
 IPV4_HOST_BYTES: Final = 8
 IPV6_HOST_BYTES: Final = 20
 PORT_MAX: Final = 65535
+ADDRESS_LENGTH_MAX: Final = 100  # with a zone; the longest address has 45
 
 _PORT = struct.Struct(">i")
 _CACHE_SIZE: Final = 4096
@@ -23,6 +24,8 @@ _CACHE_SIZE: Final = 4096
 @lru_cache(_CACHE_SIZE)
 def host_bytes(address: str) -> bytes:
     """The 8 or 20 bytes of ``ip:port``. Names are not looked up."""
+    if len(address) > ADDRESS_LENGTH_MAX:
+        raise InvalidRequest(f"address {address[:ADDRESS_LENGTH_MAX]!r}...: expected ip:port or [ipv6]:port")
     host, colon, port = address.rpartition(":")
     if not colon or not port.isascii() or not port.isdecimal() or int(port[:6]) > PORT_MAX:
         raise InvalidRequest(

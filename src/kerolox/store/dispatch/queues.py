@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import TypeAlias
 
 from kerolox.compiled import compiled
 from kerolox.protocol import properties as names
-from kerolox.protocol.java import java_hash
 from kerolox.protocol.record import RECORD_BYTES_MIN
 from kerolox.protocol.record_scan import Entry
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
+from kerolox.protocol.subscription import tag_hash
 from kerolox.store.delay_table import due_ms
 from kerolox.store.errors import QueueGap, StoreError
 from kerolox.store.log.cursors import fit_for_directory, names_light_queues
@@ -21,7 +20,6 @@ from kerolox.store.queue.consume_queues import ConsumeQueues
 
 log = logging.getLogger(__name__)
 
-TAGS_CACHED_MAX = 8192
 _TRANSACTION_BITS = 0xC
 _IN_NO_QUEUE = (0x4, 0xC)  # prepared and rolled back, as old brokers stored them
 _INNER_BATCH = 0x80
@@ -56,13 +54,8 @@ def _queue_runs(entries: list[Entry], stops: tuple[bytes, ...]) -> list[QueueRun
         at = properties.rfind(b"\x02TAGS\x01") + 6
         stop = properties.find(b"\x02", at)
         tag = properties[at:stop] if 5 < at < stop else find(properties, b"\x02TAGS\x01")
-        run[1].append(pack(physical, size, 0 if tag is None else _tag_code(tag)))
+        run[1].append(pack(physical, size, 0 if tag is None else tag_hash(tag)))
     return [(topic, queue_id, first, b"".join(packed)) for (topic, queue_id), (first, packed) in runs.items()]
-
-
-@lru_cache(TAGS_CACHED_MAX)
-def _tag_code(tag: bytes) -> int:
-    return java_hash(tag.decode("utf-8", "replace"))
 
 
 queue_runs = compiled("queue_runs", _queue_runs)
@@ -123,7 +116,7 @@ class QueueFiller:
             if deleted and physical < deleted.get(topic, 0):
                 if multi_dispatch:  # light queues are not deleted with the topic
                     tag = find(properties, b"\x02TAGS\x01")
-                    code = 0 if tag is None else _tag_code(tag)
+                    code = 0 if tag is None else tag_hash(tag)
                     self._fill_light(topic, properties, physical, size, code)
                 continue
             try:
@@ -136,7 +129,7 @@ class QueueFiller:
             at = properties.rfind(b"\x02TAGS\x01") + 6
             stop = properties.find(b"\x02", at)
             tag = properties[at:stop] if 5 < at < stop else find(properties, b"\x02TAGS\x01")
-            code = 0 if tag is None else _tag_code(tag)
+            code = 0 if tag is None else tag_hash(tag)
             if topic == _SCHEDULE:
                 code = self._due(properties, stored_ms, code)
             if begins_anew(queue, queue_offset, physical):

@@ -49,12 +49,14 @@ class KeyHasher:
     _HEAD = 28
     _KEPT = 8192
     _HEADS_OF_A_TOPIC = 1024
+    _LEARNED_MAX = 65_536  # heads of all topics
 
     def __init__(self) -> None:
         self._topics: dict[bytes, int] = {}
         self._heads: dict[bytes, int] = {}
         # By topic: beginning of the packed properties → hash so far, times 31⁴.
         self._leading: dict[bytes, dict[bytes, int]] = {}
+        self._learned = 0  # in all of them, at most
 
     def heads(self, topic: bytes) -> dict[bytes, int]:
         """What :meth:`learn` learned for a topic. Ask again for every batch."""
@@ -69,9 +71,13 @@ class KeyHasher:
         """Remember the beginning of properties that start with this unique key, if it is a usual one."""
         if len(key) != 32 or not key.isascii():
             return
+        if self._learned >= self._LEARNED_MAX:
+            self._leading.clear()
+            self._learned = 0
         heads = self.heads(topic)
         if len(heads) >= self._HEADS_OF_A_TOPIC:
             heads.clear()
+        self._learned += 1
         code = java_hash(key[: self._HEAD], self._seed(topic)) & 0xFFFF_FFFF
         heads[b"UNIQ_KEY\x01" + key[: self._HEAD]] = code * 923521 & 0xFFFF_FFFF
 
