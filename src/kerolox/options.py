@@ -15,7 +15,7 @@ import logging
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -42,6 +42,12 @@ _WITHOUT_EFFECT = (
 def _rocketmqs() -> frozenset[str]:
     text = files("kerolox").joinpath("rocketmq_settings.txt").read_text("ascii")
     return frozenset(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def meant(key: str, known: Iterable[str]) -> str:
+    """Return a question for the end of an error: the setting that ``key`` may stand for."""
+    exact = [name for name in (*known, *_rocketmqs()) if name.lower() == key.lower()]
+    return f" Did you mean {exact[0]}?" if exact else nearest(key, known)
 
 
 def is_rocketmqs(key: str) -> bool:
@@ -225,7 +231,7 @@ class Loaded(Generic[T]):
         RocketMQ."""
         keys = [spec.key for spec in specs(type(self.options))]
         return [
-            (key, source, nearest(key, keys)) for key, source in self.unknown.items() if not is_rocketmqs(key)
+            (key, source, meant(key, keys)) for key, source in self.unknown.items() if not is_rocketmqs(key)
         ]
 
     def rows(self) -> list[tuple[str, str, str]]:

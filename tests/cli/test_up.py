@@ -334,6 +334,8 @@ def test_settings_changed_at_run_time_hold_after_a_restart(
         (["up", "--brokers", "2", "--set", "brokerName=b"], "--brokers 1"),
         (["broker", "--listen", "127.0.0.1:0", "--set", "listenPort=7"], "one value; --listen"),
         (["broker", "--name", "a", "--set", "brokerName=b"], "one value; --name"),
+        (["broker", "--set", "sendMessageThreadPoolNums=4"], "a setting of RocketMQ that does nothing here"),
+        (["broker", "--set", "SendMessageThreadPoolNums=4"], "Did you mean sendMessageThreadPoolNums?"),
         (["broker", "--set", "deleteWhen=25"], "hours from 00 to 23"),
         (["cluster", "up", "--like", "2m-noslave", "--set", "bindAddress=0.0.0.0"], "--nameserver-listen"),
     ],

@@ -18,7 +18,7 @@ from kerolox.cli.serving import (
     print_options,
     serve_until_told,
 )
-from kerolox.errors import OptionError, nearest
+from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
     from kerolox.options import Options
@@ -128,7 +128,7 @@ def refuse_own(settings: list[str], own: Mapping[str, str]) -> None:
 
 def by_key(options: Any, settings: list[str]) -> dict[str, Any]:
     """``key=value`` texts → values by our names, the last of a key counting."""
-    from kerolox.options import refuse_absent, specs
+    from kerolox.options import is_rocketmqs, meant, refuse_absent, specs
 
     known = {spec.key: spec for spec in specs(options)}
     found: dict[str, Any] = {}
@@ -138,6 +138,9 @@ def by_key(options: Any, settings: list[str]) -> dict[str, Any]:
             raise OptionError("--set", text, "key=value")
         refuse_absent(options, key, value, "--set")
         if key not in known:
-            raise OptionError("--set", text, f"a key that --print-config shows.{nearest(key, known)}")
+            expected = f"a key that --print-config shows.{meant(key, known)}"
+            if is_rocketmqs(key):
+                expected = "another one: it is a setting of RocketMQ that does nothing here. Remove it"
+            raise OptionError("--set", text, expected)
         found[known[key].name] = known[key].parse(value, "--set")
     return found
