@@ -16,6 +16,8 @@ from kerolox.errors import OptionError, Refused
 from kerolox.net.dialer import Dialer
 from kerolox.options import load
 from kerolox.protocol.bodies.dledger import ANSWERED, LedgerCode, MemberRequest, MetadataAnswer
+from kerolox.protocol.bodies.properties_text import read_properties
+from kerolox.protocol.codes import RequestCode
 from kerolox.store.log.ledger_log import LedgerLog
 from kerolox.store.offline.layout import find_layout
 from kerolox.store.offline.verify import verify
@@ -112,6 +114,15 @@ def test_the_group_says_who_leads() -> None:
 
 
 # --- a broker -----------------------------------------------------------------------------------------
+
+
+async def test_a_leader_shows_the_role_it_was_elected_to(tmp_path: Path) -> None:
+    settings = alone() | {"ledger_peers": "n0-127.0.0.1:0"}  # any free port will do
+    async with running_broker(directory=tmp_path, **settings) as running, Dialer() as dialer:
+        await send(running, [b"1"])
+        answer = await dialer.call(running.address, RequestCode.GET_BROKER_CONFIG)
+        shown = read_properties(answer.body)
+        assert (shown["brokerRole"], shown["brokerId"]) == ("SYNC_MASTER", "0")
 
 
 async def test_a_group_of_one_serves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

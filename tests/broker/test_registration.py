@@ -119,6 +119,31 @@ async def test_the_first_registration_tells_everything_and_a_change_only_itself(
     assert all(listener.crcs)
 
 
+@pytest.mark.parametrize("count", [1, 40])
+async def test_a_changed_topic_takes_no_other_off_a_name_server_that_deletes(
+    tmp_path: Path, count: int
+) -> None:
+    """With deleteTopicWithBrokerRegistration a registration names all the topics there are."""
+    async with (
+        running_nameserver(
+            directory=tmp_path / "n", delete_topic_with_broker_registration=True
+        ) as nameserver,
+        running_broker(
+            directory=tmp_path / "b", nameserver=nameserver, register_interval_ms=60_000
+        ) as running,
+        Dialer() as dialer,
+    ):
+        await running.create_topic("first")
+        for number in range(count):
+            running.broker.tables.topics.put(TopicConfig(topic_name=f"T{number}", read_queue_nums=3))
+        await until(lambda: {f"T{number}" for number in range(count)} <= nameserver.routes.topics.keys())
+        await running.broker.registrations.settled()
+        assert running.broker.tables.topics.table.topics.keys() <= nameserver.routes.topics.keys()
+        route = await Talk(dialer, running).route("T0")
+        assert route is not None
+        assert [queue.read_queue_nums for queue in route.queue_datas] == [3]
+
+
 async def test_a_topic_made_by_a_send_reaches_the_name_server_at_once() -> None:
     async with running_broker() as running, Dialer() as dialer:
         talk = Talk(dialer, running)

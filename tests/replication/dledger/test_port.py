@@ -149,9 +149,10 @@ def test_settings_of_groups() -> None:
     assert peers == {"n0": "127.0.0.1:40911", "n1": "host-with-dash:40912", "n2": "127.0.0.1:40913"}
     assert (GroupSettings("g", "n1", peers).quorum, GroupSettings("g", "n1", peers).follower_id) == (2, 2)
     assert GroupSettings("g", "n1", peers).others == ("n0", "n2")
-    for wrong in ("", "n0", "n0-host", "n0-host:x", "n0-host:0", "n0-h:1;n0-h:2", "-h:1"):
+    for wrong in ("", "n0", "n0-host", "n0-host:x", "n0-h:0;n1-h:2", "n0-h:1;n0-h:2", "n0-h:65536", "-h:1"):
         with pytest.raises(GroupUnusable, match="dLegerPeers"):
             parse_peers(wrong)
+    assert parse_peers("n0-localhost:0") == {"n0": "localhost:0"}  # a group of one may pick a free port
     with pytest.raises(GroupUnusable, match="n7"):
         GroupSettings("g", "n7", peers)
     with pytest.raises(GroupUnusable, match="preferredLeaderId"):

@@ -64,7 +64,7 @@ class Admin:
         self.clients = ClientAdmin(store, topics, groups, members, options, base.guard)
         self.runtime_info = RuntimeInfo(store, stats, delays, base.lanes, options, clock)
         self.broker = BrokerAdmin(
-            store, found, stats, self.runtime_info, options, settled, changed, roles, clock
+            store, found, stats, self.runtime_info, options, settled, changed, roles, base.leadership, clock
         )
         if options.timer_wheel:
             self.broker.timers = later.timers

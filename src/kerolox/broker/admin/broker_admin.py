@@ -12,8 +12,8 @@ from kerolox.broker.cluster.role_changes import RoleChanges
 from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.later.timers import Timers
-from kerolox.broker.leadership import ROLE_KEYS, RoleChange, role_asked, role_of
-from kerolox.broker.options import BrokerOptions
+from kerolox.broker.leadership import ROLE_KEYS, Leadership, RoleChange, role_asked, role_of
+from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
 from kerolox.errors import Refused
@@ -53,6 +53,7 @@ class BrokerAdmin:
         settled: Settled,
         changed: Callable[[Mapping[str, object]], None],
         roles: RoleChanges,
+        leadership: Leadership,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -63,6 +64,7 @@ class BrokerAdmin:
         self._settled = settled
         self._changed = changed
         self._roles = roles
+        self._leadership = leadership
         self._changing_role = asyncio.Lock()
         self._clock = clock
         self._version = DataVersion(timestamp=clock.wall_ms())
@@ -143,8 +145,17 @@ class BrokerAdmin:
     def show(self, request: Request[None]) -> Answer:
         return Answer(
             header=BrokerConfigAnswer(version=self._version.encode().decode()),
-            body=(to_properties(self._options, self._found) + _MACHINE).encode(),
+            body=(to_properties(self._options, {**self._found, **self._role()}) + _MACHINE).encode(),
         )
+
+    def _role(self) -> dict[str, object]:
+        """The role this broker has, if it is elected, whatever its file says: as RocketMQ's broker, which
+        changes these settings when it is elected."""
+        if not (self._options.controlled or self._options.ledger):
+            return {}
+        leads = self._leadership.leads
+        role = BrokerRole.SYNC_MASTER if leads else BrokerRole.SLAVE
+        return {"role": role, "broker_id": self._leadership.id}
 
     # --- figures --------------------------------------------------------------------------------------
 

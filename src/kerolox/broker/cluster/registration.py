@@ -4,13 +4,15 @@ Each name server has one connection and one task of its own, so that none waits 
 told at the start, every 30 s, and after a connection was lost, since a name server forgets a broker whose
 connection closes; a topic that changed is told at once and alone. What a name server has not confirmed is
 told again.
+
+A name server of RocketMQ 5 hears of a changed topic by a request for that topic alone, or of all topics.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 
@@ -22,15 +24,16 @@ from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.front.caller import Caller, CallerEvents
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.registration import Registration, body_crc32
-from kerolox.protocol.bodies.routes import KVTable
+from kerolox.protocol.bodies.routes import KVTable, QueueData, TopicRoute
 from kerolox.protocol.bodies.topics import TopicConfig, TopicConfigTable
-from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.codes import VERSION_QUEUE_MAPPING, RequestCode, ResponseCode
 from kerolox.protocol.flags import PERM_READ_WRITE
 from kerolox.protocol.headers.registration import (
     RegisterBrokerAnswer,
     RegisterBrokerRequest,
     UnregisterBrokerRequest,
 )
+from kerolox.protocol.headers.route import RegisterTopicRequest
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,7 @@ RETRY_MAX_S = 5.0
 UNREGISTER_TIMEOUT_S = 3.0
 READY_TIMEOUT_S = 3.0  # a start waits so long for name servers, then goes on without
 TELL_AGAIN_S = 0.02  # between two looks whether name servers know of a new leader
+SINGLE_MAX = 16  # topics that changed at once and are told one by one; of more all are told
 LEADERLESS_S = 5.0  # so often a follower without a leader registers: the answer tells of one
 
 
@@ -60,6 +64,8 @@ class NameServerLine:
         self.knows_us = False  # it has confirmed all topics, over the connection we have
         self.changed: dict[str, TopicConfig] = {}  # topics that changed since, and are not yet confirmed
         self.leader: LeaderAddress | None = None  # whom it knows, when it knows us
+        self.ordered: frozenset[str] = frozenset()  # topics it listed as ordered when all were told
+        self.takes_topics = False  # one by one, by REGISTER_TOPIC_IN_NAMESRV: RocketMQ's since 5.0 do
         self.failures = 0
         self.last_error = ""
         self.wake = asyncio.Event()
@@ -217,15 +223,18 @@ class Registrations(CallerEvents):
 
     async def _tell(self, line: NameServerLine) -> None:
         """All topics, or those that changed."""
-        whole = not line.knows_us
-        told = self._topics.table.topics.values() if whole else list(line.changed.values())
         pending, line.changed = line.changed, {}
-        if not whole and not pending:
+        if line.knows_us and not pending:
             return
+        # A name server of RocketMQ 5 may take a registration for all the topics there are, and remove the
+        # others of this broker (deleteTopicWithBrokerRegistration): it is sent one topic a request, or all.
+        whole = not line.knows_us or (line.takes_topics and not self._are_single(pending))
+        told = self._topics.table.topics.values() if whole else pending.values()
         try:
             if whole:
                 await self.before_whole(line.address)
-            line.leader = await self._register(line.address, told)
+            if whole or not line.takes_topics or not await self._register_singly(line, pending.values()):
+                line.leader = await self._register(line, told, whole=whole)
         except BaseException:
             line.knows_us = False
             line.changed = pending | line.changed
@@ -244,9 +253,39 @@ class Registrations(CallerEvents):
         # One that has just started may not know the leader yet, while others do.
         self._leadership.led_by(next((one.leader for one in self.lines if one.knows_us and one.leader), None))
 
-    async def _register(self, nameserver: str, topics: Iterable[TopicConfig]) -> LeaderAddress | None:
+    def _are_single(self, changed: Mapping[str, TopicConfig]) -> bool:
+        """Whether these topics are few, and the name server takes them from this broker."""
+        return self._leadership.id == 0 and len(changed) <= SINGLE_MAX
+
+    async def _register_singly(self, line: NameServerLine, topics: Iterable[TopicConfig]) -> bool:
+        """Tell each of these topics by a request of its own. False: the name server does not know it."""
+        timeout_s = self._options.register_timeout_ms / 1000
+        for config in topics:
+            told = self._told(config)
+            queues = QueueData(
+                broker_name=self._options.broker_name,
+                read_queue_nums=told.read_queue_nums,
+                write_queue_nums=told.write_queue_nums,
+                perm=told.perm,
+                topic_sys_flag=told.topic_sys_flag,
+            )
+            header = RegisterTopicRequest(topic=told.topic_name)
+            body = TopicRoute(queue_datas=(queues,)).encode()
+            code = RequestCode.REGISTER_TOPIC_IN_NAMESRV
+            answer = await self._dialer.call(line.address, code, header, body, timeout_s=timeout_s)
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                line.takes_topics = False
+                return False
+            if answer.code != 0:
+                raise RequestFailed(answer.code, answer.remark, address=line.address, request=code.name)
+        self._order(line.ordered)
+        return True
+
+    async def _register(
+        self, line: NameServerLine, topics: Iterable[TopicConfig], *, whole: bool
+    ) -> LeaderAddress | None:
         """Tell these topics; whom the name server takes for the leader, if it is not us."""
-        options = self._options
+        nameserver, options = line.address, self._options
         table = TopicConfigTable(
             data_version=self._topics.table.version,
             mapping_data_version=self._topics.table.version,
@@ -269,8 +308,11 @@ class Registrations(CallerEvents):
         )
         if answer.code != 0:
             raise RequestFailed(answer.code, answer.remark, address=nameserver, request="REGISTER_BROKER")
+        if whole:
+            line.takes_topics = answer.version >= VERSION_QUEUE_MAPPING
         if answer.body:
-            self._order(KVTable.decode(answer.body))
+            line.ordered = frozenset(KVTable.decode(answer.body).table)
+            self._order(line.ordered)
         found = answer.header(RegisterBrokerAnswer)
         if not found.master_addr or found.master_addr == self._address:
             return None
@@ -283,9 +325,9 @@ class Registrations(CallerEvents):
             return config
         return msgspec.structs.replace(config, perm=config.perm & permission)
 
-    def _order(self, answer: KVTable) -> None:
+    def _order(self, topics: Iterable[str]) -> None:
         """Mark the topics the name server lists as ordered. As in RocketMQ, none is unmarked."""
-        for topic in answer.table:
+        for topic in topics:
             config = self._topics.find(topic)
             if config is not None and not config.order:
                 log.info("topic_ordered topic=%r reason='the name server says so'", topic)

@@ -11,7 +11,7 @@ from kerolox.errors import KeroloxError, ProtocolError
 from kerolox.front.handlers import Guard
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Request
-from kerolox.net.dialer import Dialer, split_address
+from kerolox.net.dialer import Dialer
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer, PeerLimits
 from kerolox.net.server import Server
@@ -93,7 +93,7 @@ class MemberPort:
         tls: ServerTls = ServerTls(),
         guard: Guard | None = None,
     ) -> None:
-        _, port = split_address(settings.peers[settings.self_id])
+        port = int(settings.peers[settings.self_id].rpartition(":")[2])  # 0: a free one
         self._group: LedgerGroup | None = None
         self._clock = clock
         # Heartbeats and pushes never wait in a lane. Votes do, for the disk.

@@ -85,11 +85,17 @@ def parse_peers(text: str) -> dict[str, str]:
             continue
         name, separator, address = part.strip().partition("-")
         host, colon, port = address.rpartition(":")
-        if not (name and separator and host and colon and port.isdigit() and 0 < int(port) < 65536):
+        if not (name and separator and host and colon and port.isdigit() and int(port) < 65536):
             raise GroupUnusable("dLegerPeers", part.strip(), "id-host:port, joined by semicolons")
         if name in peers:
             raise GroupUnusable("dLegerPeers", part.strip(), f"each id once, and {name} was there before")
         peers[name] = address
+    unnamed = [f"{name}-{address}" for name, address in peers.items() if address.endswith(":0")]
+    if unnamed and len(peers) > 1:
+        raise GroupUnusable(
+            "dLegerPeers", unnamed[0],
+            "a port from 1 on: port 0 picks a free one, which the other members cannot know",
+        )  # fmt: skip
     if not peers:
         raise GroupUnusable("dLegerPeers", text, "the members: n0-host:port;n1-host:port;n2-host:port")
     return peers
