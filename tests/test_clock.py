@@ -99,3 +99,20 @@ async def test_the_system_clock_works() -> None:
     await clock.sleep(0.001)
     assert clock.monotonic_s() > before_s
     assert clock.wall_ms() > 1_700_000_000_000
+
+
+async def test_what_waits_for_a_moment_that_rounding_left_behind_does_not_wait_for_ever() -> None:
+    """Many small steps add up to a little less than the sum of a deadline."""
+    clock = ManualClock()
+    deadline_s = clock.monotonic_s() + 0.1 * 1.1 + 0.7
+    calls: list[float] = []
+
+    def look() -> None:
+        calls.append(clock.monotonic_s())
+        if clock.monotonic_s() < deadline_s and len(calls) < 100:
+            clock.call_later(deadline_s - clock.monotonic_s(), look)
+
+    clock.call_later(deadline_s - clock.monotonic_s(), look)
+    for _ in range(81):
+        await clock.advance(0.01)
+    assert len(calls) == 1

@@ -88,6 +88,8 @@ class Row:
 _ALL = tuple(Operation)
 _DERIVED = (Kind.QUEUE, Kind.INDEX, Kind.LEDGER_INDEX, Kind.TIMER)
 _CHANGES = tuple(each for each in Operation if each not in (Operation.READ, Operation.REMOVE))
+# Of the log: after a failed flush nobody knows what is on the medium, whatever the reason was.
+_BUT_FLUSH = tuple(each for each in _CHANGES if each is not Operation.FLUSH)
 _OBSTACLE = "kerolox_store_obstacle"
 _FAILING = "kerolox_store_failing"
 _REFUSED = "14, may be sent again"
@@ -104,12 +106,12 @@ TABLE: tuple[Row, ...] = (
     ),
     # --- the log -------------------------------------------------------------------------------------
     Row(
-        (Kind.LOG,), _CHANGES, NO_SPACE, Action.REFUSE,
+        (Kind.LOG,), _BUT_FLUSH, NO_SPACE, Action.REFUSE,
         _REFUSED, "served", "store_not_writable", _OBSTACLE, "when there is space, within seconds",
         Obstacle.DISK_FULL,
     ),
     Row(
-        (Kind.LOG,), _CHANGES, NO_FILES, Action.REFUSE,
+        (Kind.LOG,), _BUT_FLUSH, NO_FILES, Action.REFUSE,
         _REFUSED, "served", "store_not_writable", _OBSTACLE, "when a descriptor is free, within seconds",
         Obstacle.NO_DESCRIPTOR,
     ),

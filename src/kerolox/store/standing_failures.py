@@ -54,6 +54,7 @@ class StandingFailure:
     times: int
     said_s: float
     obstacle: Obstacle | None
+    is_lifted: bool = False  # the obstacle, for a trial
 
 
 class StandingFailures:
@@ -92,6 +93,7 @@ class StandingFailures:
             obstacle = row.obstacle or Obstacle.BEHIND
         now_s = self._clock.monotonic_s()
         standing = self.current.get((kind, work))
+        tried_again = standing is not None and standing.is_lifted
         if standing is None:
             standing = StandingFailure(row, why, now_s, 0, now_s, None)
             self.current[kind, work] = standing
@@ -102,9 +104,9 @@ class StandingFailures:
         if standing.obstacle not in (None, obstacle):
             assert standing.obstacle is not None
             self.state.clear(standing.obstacle, by=_name(kind, work))
-        standing.obstacle = obstacle
+        standing.obstacle, standing.is_lifted = obstacle, False
         if obstacle is not None:
-            self.state.set(obstacle, why, by=_name(kind, work))
+            self.state.set(obstacle, why, by=_name(kind, work), quiet=tried_again)
         if now_s - standing.said_s >= SAY_AGAIN_S:
             self._say(kind, work, standing, row)
             standing.said_s = now_s
@@ -116,11 +118,12 @@ class StandingFailures:
         self.state.set(Obstacle.FENCED, f"{_words(kind, work)}: {error}")
 
     def lift(self, kind: Kind, work: str) -> None:
-        """Let the work be tried again: sends are taken until it fails once more."""
+        """Let the work be tried again: sends are taken until it fails once more. Not reported: it is a trial
+        every second."""
         standing = self.current.get((kind, work))
         if standing is not None and standing.obstacle is not None:
-            self.state.clear(standing.obstacle, by=_name(kind, work))
-            standing.obstacle = None
+            self.state.clear(standing.obstacle, by=_name(kind, work), quiet=True)
+            standing.obstacle, standing.is_lifted = None, True
 
     def passed(self, kind: Kind, work: str) -> None:
         """Note that the work succeeded. Costs nothing when it did before."""

@@ -72,13 +72,14 @@ class StoreState:
         if self.obstacles and set(self.obstacles) != {besides}:
             raise NotWritable(self.obstacles)
 
-    def set(self, obstacle: Obstacle, why: str, *, by: str = "") -> None:
-        """Put an obstacle up. It stays until everything that put it up has cleared it."""
+    def set(self, obstacle: Obstacle, why: str, *, by: str = "", quiet: bool = False) -> None:
+        """Put an obstacle up. It stays until everything that put it up has cleared it. ``quiet``: without a
+        log line."""
         self._holders.setdefault(obstacle, {}).setdefault(by, why)
         if obstacle in self.obstacles:
             return  # the first reason is the one that matters
         self.obstacles[obstacle] = why
-        if obstacle not in _PLANNED:
+        if obstacle not in _PLANNED and not quiet:
             log.error("store_not_writable obstacle=%r reason=%r", obstacle.value, why)
         for callback in self.on_change:
             callback()
@@ -88,7 +89,7 @@ class StoreState:
         if obstacle in self.obstacles:
             self.obstacles[obstacle] = self._holders[obstacle][""] = why
 
-    def clear(self, obstacle: Obstacle, *, by: str = "") -> None:
+    def clear(self, obstacle: Obstacle, *, by: str = "", quiet: bool = False) -> None:
         if obstacle is Obstacle.FENCED:
             raise ValueError("a fenced store stays fenced until it is opened again")
         holders = self._holders.get(obstacle, {})
@@ -98,7 +99,7 @@ class StoreState:
             self.obstacles[obstacle] = next(iter(holders.values()))
             return
         del self.obstacles[obstacle]
-        if obstacle not in _PLANNED:
+        if obstacle not in _PLANNED and not quiet:
             log.warning("store_obstacle_gone obstacle=%r", obstacle.value)
         for callback in self.on_change:
             callback()

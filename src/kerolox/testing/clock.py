@@ -100,10 +100,10 @@ class ManualClock(Clock):
                 self._push(later_s, timer)
                 continue
             self.fired += 1
-            self._move_to(min(due_s, end_s))
+            self._move_to(due_s)  # what looks at the time finds its moment reached
             timer.callback()
             await _settle()
-        self._move_to(end_s)
+        self._move_to(max(end_s, self._monotonic_s))
         await _settle()
 
     def _move_to(self, moment_s: float) -> None:

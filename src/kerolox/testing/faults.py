@@ -234,6 +234,10 @@ class FaultyFiles(Files):
         self.synced_paths: Counter[str] = Counter()
         self.cold_answers = 0
         self.failed_reads = 0  # by fail_reads
+        # Error number with which an operation on a path fails; None: it works. For faults that fail() cannot
+        # describe. An open for reading counts as READ.
+        self.fault: Callable[[Operation, str], int | None] | None = None
+        self.fault_hits = 0
         self.reads: deque[tuple[str, int, bool, int]] = deque(maxlen=100_000)  # path, offset, hot, thread
         self.usage: DiskUsage | None = None  # what disk_usage answers, if set
         self.read_only = False
@@ -364,6 +368,8 @@ class FaultyFiles(Files):
 
     def open(self, path: PathLike, *, read_only: bool = False) -> File:
         self._refuse_reads("open", os.fspath(path))
+        if read_only:
+            self._meet_fault(Operation.READ, "open", os.fspath(path))
         self._refuse("open", os.fspath(path))
         return super().open(path, read_only=read_only)
 
@@ -468,7 +474,18 @@ class FaultyFiles(Files):
             raise disk_error(OSError(errno.EROFS, "Read-only file system"), action, path, offset)
         self._refuse(action, path, offset)
 
+    def _meet_fault(self, operation: Operation, action: str, path: str, offset: int | None = None) -> None:
+        number = None if self.fault is None else self.fault(operation, path)
+        if number is None:
+            return
+        self.fault_hits += 1
+        error = OSError(number, os.strerror(number))
+        raise sync_error(error, path) if action == "flush" else disk_error(error, action, path, offset)
+
     def _refuse(self, action: str, path: str, offset: int | None = None) -> None:
+        if self.fault is not None:
+            known = disk_error(OSError(errno.EIO, ""), action, path)
+            self._meet_fault(known.operation, action, path, offset)
         if not self._failures:
             return
         with self._lock:
@@ -483,6 +500,8 @@ class FaultyFiles(Files):
             if part in path:
                 self.failed_reads += 1
                 raise disk_error(OSError(number, os.strerror(number)), action, path, offset)
+        if action == "read":
+            self._meet_fault(Operation.READ, action, path, offset)
 
     def _torn_at(self, length: int) -> int | None:
         after, self._tear_after = self._tear_after, None
@@ -520,6 +539,7 @@ class FaultyFiles(Files):
             self._flowing.wait()
             with self._stall_changed:
                 self._stalled -= 1
+        self._meet_fault(Operation.FLUSH, "flush", path)
         with self._lock:
             if self._sync_failures and self._sync_failure_paths in path:
                 self._sync_failures -= self._sync_failures > 0

@@ -80,6 +80,7 @@ class CheckBacks:
         self._guard = guard
         self._task: asyncio.Task[None] | None = None
         self._unasked: Counter[str] = Counter()  # group → questions of this round that reached no producer
+        self._failed_rounds = 0  # in a row
         self.rounds = 0  # rounds that are over
         # Group, topic, queue id, messages, bytes, how far behind: for statistics.
         self.on_read: list[Callable[[str, str, int, int, int, int], None]] = []
@@ -106,10 +107,18 @@ class CheckBacks:
                 await self.round()
                 await self._finished.save(keep=self._moves)
                 self._tell_unasked()
+                self._failed_rounds = 0
             except Unreadable:
                 pass  # counted where it was read: the next round begins at the same half message
             except KeroloxError as error:
-                log.error("check_round_failed error=%r next='the next round goes on here'", str(error))
+                self._failed_rounds += 1
+                if (
+                    self._failed_rounds & (self._failed_rounds - 1) == 0
+                ):  # the 1st, 2nd, 4th, 8th, ... in a row
+                    log.error(
+                        "check_round_failed times=%d error=%r next='the next round goes on here'",
+                        self._failed_rounds, str(error),
+                    )  # fmt: skip
             self.rounds += 1
 
     def _tell_unasked(self) -> None:
@@ -253,11 +262,10 @@ class CheckBacks:
         if is_ending or after > ended.progress:
             try:
                 await self._intake.written()
-            except KeroloxError as error:
+            except KeroloxError:
                 for offset in reversed(put_back):
                     ended.not_put_back(offset)
-                log.error("half_messages_not_put_back error=%r next='the next round tries again'", str(error))
-                return True
+                raise  # the next round tries again
         ended.advance(after)
         for topic in given_up:
             self._counts.given_up(topic)
