@@ -69,8 +69,8 @@ class Row:
     action: Action
     senders: str
     readers: str
-    line: str  # event word in the log
-    gauge: str
+    line: str  # event word in the log; empty: the error that is answered says it
+    gauge: str  # empty: none
     ends: str
     obstacle: Obstacle | None = None
 
@@ -162,7 +162,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         (Kind.NOTE,), _ALL, ANY, Action.ANSWER,
-        "taken", "served; what asked for the act gets 14, and nothing was done", "store_failing", _FAILING,
+        "taken", "served; what asked for the act gets 14, and nothing was done", "", "",
         "when it is asked for again and succeeds",
     ),
     Row(
@@ -172,11 +172,11 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         (Kind.LOCK,), (Operation.REMOVE,), ANY, Action.CARRY_ON,
-        "taken", "served", "abort_not_removed", _FAILING, "the next start recovers as after a crash",
+        "taken", "served", "abort_not_removed", "", "the next start recovers as after a crash",
     ),
     Row(
         (Kind.LOCK,), _ALL, ANY, Action.ANSWER,
-        "the broker does not start", "the broker does not start", "start_failed", "none",
+        "the broker does not start", "the broker does not start", "", "",
         "when the file can be used",
     ),
 )  # fmt: skip
@@ -221,10 +221,10 @@ def markdown() -> str:
         operations = "any" if row.operations == _ALL else ", ".join(each.value for each in row.operations)
         names = sorted({errno.errorcode[number] for number in row.errors})
         obstacle = f" (`{row.obstacle.value}`)" if row.obstacle is not None else ""
+        shown = [f"`{word}`" if word else "–" for word in (row.line, row.gauge)]
         cells = (
             ", ".join(kind.value for kind in row.kinds), operations, ", ".join(names) or "any other",
-            f"{row.action.value}{obstacle}", row.senders, row.readers, f"`{row.line}`", f"`{row.gauge}`",
-            row.ends,
+            f"{row.action.value}{obstacle}", row.senders, row.readers, *shown, row.ends,
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 # Works whose failures are told apart; see standing_failures.
 FLUSH, CLEAN, ROLL, APPEND = "flush", "clean", "roll", "append"
-_ROUND = (Kind.QUEUE, Kind.INDEX, Kind.LEDGER_INDEX, Kind.NOTE, Kind.SUMS, Kind.CHECKPOINT)
+_ROUND = (Kind.QUEUE, Kind.INDEX, Kind.LEDGER_INDEX, Kind.SUMS, Kind.CHECKPOINT)
 UNFLUSHED_BYTES_MAX = 64 << 20  # of queues, in memory until they are flushed: then sends are refused
 LOOKED_AT = 16  # queues that are asked where a record begins
 CLEAN_FIRST_S = 60.0  # let a start settle before the first look at age and disk
@@ -225,7 +225,7 @@ class Housekeeper:
             if store.ledger is not None:
                 attempt(Kind.LEDGER_INDEX, store.ledger.flush)
                 if not failed:
-                    attempt(Kind.NOTE, store.ledger.save)
+                    attempt(Kind.CHECKPOINT, store.ledger.save)
             if failed:
                 return  # the notes must not claim what is not on the disk
             if summing is not None:

@@ -39,7 +39,8 @@ _NEXT = {
     Action.REFUSE: "it is retried, and sends are taken again when it succeeds",
     Action.REDO: "it is written again; look at the disk and the kernel log if this goes on",
     Action.RETRY: "it is retried; until then a start after a crash reads more of the log",
-    Action.ANSWER: "the request was answered with the error",
+    Action.ANSWER: "requests for it are refused; what the broker did by itself is tried again, and a restart "
+    "forgets it until then",
     Action.CARRY_ON: "the file stays for now; its removal is retried",
 }
 

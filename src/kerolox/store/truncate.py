@@ -44,7 +44,7 @@ from kerolox.protocol.record_scan import (
     Stop,
 )
 from kerolox.store.disk.cut_note import Cut, QueueEnd
-from kerolox.store.errors import CorruptRecord, DiskFull, StoreError
+from kerolox.store.errors import CorruptRecord, StoreError
 from kerolox.store.log.framing import position_of
 from kerolox.store.log.readable_log import ReadableLog
 from kerolox.store.queue.consume_queue import QueueCut
@@ -127,8 +127,8 @@ class Truncation:
             # Last: the room that the cut has made is for what it has to write.
             store.segments.prepare_next(store.ahead)
         except BaseException as error:
-            # A full disk keeps the note from getting its name. Of other failures nobody knows what they left.
-            if is_noted or not isinstance(error, DiskFull):
+            # Without a note nothing has changed. One that is there would be carried out by the next start.
+            if is_noted or not await self._in_keeper(self._take_note_back):
                 store.state.set(
                     Obstacle.FENCED,
                     f"the log could not be cut back to {cut.end}: {error}; the next start finishes it",
@@ -136,6 +136,15 @@ class Truncation:
             raise
         finally:
             store.cuts += 1  # what was read of the index meanwhile may be half of it
+
+    def _take_note_back(self) -> bool:
+        """Remove a note that could not be written safely; False when that is not certain. In a thread."""
+        try:
+            self._store.cut_note.remove()
+        except StoreError as error:
+            log.error("cut_note_not_removed path=%s error=%r", self._store.cut_note.path, str(error))
+            return False
+        return True
 
     # --- whether ---------------------------------------------------------------------------------------
 

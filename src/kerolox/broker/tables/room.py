@@ -73,7 +73,7 @@ class Tables:
         def interval_ms() -> int:
             return options.save_offsets_ms
 
-        self.saver = TablesSaver(base.clock)
+        self.saver = TablesSaver(base.clock, base.store.failing)
         self.topic_saver = self.saver.keep(self.topics.table, interval_ms)
         self.group_saver = self.saver.keep(self.groups, interval_ms)
         self.mode_saver = self.saver.keep(self.modes, interval_ms)

@@ -8,29 +8,30 @@ the error when it failed: see :mod:`kerolox.unsaved`.
 from __future__ import annotations
 
 import asyncio
-import logging
+import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 from kerolox.clock import Clock, TimerHandle
 from kerolox.store.errors import StoreError
+from kerolox.store.failures import Kind
+from kerolox.store.standing_failures import StandingFailures
 from kerolox.store.tables.table import Table
 from kerolox.unsaved import NotSaved, Then
-
-log = logging.getLogger(__name__)
 
 
 class TableSaver:
     """Saves one table, again and again, the newest content each time."""
 
-    def __init__(self, table: Table, executor: Executor) -> None:
+    def __init__(self, table: Table, executor: Executor, failing: StandingFailures) -> None:
         self.table = table
         self._executor = executor
         self._wanted = False
         self._waiting: list[Then] = []
         self._task: asyncio.Task[None] | None = None
-        self._failing = False
+        self._failing = failing
+        self._name = os.path.basename(table.path)
 
     def save(self, then: Then | None = None) -> None:
         """Save soon; ``then`` is told when what the table holds now was written, or could not be."""
@@ -72,31 +73,21 @@ class TableSaver:
                     await loop.run_in_executor(self._executor, self._write, self.table.copied())
                 except StoreError as error:
                     failed = NotSaved(self.table.path, error)
-                self._report(failed)
+                    self._failing.failed(Kind.TABLE, error, work=self._name)
+                else:
+                    self._failing.passed(Kind.TABLE, self._name)
                 for then in waiting:
                     then(failed)
         finally:
             self._task = None
 
-    def _report(self, failed: NotSaved | None) -> None:
-        """Log the first failure and the first success after it: saving to a full disk is tried often."""
-        if failed is not None and not self._failing:
-            log.error(
-                "table_not_saved path=%s error=%r next='what was asked for is refused; what the broker did "
-                "by itself is tried again, and until then a restart forgets it'",
-                self.table.path,
-                str(failed),
-            )
-        elif failed is None and self._failing:
-            log.info("table_saved_again path=%s", self.table.path)
-        self._failing = failed is not None
-
 
 class TablesSaver:
     """All tables of a broker."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, failing: StandingFailures) -> None:
         self._clock = clock
+        self._failing = failing
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kerolox-tables")
         self._savers: dict[str, TableSaver] = {}
         self._timers: dict[str, TimerHandle] = {}
@@ -107,7 +98,7 @@ class TablesSaver:
 
         The interval is asked for anew each time. It is also how soon a failed save is repeated.
         """
-        saver = self._savers[table.path] = TableSaver(table, self._thread)
+        saver = self._savers[table.path] = TableSaver(table, self._thread, self._failing)
 
         def tick() -> None:
             if table.changed:
