@@ -42,9 +42,9 @@ ROOMS = {
         "timer",
         "tables",
         "dispatch",
-        "retention recovery",
+        "retention recovery verdict",
         "offline",
-        "opening rebuild housekeeping truncate ledger message_store",
+        "opening rebuild repair housekeeping truncate ledger message_store",
     ),
     "broker": (
         "absent names bounds options endpoints leadership base",

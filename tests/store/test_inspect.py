@@ -113,7 +113,7 @@ async def test_small_files(tmp_path: Path) -> None:
     assert marks["queues"] == 1
     assert checkpoint["logFlushed"] == T0
     assert list(rows(str(tmp_path / "abort"))) == [{"field": "content", "value": "4711"}]
-    assert list(rows(str(tmp_path / "lock"))) == [{"field": "content", "value": "lock"}]
+    assert list(rows(str(tmp_path / "lock"))) == [{"field": "content", "value": "kero"}]
 
 
 def test_tables_in_javas_dialect_and_without_secrets(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kerolox.store.offline.layout import Layout
     from kerolox.store.offline.verify import Report
     from kerolox.store.options import StoreOptions
+    from kerolox.store.repair import Repair
 
 app = typer.Typer(
     help="Look at the files of a store, check them, mend them. No broker is asked.", no_args_is_help=True
@@ -149,6 +150,7 @@ def repair(
     was mended if asked; or its tables. What is replaced is put aside, not deleted."""
     from kerolox.store.disk.files import Files
     from kerolox.store.disk.lock import StoreLock
+    from kerolox.store.repair import Repair
 
     if skip is not None and cut is not None:
         raise OptionError("--cut", cut, "either --skip or --cut")
@@ -158,20 +160,26 @@ def repair(
     out = output(json)
     with StoreLock(Files(), layout.root):
         done: dict[str, Any] = {"store": layout.root}
+        under_way = Repair(layout)
+        if under_way.interrupted is not None:
+            out.note(f"A repair was interrupted ({under_way.interrupted or 'rebuild'}): this one goes on.")
+        if under_way.interrupted is not None or skip is not None or cut is not None:
+            queues, index = True, layout.index_enabled is not False
         if skip is not None:
-            done["skip"] = _skip(layout, skip, out, yes)
+            done["skip"] = _skip(under_way, layout, skip, out, yes)
         if cut is not None:
-            done["cut"] = _cut(layout, cut, out, yes)
+            done["cut"] = _cut(under_way, layout, cut, out, yes)
         if queues or index:
-            done["rebuilt"] = _rebuild(layout, queues, index, out, yes or skip is not None or cut is not None)
+            answered = yes or skip is not None or cut is not None
+            done["rebuilt"] = _rebuild(under_way, layout, queues, index, out, answered)
         if tables:
             done["tables"] = _mend_tables(layout, out, yes)
     if json:
         out.show(done)
 
 
-def _skip(layout: Layout, offset: int, out: Output, yes: bool) -> dict[str, Any]:
-    from kerolox.store.offline.mend import apply_skip, plan_skip
+def _skip(repair: Repair, layout: Layout, offset: int, out: Output, yes: bool) -> dict[str, Any]:
+    from kerolox.store.offline.mend import plan_skip
 
     plan = plan_skip(layout, offset)
     if not plan.pieces:
@@ -184,13 +192,13 @@ def _skip(layout: Layout, offset: int, out: Output, yes: bool) -> dict[str, Any]
         "consumer sees take their place. Queues and index are then made again from the log."
     )
     ask("Step over the damage?", yes)
-    saved = apply_skip(layout, plan)
+    saved = repair.skip(plan)
     out.note(f"Stepped over {plan.lost_bytes} bytes at {offset}" + (f", saved in {saved}." if saved else "."))
     return {"offset": offset, "validFrom": plan.valid_from, "lostBytes": plan.lost_bytes, "saved": saved}
 
 
-def _cut(layout: Layout, offset: int, out: Output, yes: bool) -> dict[str, Any]:
-    from kerolox.store.offline.mend import apply_cut, plan_cut
+def _cut(repair: Repair, layout: Layout, offset: int, out: Output, yes: bool) -> dict[str, Any]:
+    from kerolox.store.offline.mend import plan_cut
 
     plan = plan_cut(layout, offset)
     if plan is None:
@@ -203,16 +211,17 @@ def _cut(layout: Layout, offset: int, out: Output, yes: bool) -> dict[str, Any]:
         "Queues and index are then made again from the log."
     )
     ask("Drop them?", yes)
-    put = apply_cut(layout, plan)
+    put = repair.cut(plan)
     out.note(f"The log ends at {offset}. Put aside: {', '.join(put) or 'nothing'}.")
     return {"offset": offset, "records": plan.records, "putAside": put}
 
 
-def _rebuild(layout: Layout, queues: bool, index: bool, out: Output, yes: bool) -> dict[str, Any]:
+def _rebuild(
+    repair: Repair, layout: Layout, queues: bool, index: bool, out: Output, yes: bool
+) -> dict[str, Any]:
     import msgspec
 
     from kerolox.store.offline.mend import open_log
-    from kerolox.store.rebuild import rebuild
 
     what = " and ".join(word for word, wanted in (("consume queues", queues), ("key index", index)) if wanted)
     segments = open_log(layout)
@@ -222,7 +231,7 @@ def _rebuild(layout: Layout, queues: bool, index: bool, out: Output, yes: bool) 
     )
     ask(f"Rebuild the {what}?", yes)
     with progress_of("rebuild") as progress:
-        made = rebuild(layout, queues=queues, index=index, progress=progress)
+        made = repair.rebuild(queues=queues, index=index, progress=progress)
     parts = [f"{made.records} messages up to {made.log_end}"]
     if queues:
         parts.append(f"{made.queues} queues ({made.kept_queues} without messages, kept for their offset)")

@@ -22,6 +22,7 @@ from kerolox.store.log.framing import position_of
 from kerolox.store.queue.consume_queues import flush
 from kerolox.store.retention import MANUAL_ROUNDS, LogFile, RetentionVerdict, judge
 from kerolox.store.state import Obstacle
+from kerolox.store.verdict import identity_of
 
 if TYPE_CHECKING:
     from kerolox.store.message_store import MessageStore
@@ -54,6 +55,7 @@ class Housekeeper:
         self._ordered_rounds = 0
         self._has_looked = False  # at age and disk; or will soon
         self._probing = False
+        self._log_begin = 0  # what lies before this was deleted, or is about to be
         self._summed = 0  # sums vouch for messages before this place
 
     def start(self) -> None:
@@ -265,8 +267,15 @@ class Housekeeper:
             queues = [queue.sum_up(end_bytes) for queue, end_bytes in ends]
             index = store.index.sum_up(headers, whole=whole)
             store.sums.save(Sums(end, self._place_before(end - CHECKED_BYTES), queues, index))
+            self._save_identity(min(end, store.progress.flushed))
 
         return sum_up
+
+    def _save_identity(self, end: int, begin: int = 0) -> None:
+        """Note which files the log has. Waits for the disk."""
+        store = self._store
+        begin = max(begin, self._log_begin)
+        store.identity.save(identity_of(store.segments, store.identity.known, end, begin))
 
     def _place_before(self, physical: int) -> int:
         """Where a record begins, not far before a place in the log: one that a queue knows."""
@@ -393,6 +402,10 @@ class Housekeeper:
             for segment in store.segments.all[:-1]:
                 if segment.end > offset or self._closing.is_set() or self._is_held:
                     break
+                # First the note: what is missing then was deleted on purpose.
+                self._log_begin = segment.end
+                flushed = store.progress.flushed
+                await loop.run_in_executor(store.keeper, self._save_identity, flushed)
                 # One file at a time, with a pause: deleting a large file keeps the disk busy.
                 await loop.run_in_executor(store.keeper, store.segments.delete_before, segment.end)
                 await self._pause(store.options.delete_pause_ms / 1000)

@@ -22,6 +22,7 @@ from kerolox.store.disk.cut_note import Cut, CutNoteFile
 from kerolox.store.disk.epoch_file import EpochFile
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
+from kerolox.store.disk.log_identity import LogIdentity, LogIdentityFile
 from kerolox.store.disk.progress_notes import ProgressNotesFile, boot_identity
 from kerolox.store.disk.read_failures import ReadFailures
 from kerolox.store.disk.segment import OpenFiles
@@ -144,6 +145,7 @@ class MessageStore:
         self.checkpoint = Checkpoint(self.files, self.path("checkpoint"))
         self.marks = ProgressNotesFile(self.files, self.root)
         self.sums = SumsFile(self.files, self.root)
+        self.identity = LogIdentityFile(self.files, self.root)
         self.deleted = DeletedTopics(self.files, self.root)
         self.cut_note = CutNoteFile(self.files, self.root)
         self.epochs = EpochFile(self.files, epoch_path or self.path(EPOCH_FILE))
@@ -381,6 +383,7 @@ class MessageStore:
             )
 
         def begin() -> None:
+            self.identity.save(LogIdentity(begin=offset))
             self.segments.delete_all()
             self.segments.start_at(offset)
 

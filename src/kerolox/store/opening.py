@@ -18,18 +18,18 @@ from kerolox.protocol.record_scan import PHYSICAL_OFFSET, QUEUE_ID, SIZE, TOPIC,
 from kerolox.store.delay_table import parse_levels
 from kerolox.store.disk.cut_note import Cut
 from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
-from kerolox.store.disk.sums import Sums
+from kerolox.store.disk.sums import CHECKED_BYTES, Sums
 from kerolox.store.dispatch.comparing import Comparison
 from kerolox.store.errors import QueueGap, StoreError
 from kerolox.store.log.framing import position_of
 from kerolox.store.offline.half_made import refuse_half_made
 from kerolox.store.offline.index_check import IndexCheck
 from kerolox.store.offline.layout import Finding, OnlyReading, find_layout, ledgers_in
+from kerolox.store.offline.repair_note import refuse_unfinished
 from kerolox.store.queue.consume_queue import ENTRY_SIZE, ConsumeQueue
 from kerolox.store.queue.consume_queues import flush
 from kerolox.store.recovery import (
     Circumstances,
-    LogGone,
     Recovered,
     choose_start,
     cut_behind,
@@ -39,7 +39,8 @@ from kerolox.store.recovery import (
     refuse_early_end,
     refuse_gaps,
 )
-from kerolox.store.truncate import clear_epochs, clear_log, clear_timer
+from kerolox.store.truncate import clear_epochs, clear_log, clear_timer, cut_identity
+from kerolox.store.verdict import noted_end, refuse_lost_log, refuse_strange_files
 
 if TYPE_CHECKING:
     from kerolox.store.message_store import MessageStore
@@ -67,6 +68,7 @@ class Opening:
     def recover(self, progress: Callable[[int], None] | None) -> Recovered:
         store = self._store
         refuse_half_made(store.root, store.files)
+        refuse_unfinished(store.root, store.files)
         store.files.make_dirs(store.root)
         store._lock.take()
         marks = store.marks.load()
@@ -80,6 +82,7 @@ class Opening:
         refuse_other_log(store)
         sums = self._sums = store.sums.load()
         cut, untold = self._cut_under_way(crashed)
+        self._judge_files(cut)
         if cut is not None:
             marks = self._finish_cut(cut, marks)
             sums = self._sums = None
@@ -129,6 +132,7 @@ class Opening:
         store.reader.checked_from = found.start
         store.housekeeper.save_sums(given)
         store.marks.save(store.housekeeper.note())
+        store._lock.sign()
         self._write_abort()
         if cut is not None:
             found.cut = cut
@@ -141,6 +145,17 @@ class Opening:
             else:
                 self._forget_cut(untold)
         return found
+
+    def _judge_files(self, cut: Cut | None) -> None:
+        """Raise when a file of the log is missing at its beginning, or is not of this log."""
+        store = self._store
+        identity = store.identity.load()
+        if identity is not None and not store._lock.signed:
+            log.info("log_identity_made_again reason='another broker has used the store since'")
+            identity = store.identity.known = None
+        if identity is not None and cut is not None:
+            identity = identity.before(cut.end)
+        refuse_strange_files(store.segments, identity, store.root)
 
     def _cut_under_way(self, crashed: bool) -> tuple[Cut | None, Cut | None]:
         """The cut that is to be finished; or the one of which only those who noted progress did not hear."""
@@ -164,6 +179,7 @@ class Opening:
         store = self._store
         log.warning("cut_finished offset=%d reason='the process died while the log was cut'", cut.end)
         store.sums.remove()
+        cut_identity(store, cut)
         store.segments.truncate_to(min(cut.end, store.segments.wrote))
         clear_log(store, cut)
         store.segments.close()
@@ -178,10 +194,9 @@ class Opening:
     def _refuse_lost_log(self, marks: ProgressNotes, cut: Cut | None) -> None:
         """A store without a log is new, or was being cut back to nothing, or has lost it."""
         store = self._store
-        summed = UNKNOWN if self._sums is None else self._sums.end
-        noted = max(marks.log_end, marks.dispatched, summed, store.queues.max_physical)
-        if cut is None and noted > 0:
-            raise LogGone(", ".join(store.segments.directories), len(store.queues), noted, store.root)
+        if cut is None:
+            ends = len(store.queues), store.queues.max_physical
+            refuse_lost_log(store.segments, marks, self._sums, *ends, store.root)
 
     def circumstances(self, marks: ProgressNotes, crashed: bool) -> Circumstances:
         """What is known before the log is read."""
@@ -392,9 +407,9 @@ class Opening:
         if self._compares_all or known.rebuild:
             start = store.log.min_offset
         read_from = start
-        if sums is not None and store.log.min_offset <= sums.before < start:
+        if read_from > store.log.min_offset:
             # The last of the log is checked at every start: it is what a crash, or a copy, may have spoilt.
-            read_from = sums.before if record_starts(segments, sums.before) else start
+            read_from = min(start, self._checked_from(start))
         refuse_gaps(segments, read_from, store.root)
         found, kept = find_end(
             segments,
@@ -405,8 +420,7 @@ class Opening:
             root=store.root,
             progress=progress,
         )
-        noted = max(known.marks.dispatched, UNKNOWN if sums is None else sums.end)
-        refuse_early_end(segments, found, noted, store.root)
+        refuse_early_end(segments, found, noted_end(known.marks, sums), store.root)
         self._given_to = self._confirmed(known, found)
         if (
             self._compares_all
@@ -442,6 +456,20 @@ class Opening:
             filler.wanted = None
         store.key_filler.put_pending()
         return found
+
+    def _checked_from(self, start: int) -> int:
+        """Where a record begins, :data:`CHECKED_BYTES` before ``start`` or more. Without our sums, or where
+        they name a place at which no record begins any more, a file begins there."""
+        segments, first = self._store.segments, self._store.log.min_offset
+        before = start - CHECKED_BYTES
+        if self._sums is not None and self._sums.before != UNKNOWN:
+            before = self._sums.before
+            if before > first and record_starts(segments, before):
+                return before
+        if before <= first:
+            return first
+        segment = segments.segment_at(before)
+        return before - before % segments.size if segment is None else segment.start
 
     def _compare(self, found: Recovered, kept: list[Entry] | None, start: int, trusted: int) -> None:
         """Cut queues where the log contradicts them: what was cut then comes from it."""

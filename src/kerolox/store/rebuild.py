@@ -26,7 +26,6 @@ from kerolox.store.disk.files import Files
 from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes, ProgressNotesFile, boot_identity
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
-from kerolox.store.disk.sums import SumsFile
 from kerolox.store.dispatch.keys import KeyFiller
 from kerolox.store.dispatch.queues import QueueFiller, begins_anew
 from kerolox.store.errors import FileMissing, StoreError
@@ -40,7 +39,7 @@ from kerolox.store.offline.layout import (
     OnlyReading,
     open_run,
 )
-from kerolox.store.offline.mend import aside_name, is_filler, open_log
+from kerolox.store.offline.mend import aside_name, forget_sums, is_filler, open_log
 from kerolox.store.offline.walk import Walk
 from kerolox.store.queue.consume_queue import (
     BLANK,
@@ -376,6 +375,7 @@ def _entries_below(data: bytes, log_min: int, log_end: int) -> bytes:
 
 
 def swap(layout: Layout, files: Files, clock: Clock, made: Rebuilt, *, queues: bool, index: bool) -> None:
+    forget_sums(layout, files)  # they are of the old files
     for name, wanted in ((QUEUES, queues), (INDEX, index)):
         path = layout.path(name)
         fresh = path + UNFINISHED
@@ -402,9 +402,7 @@ def note(
     queues: bool,
     index: bool,
 ) -> None:
-    """Bring our progress notes and the checkpoint in line with the new files; remove the sums, which are of
-    the old ones."""
-    SumsFile(files, layout.root).remove()
+    """Bring our progress notes and the checkpoint in line with the new files."""
     if index and files.exists(layout.path("checkpoint")):
         checkpoint = Checkpoint(files, layout.path("checkpoint"))
         checkpoint.load()

@@ -231,6 +231,7 @@ class Truncation:
         """The files. In a thread; the loop touches none of them meanwhile."""
         store = self._store
         store.sums.remove()  # of what was before
+        cut_identity(store, cut)
         clear_log(store, cut)
         for queue_cut in self._queues:
             if queue_cut.leaves_nothing:
@@ -252,6 +253,12 @@ def clear_log(store: MessageStore, cut: Cut) -> None:
     segments.clear_behind()
     if segments.last is None and cut.end % segments.size == 0:
         segments.start_at(cut.end)
+
+
+def cut_identity(store: MessageStore, cut: Cut) -> None:
+    """What is written behind the cut has another identity. In a thread, before the files are changed."""
+    if store.identity.known is not None:
+        store.identity.save(store.identity.known.before(cut.end))
 
 
 def clear_epochs(store: MessageStore, cut: Cut) -> None:

@@ -1,7 +1,8 @@
 """One process per store directory.
 
 The lock is the one Apache RocketMQ takes: an exclusive POSIX record lock on the first byte of the
-file ``lock``, which then holds the four letters ``lock``. So neither broker starts on a directory the
+file ``lock``, which then holds the four letters ``lock``, or ``kero`` while no other broker has used the
+store. So neither broker starts on a directory the
 other one has open.
 
 Two traps of such locks, and what is done about them. They never conflict inside one process: a
@@ -22,6 +23,7 @@ from kerolox.store.disk.files import File, Files, PathLike
 from kerolox.store.errors import FileExists, StoreLocked, disk_error
 
 _MARK = b"lock"
+_SIGN = b"kero"  # in its place while no other broker has used the store
 
 _registry_lock = threading.Lock()
 _held: dict[tuple[int, int], File] = {}  # by device and inode, as the kernel tells files apart
@@ -56,8 +58,9 @@ class StoreLock:
             try:
                 if not _try_lock(file.fileno()):
                     raise self._locked(file.fileno())
-                file.pwrite(_MARK, 0)
-                file.sync()
+                if not file.pread(len(_MARK), 0):
+                    file.pwrite(_MARK, 0)
+                    file.sync()
                 key = _identity(self.path)
                 assert key is not None
             except BaseException:
@@ -65,6 +68,19 @@ class StoreLock:
                 raise
             _held[key] = file
             self._file = file
+
+    @property
+    def signed(self) -> bool:
+        """Whether no other broker has used the store since :meth:`sign`: RocketMQ's writes ``lock`` there."""
+        assert self._file is not None
+        return self._file.pread(len(_SIGN), 0) == _SIGN
+
+    def sign(self) -> None:
+        """Note that this store was opened by kerolox. Waits for the disk."""
+        assert self._file is not None
+        if not self.signed:
+            self._file.pwrite(_SIGN, 0)
+            self._file.sync()
 
     def release(self) -> None:
         """Let go. The file stays, as RocketMQ leaves it."""
@@ -104,6 +120,17 @@ class StoreLock:
                 self.path, f"another process, probably {noted.decode()} (from the file abort)", int(noted)
             )
         return StoreLocked(self.path, "another process")
+
+
+def is_signed(files: Files, directory: PathLike) -> bool:
+    """Whether no other broker has used a store since :meth:`StoreLock.sign`; also of one that is open."""
+    path = os.path.join(os.fspath(directory), "lock")
+    with _registry_lock:
+        key = _identity(path)
+        holder = None if key is None else _held.get(key)
+        if holder is not None and not holder.closed:
+            return holder.pread(len(_SIGN), 0) == _SIGN
+        return (files.read_if_exists(path) or b"").startswith(_SIGN)
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -23,8 +23,10 @@ from kerolox.protocol.record import (
 )
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, SYS_FLAG, TOPIC
 from kerolox.store.disk.files import Files
-from kerolox.store.disk.segment import segment_name
+from kerolox.store.disk.log_identity import LogIdentityFile
+from kerolox.store.disk.segment import Segment, segment_name
 from kerolox.store.disk.segments import Segments
+from kerolox.store.disk.sums import SumsFile
 from kerolox.store.errors import StoreError
 from kerolox.store.offline.layout import (
     ASIDE,
@@ -130,6 +132,8 @@ def _damage_at(segments: Segments, offset: int) -> tuple[Damage | None, bool]:
     assert first is not None
     segment = segments.segment_at(offset)
     start = max((s.start for s in segments.all if s.start <= offset), default=first.start)
+    if segment is not None and offset == segment.start and is_blank_file(segments, segment):
+        return None, True
     walk = Walk(segments, start if segment is None else segment.start)
     for records in walk:
         if walk.position > offset:
@@ -140,6 +144,11 @@ def _damage_at(segments: Segments, offset: int) -> tuple[Damage | None, bool]:
     if walk.position > offset:  # behind a blank record, which may be ours
         return None, segment is not None and offset + _BLANK_BYTES <= segment.end
     return walk.damage, False
+
+
+def is_blank_file(segments: Segments, segment: Segment) -> bool:
+    """Whether a file is the one that a repair makes for a missing one: one blank record. No broker does."""
+    return segments.read(segment.start, _BLANK_BYTES) == encode_blank(segment.size)
 
 
 def _pieces(segments: Segments, damage: Damage, layout: Layout) -> list[MendPiece]:
@@ -223,6 +232,7 @@ def apply_skip(layout: Layout, skip: Skip, files: Files | None = None) -> str | 
     written counts as what follows it. So an interrupted repair is simply repeated.
     """
     files = files or Files()
+    forget_sums(layout, files)
     saved: str | None = None
     for piece in reversed(skip.pieces):
         if piece.make:
@@ -330,6 +340,7 @@ def apply_cut(
 ) -> list[str]:
     """Move later files aside, save the rest of the last one, and end the log; where things were put."""
     files = files or Files()
+    forget_sums(layout, files)
     put: list[str] = []
     if cut.later_files:
         aside = aside_name(files, layout.path("commitlog"), clock)
@@ -350,6 +361,12 @@ def apply_cut(
         file.zero(cut.at, size)
         file.sync()
     return put
+
+
+def forget_sums(layout: Layout, files: Files) -> None:
+    """Remove our notes that say how log, queues and index were, before any of them is changed."""
+    SumsFile(files, layout.root).remove()
+    LogIdentityFile(files, layout.root).remove()
 
 
 # Putting aside

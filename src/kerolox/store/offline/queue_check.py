@@ -18,6 +18,7 @@ from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.delay_table import due_ms
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
+from kerolox.store.errors import StoreError
 from kerolox.store.log.cursors import names_light_queues
 from kerolox.store.offline.layout import (
     BATCH_QUEUES,
@@ -30,6 +31,7 @@ from kerolox.store.offline.layout import (
 )
 from kerolox.store.offline.summary import queue_range
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
+from kerolox.store.queue.consume_queues import refuse_leading_zeros
 from kerolox.store.queue.deleted_topics import DeletedTopics
 from kerolox.store.queue.extension import is_address
 
@@ -139,6 +141,11 @@ class QueueCheck:
                 if not (number.isascii() and number.isdigit() and self._files.is_dir(here)):
                     what = "does not belong here: queues are directories named by a number"
                     self._findings.append(Finding("stray file", here, what, "move it away"))
+                    continue
+                try:
+                    refuse_leading_zeros(here)
+                except StoreError as error:
+                    self._findings.append(Finding("refused", here, str(error), "rename or move it"))
                     continue
                 size = self._layout.queue_file_bytes
                 segments = open_run(self._files, self._open_files, [here], size, self._findings)

@@ -5,8 +5,10 @@ One pass over the log. Memory stays small whatever the size of the store: see th
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -16,24 +18,33 @@ from kerolox.protocol import json_dialect
 from kerolox.protocol.record_scan import CHECK_BODY, STORE_TIMESTAMP
 from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.cut_note import Cut, CutNoteFile
-from kerolox.store.disk.progress_notes import ProgressNotesFile
+from kerolox.store.disk.lock import is_signed
+from kerolox.store.disk.log_identity import LogIdentityFile
+from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes, ProgressNotesFile, boot_identity
+from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
+from kerolox.store.disk.sums import Sums, SumsFile
 from kerolox.store.errors import FileMissing, StoreError
 from kerolox.store.offline.entry_check import check_entry_index
 from kerolox.store.offline.index_check import IndexCheck
 from kerolox.store.offline.layout import (
     ASIDE,
     BATCH_QUEUES,
+    QUEUES,
     UNFINISHED,
     Finding,
     Layout,
     OnlyReading,
     open_log_run,
+    open_run,
 )
 from kerolox.store.offline.queue_check import QueueCheck
+from kerolox.store.offline.repair_note import refuse_unfinished
 from kerolox.store.offline.tables import check_tables
 from kerolox.store.offline.walk import Walk
-from kerolox.store.recovery import copy_anew
+from kerolox.store.queue.consume_queue import ENTRY, ENTRY_SIZE
+from kerolox.store.recovery import Circumstances, Recovered, copy_anew, refuse_early_end
+from kerolox.store.verdict import judge_files, noted_end, refuse_lost_log
 
 FINDINGS_MAX = 1000
 _FUTURE_MS = 24 * 3600 * 1000
@@ -52,6 +63,7 @@ class Report(msgspec.Struct):
     index_files: int = 0
     index_entries: int = 0
     messages_with_keys: int = 0
+    stop: str = ""  # why the log ends where it does
     crashed: bool = False
     seconds: float = 0.0
     findings: list[Finding] = []
@@ -96,15 +108,31 @@ def verify(
     report = Report(layout.root)
     crashed = report.crashed = files.exists(layout.path("abort")) or live
     marks = ProgressNotesFile(files, layout.root).load()
+    sums = SumsFile(files, layout.root).load()
     segments = open_log_run(layout, files, found)
     log_min = report.log_min = max(0, segments.min_offset)
     log_end = segments.max_offset
     if crashed and (cut := _cut_under_way(layout, files, found)) is not None:
         log_end = min(log_end, cut.end)
         queues = index = False  # the next start brings them in step
+    known = Circumstances(
+        crashed=crashed,
+        power_lost=not marks.boot or marks.boot != boot_identity(),
+        marks=marks,
+        queues_end=UNKNOWN,
+    )
+    _judge(layout, files, segments, log_end, marks, sums, found)
     queue_check = QueueCheck(layout, files, log_min, found) if queues else None
     index_check = IndexCheck(layout, files, log_min, found, clean=not crashed) if index else None
-    _walk(layout, segments, log_end, report, found, queue_check, index_check, progress)
+    checkpoint = Checkpoint(files, layout.path("checkpoint"))
+    checkpoint.load()
+    never_flushed = partial(known.never_flushed, checkpoint=checkpoint)
+    _walk(layout, segments, log_end, report, found, queue_check, index_check, progress, never_flushed)
+    if log_end == segments.max_offset:
+        _refuse(found, lambda: refuse_early_end(
+            segments, Recovered(crashed, log_min, report.log_end, stop=report.stop), noted_end(marks, sums),
+            layout.root,
+        ))  # fmt: skip
     if queue_check is not None:
         queue_check.finish(
             report.log_end, crashed=crashed, dispatched=marks.dispatched, topics=_topics(layout, files)
@@ -123,6 +151,55 @@ def verify(
     report.not_shown = found.dropped
     report.seconds = time.perf_counter() - began_s
     return report
+
+
+def _judge(
+    layout: Layout,
+    files: OnlyReading,
+    segments: Segments,
+    log_end: int,
+    marks: ProgressNotes,
+    sums: Sums | None,
+    found: list[Finding],
+) -> None:
+    """Find what the next start refuses before it reads the log: by the code that it asks, too."""
+    _refuse(found, lambda: refuse_unfinished(layout.root, files))
+    _refuse(
+        found,
+        lambda: refuse_lost_log(segments, marks, sums, *_queues_end(layout, files), layout.root),
+    )
+    identity = LogIdentityFile(files, layout.root).load()
+    if identity is not None:
+        identity = identity.before(log_end) if is_signed(files, layout.root) else None
+    found.extend(_finding(refusal) for refusal in judge_files(segments, identity, layout.root))
+
+
+def _refuse(found: list[Finding], judge: Callable[[], None]) -> None:
+    try:
+        judge()
+    except StoreError as error:
+        found.append(_finding(error))
+
+
+def _finding(error: StoreError) -> Finding:
+    return Finding("refused", error.path, str(error), "the next start refuses this store", error.offset)
+
+
+def _queues_end(layout: Layout, files: OnlyReading) -> tuple[int, int]:
+    """How many consume queues there are, and behind which place of the log one of their messages ends."""
+    count, end = 0, UNKNOWN
+    root = layout.path(QUEUES)
+    for topic in files.list_dir(root):
+        for name in files.list_dir(os.path.join(root, topic)):
+            count += 1
+            if end == UNKNOWN:
+                path = os.path.join(root, topic, name)
+                queue = open_run(files, OpenFiles(files), [path], layout.queue_file_bytes, [])
+                for segment in queue.all[-1:]:
+                    physical, size, _ = ENTRY.unpack(queue.read(segment.start, ENTRY_SIZE))
+                    end = physical + size if size > 0 else UNKNOWN
+                queue.close()
+    return count, end
 
 
 def _cut_under_way(layout: Layout, files: OnlyReading, found: list[Finding]) -> Cut | None:
@@ -148,6 +225,7 @@ def _walk(
     queue_check: QueueCheck | None,
     index_check: IndexCheck | None,
     progress: Callable[[int, int], None] | None,
+    never_flushed: Callable[[int, int], bool],
 ) -> None:
     walk = Walk(segments, report.log_min, log_end, check=CHECK_BODY)
     last_ms = 0
@@ -171,6 +249,14 @@ def _walk(
             break
         damage = walk.damage
         where = f"byte {damage.in_file}, log offset {damage.offset}"
+        if never_flushed(damage.offset, damage.valid_ms):
+            what = f"power was lost before what lies behind {where} was flushed: {damage.what}"
+            found.append(
+                Finding(
+                    "unflushed end", damage.path, what, "the next start cuts it off", damage.offset, note=True
+                )
+            )
+            break
         what = f"damaged at {where}: {damage.what}; valid records follow from offset {damage.valid_from}"
         step = (
             f"kerolox store repair {layout.root} --skip {damage.offset} (keep what follows) or "
@@ -180,7 +266,7 @@ def _walk(
             step = copy_anew(layout.root)
         found.append(Finding("damaged log", damage.path, what, step, damage.offset))
         walk.resume()
-    report.log_end = walk.position
+    report.log_end, report.stop = walk.position, walk.stop
     report.bytes_read = walk.position - report.log_min
     if not report.crashed:
         _check_end(segments, walk, found)

@@ -141,12 +141,7 @@ class ConsumeQueues:
                         os.path.join(path, name),
                     )
                     continue
-                if name != str(int(name)):
-                    raise StoreError(
-                        f"{os.path.join(path, name)} has leading zeros, so it is not where queue {int(name)} "
-                        "is kept. Rename or move it, then start again.",
-                        path=os.path.join(path, name),
-                    )
+                refuse_leading_zeros(os.path.join(path, name))
                 self._make(topic, int(name)).load()
 
     def _remove_left(self) -> None:
@@ -354,6 +349,17 @@ class ConsumeQueues:
             queue.close()
         self._waiting.clear()
         self._warm.clear()
+
+
+def refuse_leading_zeros(path: str) -> None:
+    """Raise when the directory of a queue is not named as its number is written."""
+    name = os.path.basename(path)
+    if name != str(int(name)):
+        raise StoreError(
+            f"{path} has leading zeros, so it is not where queue {int(name)} is kept. Rename or move it, "
+            "then start again.",
+            path=path,
+        )
 
 
 def flush(written: Iterable[Segments]) -> None:
