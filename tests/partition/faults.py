@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .pair import SILENCE_MS, Pair
+from tests.rig.waiting import wait_until
+
+from .pair import HEALED_S, SILENCE_MS, Pair
 from .relay import Weather
 
 SHORT_S = (0.1, 0.6 * SILENCE_MS / 1000)  # nobody takes anybody for gone
@@ -135,6 +137,7 @@ def kill_leader(pair: Pair, chance: random.Random) -> None:
 
 def kill_both(pair: Pair, chance: random.Random) -> None:
     pair.step("both are killed")
+    pair.tables.forget_progress()
     for node in chance.sample(pair.nodes, 2):
         node.kill()
     with pair.alone("both were killed"):
@@ -255,6 +258,37 @@ def hand_over(pair: Pair, chance: random.Random) -> None:
     _lead_on(pair, chance)
 
 
+def promote(pair: Pair, chance: random.Random) -> None:
+    """The leader is killed in the middle of sends, and its follower, which runs, is promoted."""
+    pair.leader.kill()
+    pair.step("the leader was killed")
+    with pair.alone("nobody followed"):
+        pair.pause()
+        pair.promote()
+        pair.resume()
+        pair.wait_sent(chance.choice((0, 1, 30, 250)))
+        pair.pause()
+    pair.come_back()
+
+
+def promote_beside(pair: Pair, chance: random.Random) -> None:
+    """The leader is cut off, its follower is promoted, and both lead when the wires are whole again: whatever
+    their clocks say, the one that was promoted goes on."""
+    old = pair.leader
+    pair.wires.cut_off(old.number)
+    with pair.alone("the leader was cut off, and another one promoted"):
+        pair.promote()
+        pair.wait_sent(chance.randrange(1, 40))
+        pair.wires.mend()
+        wait_until(lambda: "followerState" in old.told(), lambda: "the old leader gives way", HEALED_S)
+        if "followerState" in pair.leader.told():
+            raise AssertionError("the promoted leader gave way")
+        old.kill()
+    # What it stored until it gave way was told as stored, and is gone.
+    pair.history.swapped_s = time.time()
+    pair.come_back()
+
+
 def _lead_on(pair: Pair, chance: random.Random) -> None:
     """The follower leads, takes a few messages or none, and the old leader comes back."""
     with pair.alone("nobody followed"):
@@ -292,4 +326,6 @@ FAULTS = (
     Fault("empty-leader", empty_leader, mixed=False),
     Fault("two-leaders", two_leaders, mixed=False),
     Fault("hand-over", hand_over, mixed=False),
+    Fault("promote", promote, mixed=False),
+    Fault("promote-beside", promote_beside, mixed=False),
 )

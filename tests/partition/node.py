@@ -17,7 +17,7 @@ from tests.peers.processes import JavaBroker
 from tests.peers.wire import request
 from tests.rig.logs import Log, read_log
 from tests.rig.nursery import Nursery
-from tests.rig.servers import COMMAND, NurseryServer
+from tests.rig.servers import COMMAND, SHIFTED_COMMAND, NurseryServer
 from tests.rig.waiting import wait_until
 
 from .wires import Wires
@@ -133,12 +133,22 @@ class OurNode(Node):
     """Ours."""
 
     def __init__(
-        self, home: Path, number: int, wires: Wires, nursery: Nursery, settings: Mapping[str, object]
+        self,
+        home: Path,
+        number: int,
+        wires: Wires,
+        nursery: Nursery,
+        settings: Mapping[str, object],
+        *,
+        off_ms: int = 0,
     ) -> None:
+        """``off_ms``: how far its wall clock is off."""
         super().__init__(home, number, wires)
         self._settings = settings
         command = ["broker", "-c", str(home / "broker.conf")]
-        self._server = NurseryServer(home, nursery, self._network.fd, command)
+        self._server = NurseryServer(
+            home, nursery, self._network.fd, [str(off_ms), *command], function=SHIFTED_COMMAND
+        )
 
     def begin(self, role: Mapping[str, object]) -> None:
         self.home.mkdir(parents=True, exist_ok=True)

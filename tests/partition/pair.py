@@ -24,6 +24,7 @@ from . import checker
 from .history import Alone, PairHistory
 from .hub import Hub
 from .node import HA_PORT, Node
+from .tables import Tables
 from .wires import Wires
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ HEARTBEAT_MS = 200
 SILENCE_MS = 1200  # after which each end takes the other for gone
 REPLICA_TIMEOUT_MS = 800
 GET_BROKER_CLUSTER_INFO = 106
+UPDATE_BROKER_CONFIG = 25
+UNREGISTER_BROKER = 104
 STARTED_S = 30.0
 HEALED_S = 60.0
 ACKED = 5  # of each client's: then the pair works
@@ -60,7 +63,10 @@ class Pair:
         make_nodes: MakeNodes,
         *,
         relayed: bool,
+        makes_tables: bool = False,
     ) -> None:
+        """``makes_tables``: topics and groups are made before each fault. Apache's brokers copy them late."""
+        self.makes_tables = makes_tables
         self.folder = folder
         self.topic = f"orders-{number}"
         self.name = f"pair-{number}"
@@ -69,6 +75,7 @@ class Pair:
         self.chance = chance
         self.relayed = relayed
         self.history = PairHistory()
+        self.tables = Tables()
         self.steps: list[str] = []  # what was done, for whoever has to find out
         self.loads: Sequence[Load] = ()
         self.divergences: list[str] = []  # by their names
@@ -127,6 +134,10 @@ class Pair:
     def lead(self) -> None:
         """Start the leader, and wait until clients can find it."""
         self.leader.lead()
+        self._led()
+
+    def _led(self) -> None:
+        """The relay leads to the leader, and clients can find it."""
         if self.relayed:
             host = self.leader.client_address.rpartition(":")[0]
             self.hub.call(lambda: setattr(self.hub.relay, "target", (host, HA_PORT)))
@@ -148,6 +159,31 @@ class Pair:
         self.step(f"{self.leader.home.name} is to lead")
         self.leader.end()
         self.lead()
+        self.history.swapped_s = time.time()
+
+    def promote(self) -> None:
+        """The follower, which runs, is told to lead. The old leader does not run, or nobody can reach it."""
+        old, new = self.leader, self.follower
+        self.step(f"{new.home.name} is promoted")
+        unregister = {
+            "brokerName": self.name, "brokerAddr": old.client_address, "clusterName": "partition",
+            "brokerId": "0",
+        }  # fmt: skip
+        said = ""
+
+        def promoted() -> bool:
+            nonlocal said
+            request(self.hub.nameserver, UNREGISTER_BROKER, unregister)
+            answer = request(
+                new.client_address, UPDATE_BROKER_CONFIG, {"acceptLoss": "true"},
+                b"brokerRole=SYNC_MASTER\nbrokerId=0\n", timeout=20.0,
+            )  # fmt: skip
+            said = answer.remark or ""
+            return answer.code == 0
+
+        wait_until(promoted, lambda: f"it leads: {said}", STARTED_S)
+        self.leader, self.follower = new, old
+        self._led()
         self.history.swapped_s = time.time()
 
     # --- load -------------------------------------------------------------------------------------------
@@ -226,7 +262,17 @@ class Pair:
             *promises.gaps(records, self.topic),
             *checker.refused_without_reason(self.follower.refusals(self._refused_mark)),
         ]
+        if self.makes_tables:
+            wrong += self.tables.missing(self.leader.client_address)
         self.judge(wrong)
+        if self.makes_tables:
+            follower, missing = self.follower.client_address, [""]
+
+            def has_tables() -> bool:
+                missing[:] = self.tables.missing(follower)
+                return not missing
+
+            wait_until(has_tables, lambda: f"the follower has all tables: {missing}", HEALED_S)
         self._refused_mark = self.follower.mark
         return len(records), len(one.data)
 

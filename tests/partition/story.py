@@ -25,6 +25,8 @@ from .wires import Wires
 FAULTS_PER_LIFE = 12
 MIXED_FAULTS_PER_LIFE = 13
 RELAYED_EVERY = 3  # lives
+HOUR_MS = 3_600_000
+CLOCKS_MS = (0, -HOUR_MS, HOUR_MS, -5 * HOUR_MS, 5 * HOUR_MS)
 OURS, APACHES = "ours", "apache's"
 MIXED = ((OURS, APACHES), (APACHES, OURS))
 
@@ -38,6 +40,7 @@ class Life(NamedTuple):
     faults: tuple[Fault, ...]
     brokers: tuple[str, str] = (OURS, OURS)  # who leads, and who follows, at first
     settings: tuple[tuple[str, object], ...] = ()  # of both brokers, beside those every pair has
+    clocks_ms: tuple[int, int] = (0, 0)  # how far the wall clock of each broker of ours is off
 
 
 @dataclass
@@ -48,6 +51,7 @@ class Tally:
     sends: Counter[tuple[str, str]] = field(default_factory=Counter)
     divergences: Counter[str] = field(default_factory=Counter)
     lives: int = 0
+    made: Counter[str] = field(default_factory=Counter)  # tables that were acknowledged before a fault
     messages: int = 0  # in logs, as often as they were looked at
     compared_bytes: int = 0
 
@@ -73,6 +77,7 @@ class Tally:
                 client: dict(sorted((status, n) for (one, status), n in self.sends.items() if one == client))
                 for client in clients
             },
+            "made_before_faults": dict(sorted(self.made.items())),
             "refused_by_name": dict(sorted(self.divergences.items())),
             "messages_looked_up_in_logs": self.messages,
             "log_bytes_compared": self.compared_bytes,
@@ -99,7 +104,8 @@ def plan(seed: int, faults: int, only: Sequence[str] = (), mixed: int = 0) -> li
                 decks[relayed] = chance.sample(fitting, len(fitting))
             chosen.append(decks[relayed].pop())
         left -= len(chosen)
-        lives.append(Life(seed, len(lives), relayed, tuple(chosen)))
+        clocks_ms = (chance.choice(CLOCKS_MS), chance.choice(CLOCKS_MS))
+        lives.append(Life(seed, len(lives), relayed, tuple(chosen), clocks_ms=clocks_ms))
     fitting = [fault for fault in _fitting(False, only) if fault.mixed]
     for turn in range(0, mixed, MIXED_FAULTS_PER_LIFE):
         count = min(mixed - turn, MIXED_FAULTS_PER_LIFE)
@@ -132,7 +138,8 @@ class Stage(NamedTuple):
         for number, kind in enumerate(life.brokers):
             home = folder / f"node-{number}"
             if kind == OURS:
-                nodes.append(OurNode(home, number, self.wires, self.nursery, settings))
+                off_ms = life.clocks_ms[number]
+                nodes.append(OurNode(home, number, self.wires, self.nursery, settings, off_ms=off_ms))
             else:
                 assert self.jars is not None
                 nodes.append(ApacheNode(home, number, self.wires, self.jars, settings))
@@ -147,6 +154,7 @@ def live(life: Life, folder: Path, stage: Stage, tally: Tally) -> None:
     pair = Pair(
         folder, life.number, wires, hub, chance,
         lambda settings: stage.make_nodes(life, folder, settings), relayed=life.relayed,
+        makes_tables=life.brokers == (OURS, OURS),
     )  # fmt: skip
     fault_name = "start"
     try:
@@ -155,6 +163,8 @@ def live(life: Life, folder: Path, stage: Stage, tally: Tally) -> None:
             fault_name = fault.name
             pair.step(f"--- {fault.name}")
             pair.wait_sent(chance.randrange(120))
+            if pair.makes_tables:
+                pair.tables.make(pair.leader.client_address)
             fault.run(pair, chance)
             pair.step("it has to heal")
             healed_s = pair.wait_healed()
@@ -180,6 +190,7 @@ def live(life: Life, folder: Path, stage: Stage, tally: Tally) -> None:
         hub.call(hub.relay.clear)
         tally.sends.update(pair.history.statuses())
         tally.divergences.update(pair.divergences)
+        tally.made.update(part for made in pair.tables.made for part in made.parts)
     shutil.rmtree(folder)
     tally.lives += 1
 

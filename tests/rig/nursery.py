@@ -181,6 +181,15 @@ def command(words: list[str]) -> None:
     app(words, prog_name="kerolox")
 
 
+def shifted_command(words: list[str]) -> None:
+    """The same, with a wall clock that is so many milliseconds off: the first word."""
+    from kerolox.clock import Clock
+
+    off_ms, true_ms = int(words[0]), Clock.wall_ms
+    Clock.wall_ms = lambda self: true_ms(self) + off_ms  # type: ignore[method-assign]
+    command(words[1:])
+
+
 def _named(function: str) -> Any:
     module, _, name = function.partition(":")
     return getattr(importlib.import_module(module), name)

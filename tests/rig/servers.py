@@ -11,6 +11,7 @@ from tests.peers.ours import OurServer
 from .nursery import Child, Nursery
 
 COMMAND = "tests.rig.nursery:command"
+SHIFTED_COMMAND = "tests.rig.nursery:shifted_command"
 # What a process that is one of these commands imports.
 BROKER = ("kerolox.broker.broker", "kerolox.cli.main", "kerolox.cli.broker", "kerolox.net.loop")
 
