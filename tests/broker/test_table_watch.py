@@ -21,6 +21,7 @@ from kerolox.testing.cluster import running_cluster
 from kerolox.testing.controlled import running_controlled
 from tests.broker.access.test_users import Caller
 
+from .dledger_kit import ledger_brokers
 from .talk import Talk, until
 from .test_follower import Pair, pair
 from .test_promotion import gone, group
@@ -34,7 +35,7 @@ class Changes:
         self._leader = leader
 
     async def _ask(self, code: RequestCode, header: object = None, body: bytes = b"") -> Command:
-        return await self._dialer.call(self._leader.address, code, header, body, timeout_s=10)  # type: ignore[arg-type]
+        return await self._dialer.call(self._leader.address, code, header, body, timeout_s=30)  # type: ignore[arg-type]
 
     async def topic(self, name: str, queues: int = 3) -> Command:
         header = CreateTopicRequest(
@@ -193,6 +194,42 @@ async def test_who_may_be_elected_has_all_that_was_answered(tmp_path: Path) -> N
             assert config is not None
             assert config.attributes == {"message.type": "FIFO"}
             assert tables.groups.groups[f"g{number}"].retry_max_times == 7
+
+
+async def test_a_change_waits_for_a_dead_follower_until_it_cannot_be_elected(tmp_path: Path) -> None:
+    async with running_controlled(2, directory=tmp_path, slaveTimeout=60_000) as two, Dialer() as dialer:
+        leader = await two.leading()
+        await two.in_sync(2)
+        await watched(leader)
+        number = two.number_of(leader)
+        await two.stop_controller()  # the set stays as it is
+        await two.kill(3 - number)
+        asked = asyncio.ensure_future(Changes(dialer, leader).topic("T"))
+        await until(lambda: leader.broker.table_watch._waits)
+        await two.start_controller()
+        answer = await asked
+        assert (answer.code, answer.remark) == (0, None)
+        assert leader.broker.table_watch.followers == []
+
+
+async def test_members_of_a_ledger_group_have_what_was_answered(tmp_path: Path) -> None:
+    async with ledger_brokers(tmp_path) as group, Dialer() as dialer:
+        leader = await group.leader()
+        await until(lambda: len(leader.broker.table_watch.followers) == 2, timeout_s=30)
+        changes = Changes(dialer, leader)
+        assert (await changes.topic("T")).code == 0
+        assert (await changes.group("g")).code == 0
+        for follower in group.followers():
+            assert follower.broker.tables.topics.find("T") is not None
+            assert follower.broker.tables.groups.groups["g"].retry_max_times == 7
+
+
+async def test_a_leader_that_promises_no_copies_waits_for_nobody(tmp_path: Path) -> None:
+    async with pair(tmp_path, sync=True, inSyncReplicas=1, slaveTimeout=60_000) as both:
+        changes = await sync_pair_changes(both)
+        both.cluster.link("broker-a", 1).cut(one_way="to_follower")
+        answer = await changes.topic("T")
+        assert (answer.code, answer.remark) == (0, None)
 
 
 async def test_a_follower_does_not_answer_for_its_tables(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """Three faults of ``make partition``, with our client: a link that is down, a leader that is killed, and one
-that comes back after another one led."""
+that comes back after another one led; and one that was promoted while the other led."""
 
 from __future__ import annotations
 
@@ -65,6 +65,13 @@ def test_nothing_acknowledged_is_lost_in_three_faults(wires: Wires, tmp_path: Pa
     assert told["sends"]["ours"]["SEND_OK"] > 15
     assert told["sends"]["ours"]["SLAVE_NOT_AVAILABLE"] > 0  # nobody pretends while the follower is away
     assert tally.divergences.total() == 1  # the old leader was refused, by name
+
+
+def test_what_was_made_last_survives_promotions_whatever_the_clocks_say(wires: Wires, tmp_path: Path) -> None:
+    hour_ms = 3_600_000
+    life = Life(SEED, 2, relayed=False, faults=faults("promote-beside"), clocks_ms=(5 * hour_ms, -hour_ms))
+    tally = run(life, wires, tmp_path)
+    assert tally.made == {"topic": 1, "group": 1, "message": 1, "progress": 1}
 
 
 def test_a_leader_that_does_not_wait_is_found_out(wires: Wires, tmp_path: Path) -> None:

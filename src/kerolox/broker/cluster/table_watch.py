@@ -143,6 +143,8 @@ class TableWatch:
         self._waits: list[_Wait] = []
         self._is_woken = False
         self._told_alone = False  # since there was a follower
+        if in_sync is not None:
+            in_sync.on_wanted.append(self._set_changed)
 
     @property
     def followers(self) -> list[str]:
@@ -226,7 +228,10 @@ class TableWatch:
 
     @property
     def _waits_for_copies(self) -> bool:
-        return bool(self._life) and (self._store.acks.wait_for_replicas or self._in_ledger)
+        if not self._life or self._in_ledger:
+            return bool(self._life)
+        acks = self._store.acks
+        return acks.wait_for_replicas and (self._in_sync is not None or acks.needed > 1)
 
     def _counting(self) -> list[_Follower]:
         """The followers that have to have a change before it is answered."""
@@ -332,6 +337,15 @@ class TableWatch:
         for wait in self._waits:
             if follower.has >= wait.serial:
                 wait.missing.discard(follower.address)
+                if not wait.missing:
+                    wait.end()
+
+    def _set_changed(self) -> None:
+        """Wait no longer for followers that cannot be elected any more."""
+        if self._waits:
+            counting = {one.address for one in self._counting()}
+            for wait in self._waits:
+                wait.missing &= counting
                 if not wait.missing:
                     wait.end()
 
