@@ -81,11 +81,12 @@ class LatestSave:
 
 
 def _mode_of(target: Path) -> int:
-    # mkstemp's files are private; a file that is replaced keeps the rights it had.
+    # mkstemp's files are private. A file that is replaced keeps the rights it had; a new one in a directory
+    # that only its owner reads has none for others.
     try:
         return target.stat().st_mode & 0o777
     except OSError:
-        return 0o644
+        return 0o644 if target.parent.stat().st_mode & 0o077 else 0o600
 
 
 def sync_directory(directory: Path) -> None:

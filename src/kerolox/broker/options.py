@@ -524,6 +524,11 @@ class BrokerOptions(ServerOptions, StoreOptions, PlainAclOptions):
     )
 
     @property
+    def private_files(self) -> bool:
+        """Whoever could read the files would have what access control keeps from them."""
+        return self.asks_who
+
+    @property
     def trusted_networks(self) -> tuple[Network, ...]:
         """Raises OptionError."""
         try:

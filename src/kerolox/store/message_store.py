@@ -88,6 +88,8 @@ class MessageStore:
         self.controlled = controlled
         self.root = os.path.abspath(options.store_path)
         self.files = files or Files()
+        if options.private_files:
+            self.files.keep_private()
         self.clock = clock
         self.state = StoreState()
         self.failing = StandingFailures(self.state, clock)

@@ -20,7 +20,7 @@ from kerolox.store.disk.cut_note import Cut
 from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
 from kerolox.store.disk.sums import CHECKED_BYTES, Sums
 from kerolox.store.dispatch.comparing import Comparison
-from kerolox.store.errors import QueueGap, StoreError
+from kerolox.store.errors import DiskError, QueueGap, StoreError
 from kerolox.store.log.framing import position_of
 from kerolox.store.offline.half_made import refuse_half_made
 from kerolox.store.offline.index_check import IndexCheck
@@ -71,6 +71,8 @@ class Opening:
         refuse_unfinished(store.root, store.files)
         store.files.make_dirs(store.root)
         store._lock.take()
+        if store.options.private_files:
+            self._close_to_others()
         marks = store.marks.load()
         crashed = store.files.exists(store.path("abort"))
         store.checkpoint.load(store.clock.wall_ms())
@@ -156,6 +158,20 @@ class Opening:
         if identity is not None and cut is not None:
             identity = identity.before(cut.end)
         refuse_strange_files(store.segments, identity, store.root)
+
+    def _close_to_others(self) -> None:
+        store = self._store
+        for path in (store.root, *store.segments.directories):
+            try:
+                count = store.files.close_to_others(path)
+            except DiskError as error:
+                log.warning(
+                    "store_open_to_others path=%s error=%r next='with access control only the owner of the "
+                    "store should read it: chmod -R go= %s'", path, str(error), path,
+                )  # fmt: skip
+                continue
+            if count:
+                log.info("store_closed_to_others path=%s changed=%d", path, count)
 
     def _cut_under_way(self, crashed: bool) -> tuple[Cut | None, Cut | None]:
         """The cut that is to be finished; or the one of which only those who noted progress did not hear."""

@@ -279,6 +279,11 @@ class StoreOptions(Options):
         return self.light_queues and self.fill_light_queues
 
     @property
+    def private_files(self) -> bool:
+        """Whether only the owner of the store may read its files."""
+        return False
+
+    @property
     def queue_file_size(self) -> int:
         """A consume-queue file holds whole entries."""
         return -(-self.queue_file_bytes // 20) * 20

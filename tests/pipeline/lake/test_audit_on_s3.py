@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from kerolox.cli.main import app
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.own_folder import own_folder
 from kerolox.pipeline.audit.audit import audit, document
 from kerolox.pipeline.audit.plan import plan_stores
 from kerolox.pipeline.audit.report_place import FORM, REPORT, UNFINISHED, place_of
@@ -129,7 +130,14 @@ def test_a_whole_audit_and_its_report(
         if path.is_file()
     }
     assert not any(SECRET.encode() in to.read(name) for name in names)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["broker-a", "options.yaml", "report"]
+    own = own_folder()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "broker-a",
+        own.name,
+        "options.yaml",
+        "report",
+    ]
+    assert [path for path in own.rglob("*") if path.name != "audits"] == []
 
 
 def test_a_report_takes_the_place_of_nothing_but_a_report(s3: S3Server, tmp_path: Path) -> None:

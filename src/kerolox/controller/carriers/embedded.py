@@ -190,7 +190,7 @@ def _take_lock(path: Path) -> int:
     """A descriptor that holds the lock until it is closed, however the process ends."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
     except OSError as error:
         raise StateUnusable(path, f"it cannot be opened ({error})") from error
     try:

@@ -19,6 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.own_folder import own_folder
 from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.pipeline.lake.storage import Storage
 from kerolox.store.disk.files import Files
@@ -172,7 +173,7 @@ class AddressPlace(ReportPlace):
 
     def _near(self) -> tuple[Path, str]:
         # Tasks append, rename and map files, which object stores cannot.
-        return Path(tempfile.gettempdir()), f"kerolox-audit-{sha256(self.name.encode()).hexdigest()[:12]}"
+        return own_folder("audits"), sha256(self.name.encode()).hexdigest()[:12]
 
     def put(self, made: Path) -> None:
         fresh = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())

@@ -8,7 +8,6 @@ generation of an object on Google Cloud Storage.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.own_folder import own_folder
 from kerolox.pipeline.lake.storage import FileWriter, Storage, StorageError, StoredFile, told
 
 # fsspec's driver for each extra, as a module and as a package.
@@ -101,8 +101,7 @@ class RemoteStore(Storage):
     @property
     def lock_folder(self) -> Path:
         named = sha256(self.address.encode()).hexdigest()[:24]
-        user = os.getuid() if hasattr(os, "getuid") else "user"
-        return Path(tempfile.gettempdir(), f"kerolox-{user}", "archives", named)
+        return own_folder("archives", named)
 
     def read(self, path: str) -> bytes:
         with told(self, "read", path):

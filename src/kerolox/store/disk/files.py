@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import struct
 import sys
 import threading
@@ -362,14 +363,45 @@ class File:
 class Files:
     """The file system as it is."""
 
+    # Of new files and directories; the process's umask takes bits away.
+    _file_mode = 0o644
+    _dir_mode = 0o777
+
+    def keep_private(self) -> None:
+        """Make files and directories for their owner only, from now on."""
+        self._file_mode, self._dir_mode = 0o600, 0o700
+
+    def close_to_others(self, path: PathLike) -> int:
+        """Take the rights of others from a directory and all in it; returns from how many files and
+        directories. A directory that is closed is not looked into: nobody gets past it."""
+        name = os.fspath(path)
+        if os.name != "posix" or not os.path.isdir(name) or not os.stat(name).st_mode & 0o077:
+            return 0
+        count = 0
+        try:
+            for folder, _, files in os.walk(name, topdown=False):
+                for child in (*(os.path.join(folder, file) for file in files), folder):
+                    mode = os.lstat(child).st_mode
+                    if mode & 0o077 and not stat.S_ISLNK(mode):
+                        os.chmod(child, stat.S_IMODE(mode) & 0o700)
+                        count += 1
+        except OSError as error:
+            raise disk_error(error, "take the rights of others from", name) from error
+        return count
+
     def absolute(self, path: PathLike) -> str:
         """The path from the root on, whatever the current directory is."""
         return os.path.abspath(path)
 
     def open(self, path: PathLike, *, read_only: bool = False) -> File:
         """Open an existing file."""
-        name = os.fspath(path)
-        flags = (os.O_RDONLY if read_only else os.O_RDWR) | _O_FLAGS
+        return self._open(os.fspath(path), (os.O_RDONLY if read_only else os.O_RDWR) | _O_FLAGS, read_only)
+
+    def open_no_link(self, path: PathLike) -> File:
+        """Open an existing file that is to be written, unless its name is a symbolic link."""
+        return self._open(os.fspath(path), os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | _O_FLAGS, False)
+
+    def _open(self, name: str, flags: int, read_only: bool) -> File:
         try:
             fd = os.open(name, flags)
             try:
@@ -392,7 +424,7 @@ class Files:
         """
         name = os.fspath(path)
         try:
-            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _O_FLAGS, 0o644)
+            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _O_FLAGS, self._file_mode)
         except OSError as error:
             raise disk_error(error, "create", name) from error
         file = self._file(name, fd, 0, False)
@@ -464,7 +496,7 @@ class Files:
 
     def _make_dir(self, path: str) -> None:
         try:
-            os.mkdir(path)
+            os.mkdir(path, self._dir_mode)
         except FileExistsError:
             if not os.path.isdir(path):
                 raise disk_error(
@@ -572,9 +604,9 @@ class Files:
         name = os.fspath(path)
         try:
             if hasattr(os, "statvfs"):
-                stat = os.statvfs(name)
-                unit = stat.f_frsize
-                return DiskUsage(stat.f_blocks * unit, stat.f_bfree * unit, stat.f_bavail * unit)
+                found = os.statvfs(name)
+                unit = found.f_frsize
+                return DiskUsage(found.f_blocks * unit, found.f_bfree * unit, found.f_bavail * unit)
             usage = shutil.disk_usage(name)
             return DiskUsage(usage.total, usage.free, usage.free)
         except OSError as error:

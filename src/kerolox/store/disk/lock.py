@@ -107,7 +107,7 @@ class StoreLock:
                 return self._files.create(self.path)
             except FileExists:
                 pass  # another process was faster
-        return self._files.open(self.path)
+        return self._files.open_no_link(self.path)  # it is written to
 
     def _locked(self, fd: int) -> StoreLocked:
         pid = _holder_pid(fd)

@@ -1,0 +1,41 @@
+"""A folder of the user's own in the temporary folder, for locks and for work.
+
+The temporary folder belongs to everybody: under a name that can be guessed another user may have put a folder
+or a symbolic link that leads elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from kerolox.errors import KeroloxError
+
+
+def own_folder(*names: str) -> Path:
+    """Return a folder in the temporary folder that only this user reads and writes, made if there is none."""
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    path = Path(tempfile.gettempdir(), f"kerolox-{user}")
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        _check(path)
+    found = path.joinpath(*names)
+    found.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return found
+
+
+def _check(path: Path) -> None:
+    if os.name != "posix":
+        return
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        what = "is no folder" if not stat.S_ISDIR(found.st_mode) else f"belongs to user {found.st_uid}"
+        raise KeroloxError(
+            f"{path} {what}, so somebody else may read or change what is put there. Remove it, or set TMPDIR "
+            "to a folder of your own."
+        )
+    if found.st_mode & 0o077:
+        path.chmod(0o700)
