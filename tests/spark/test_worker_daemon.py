@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import socket
+import struct
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,12 +15,36 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), ConnectionResetError(104, "reset")])
-def test_a_worker_whose_jvm_is_gone_just_ends(error: OSError) -> None:
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError(32, "Broken pipe"), ConnectionResetError(104, "reset"), EOFError()]
+)
+def test_a_worker_whose_jvm_is_gone_just_ends(error: Exception) -> None:
     def work(socket: object, authenticated: bool) -> int:
         raise error
 
     assert quietly(work)(None, True) == GONE
+
+
+def test_workers_whose_jvm_leaves_while_they_start_say_nothing() -> None:
+    """Before it shows its secret, a session may be over."""
+    environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "s", "PYTHON_UNIX_DOMAIN_ENABLED": "false"}
+    command = [sys.executable, "-m", "kerolox.spark.worker_daemon", "pyspark.worker"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    (port,) = struct.unpack(">i", process.stdout.read(4))
+    for linger in (True, False):
+        for read in (0, 4):  # until the worker has said that it has started, or not
+            with socket.create_connection(("127.0.0.1", port)) as jvm:
+                if linger:  # a close that the worker's next write hears of
+                    jvm.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                assert len(jvm.recv(read)) == read
+    process.stdin.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""  # closed by the last worker
+    process.wait(60)
 
 
 def test_other_errors_are_told() -> None:

@@ -1,31 +1,48 @@
 """Spark's daemon of Python workers, whose workers end quietly when the JVM is gone.
 
-A session that ends, or is killed, closes the sockets of its workers. One that was about to write prints a
-traceback then, behind whatever the program has to say; with Unix sockets more often than by TCP. Nobody is
-left to read what it wrote, and nothing is wrong: it just ends. Spark starts this by
+A session that ends, or is killed, closes the sockets of its workers. One that was about to write, to read
+the secret it is to show, or to say that it has started, prints a traceback then, behind whatever the program
+has to say; with Unix sockets more often than by TCP. Nobody is left to read what it wrote, and nothing is
+wrong: it just ends. Spark starts this by
 ``spark.python.daemon.module``; all else is PySpark's.
 """
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from pyspark import daemon
 
 GONE = 1  # the exit code of a worker that does not go on
+# What a worker meets whose JVM has closed the socket. PySpark itself takes an end within its work for one.
+ENDS: Final = (BrokenPipeError, ConnectionResetError, EOFError)
 
 
 def quietly(work: Callable[..., int]) -> Callable[..., int]:
     def worker(*args: Any) -> int:
         try:
             return work(*args)
-        except (BrokenPipeError, ConnectionResetError):
+        except ENDS:
             return GONE
 
     return worker
 
 
+class ToldTracebacks:
+    """The module ``traceback`` as the daemon uses it, without those of a JVM that is gone."""
+
+    format_exc = staticmethod(traceback.format_exc)
+
+    @staticmethod
+    def print_exc() -> None:
+        if not isinstance(sys.exc_info()[1], ENDS):
+            traceback.print_exc()
+
+
 if __name__ == "__main__":
     daemon.worker = quietly(daemon.worker)
+    vars(daemon).update(traceback=ToldTracebacks)
     daemon.manager()
