@@ -104,3 +104,24 @@ def test_bad_rows_sent_while_flows_start_are_in_their_table(
     assert run.result.failed == {}
     bad = spark.read.parquet(f"{tmp_path}/bad")
     assert [bytes(row.body) for row in bad.collect()] == [b"no json"]
+
+
+def test_a_run_knows_all_its_batches_when_it_ends(
+    spark: SparkSession, broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    file = tmp_path / "pipeline.yaml"
+    options = '{startingOffsets: earliest, maxOffsetsPerTrigger: "1"}'
+    file.write_text(FILE.replace('topic: "${TOPIC}",', f'topic: "${{TOPIC}}", options: {options},'))
+    send([Message(topic, f'{{"id": {number}}}') for number in range(12)])
+    given = {"DIR": str(tmp_path), "NS": broker.nameserver_address, "TOPIC": topic}
+    pipeline, document = read_pipeline(file, given)
+    with Run(make_plan(pipeline, document), document, once=True) as run:
+        run.prepare(spark)
+        run.run()
+    good, bad = (run.figures.flows[name] for name in ("good", f"{MISFITS}orders"))
+    commits = [
+        each for each in (tmp_path / "state/checkpoints/good/commits").glob("*") if each.name.isdigit()
+    ]
+    assert (good.batches, good.rows_in, good.rows_out) == (len(commits), 12, 12) == (12, 12, 12)
+    assert (bad.batches, bad.rows_in) == (12, 12)
+    assert good.lag_total == 0

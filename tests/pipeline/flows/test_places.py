@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +11,9 @@ from typer.testing import CliRunner
 from kerolox.cli.main import app
 from kerolox.testing.threads import BrokerThread
 from tests.pipeline.flows.flowing import checked
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FILE = """\
 name: shop
@@ -105,3 +109,16 @@ def test_the_command(file: Path, broker: BrokerThread) -> None:
         wrong = CliRunner().invoke(app, ["pipeline", command[0], str(file), *command[1:], *given])
         assert wrong.exit_code == 1
         assert 'pipeline.yaml:9: sinks.table.format: "parqet": did you mean "parquet"?' in wrong.output
+
+
+def test_what_spark_says_is_told_beside_what_is_wrong_with_places(
+    spark: SparkSession, file: Path, broker: BrokerThread
+) -> None:
+    file.write_text(
+        FILE.replace("orders-of-places", "nowhere")
+        .replace("from: [orders]}", "from: [orders]}\n  wrong: {sql: SELECT nothing FROM orders}")
+        .replace("sinks:", 'sinks:\n  more: {from: wrong, format: parquet, path: "${DIR}/more"}')
+    )
+    said = checked(spark, file, DIR=str(file.parent), NS=broker.nameserver_address)
+    assert any("sources.orders.topic: no route to topic" in each for each in said)
+    assert any("steps.wrong: [UNRESOLVED_COLUMN" in each for each in said)

@@ -32,6 +32,12 @@ FOR_GOOD: Final = re.compile(
 )
 
 
+AFTER_CAST: Final = (
+    "Which row it is Spark does not say: with bad_rows the pipeline sets aside rows like it, with their "
+    "queue and offset; TRY_CAST makes null of what is no such value"
+)
+
+
 class Halted(KeroloxError):
     """The run is being stopped: no further batch is begun."""
 
@@ -248,5 +254,7 @@ def failure_text(error: BaseException) -> str:
     own = re.findall(r"kerolox\.[\w.]+: (.+)", text)
     if own:
         return " ".join(own[-1].split())[:600]
+    if "CAST_INVALID_INPUT" in text:
+        return f"{spark_text(error)} {AFTER_CAST}"
     python = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .+)$", text, re.MULTILINE)
     return " ".join(python[-1].split())[:600] if python else spark_text(error)

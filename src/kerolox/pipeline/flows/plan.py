@@ -53,7 +53,8 @@ class Plan:
         """The flows that read a source, with that of its bad rows."""
         found = [name for name in self.pipeline.sinks if source in self.needed(f"sink {name}")]
         if self.pipeline.bad_rows is not None:
-            found.append(f"{MISFITS}{source}")
+            steps = [name for name in self.pipeline.steps if source in self.needed(name)]
+            found += [f"{MISFITS}{name}" for name in (source, *steps)]
         return found
 
     def edges(self) -> Iterator[tuple[str, str]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kerolox.errors import KeroloxError
+from kerolox.pipeline.flows.casts import failing_casts, is_row_by_row, reason_expression
 from kerolox.pipeline.flows.definition import (
     ArchiveSource,
     Pipeline,
@@ -27,6 +29,8 @@ from kerolox.pipeline.flows.plan import Plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
 
 BODY_ERROR = "body_error"
 
@@ -110,13 +114,40 @@ class Tables:
 
         step = self.plan.pipeline.steps[name]
         if isinstance(step, SqlStep):
-            return self.spark.sql(step.sql)
+            return self._query(name, step.sql)
         assert isinstance(step, PythonStep)
         work = load_function(step.python, self._document.folder)
         given = work(*(self.made[each] for each in self.plan.reads[name]), **step.arguments)
         if not isinstance(given, DataFrame):
             raise KeroloxError(f"{step.python} gave {type(given).__name__}, not a DataFrame")
         return given
+
+    def _query(self, name: str, sql: str) -> DataFrame:
+        """A query; in a pipeline with bad rows without the rows of its table on which a cast of it fails."""
+        made = self.spark.sql(sql)
+        if self.plan.pipeline.bad_rows is None or len(self.plan.reads[name]) != 1:
+            return made
+        read = self.plan.reads[name][0]
+        table = self.made[read]
+        found = failing_casts(made)
+        if found is None or BODY_ERROR in table.columns or not is_row_by_row(table):
+            return made
+        from pyspark.errors import AnalysisException
+        from pyspark.sql import functions as f
+
+        named = table.alias(found.alias)
+        try:
+            marked = named.withColumn(BODY_ERROR, f.expr(reason_expression(found.casts)))
+        except AnalysisException as error:  # not all that a plan has can be written as SQL again
+            log.info("casts_not_looked_at step=%s error=%r", name, spark_text(error))
+            return made
+        self.misfits[name] = marked.where(f"{BODY_ERROR} IS NOT NULL")
+        good = marked.where(f"{BODY_ERROR} IS NULL").drop(BODY_ERROR)
+        good.createOrReplaceTempView(read)
+        try:
+            return self.spark.sql(sql)
+        finally:
+            table.createOrReplaceTempView(read)
 
 
 def reader_of(pipeline: Pipeline, source: Source, document: Document) -> tuple[bool, str, dict[str, str]]:
