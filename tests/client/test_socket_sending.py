@@ -228,6 +228,13 @@ def test_what_nobody_takes_is_told(broker: BrokerThread) -> None:
         assert (told.value.count, told.value.may_be_stored, told.value.stored) == (3, 0, 2)
         sender.send(single("refusing", "goes on"))
         sender.finish()
+        # What it stored for those before is not told again.
+        sender.send(single("refusing", "good"))
+        broken = batch("refusing", ["x"])
+        broken.body = broken.body[:-3]
+        sender.send(broken)
+        with pytest.raises(NotAllSent, match="1 were stored before"):
+            sender.finish()
 
 
 def test_no_broker_in_time(broker: BrokerThread) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,12 @@ from kerolox.protocol.batch import split_batch
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.message_id import read_unique_key
+from kerolox.spark.sink.effectively_once import Beginning
+from kerolox.spark.sink.options import read_settings
 from kerolox.spark.sink.outgoing import Encoder, java_hashes
 from kerolox.spark.sink.requests import Packer
 from kerolox.spark.sink.row_ids import RowIds
+from kerolox.spark.sink.sink import write_rows
 
 MAP = pa.map_(pa.string(), pa.string())
 QUEUES = [Queue("t", broker, number) for broker in ("a", "b") for number in range(4)]
@@ -340,3 +344,11 @@ def test_hashes_are_javas() -> None:
         assert java_hashes(column.slice(2, 5)).tolist() == [java_hash(text) for text in texts[2:7]]
     spread = Counter((np.abs(java_hashes(pa.array([f"c-{n}" for n in range(999)]))) % 4).tolist())
     assert len(spread) == 4
+
+
+def test_an_error_names_the_partition_and_how_to_find_the_row() -> None:
+    settings = read_settings({"nameserver": "127.0.0.1:1", "topic": "t"})
+    task: Any = SimpleNamespace(partitionId=lambda: 3)
+    said = r"partition 3 of what is written: row 1 has an empty body.*of the first is 25769803776"
+    with pytest.raises(InvalidMessage, match=said):
+        write_rows(iter([table(body=["c", ""])]), settings, Beginning("q/1", 0), task, again=False)

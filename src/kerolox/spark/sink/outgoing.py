@@ -25,7 +25,15 @@ from kerolox.client.names import check_topic_for_sending, with_namespace
 from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.limits import MESSAGE_BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
-from kerolox.spark.records import Numbers, PropertyPairs
+from kerolox.spark.records import Numbers
+from kerolox.spark.sink.own_properties import (
+    COLUMN_OF,
+    NOTHING,
+    VALUE_END,
+    Mask,
+    own_properties,
+    refuse_separators,
+)
 from kerolox.spark.sink.row_columns import LIST, in_one_form
 from kerolox.spark.sink.row_ids import RowIds
 
@@ -36,19 +44,8 @@ ITEM_OVERHEAD_BYTES: Final = 22
 WAIT: Final = b"WAIT\x01true\x02"
 
 
-def _constant(value: bytes) -> pa.Scalar:
-    """As ``pa.scalar``, which looks for pandas and so imports it: for whoever plans a write, that is half of
-    what all of it costs."""
-    ends = pa.py_buffer(np.array([0, len(value)], np.int32))
-    return pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(value)])[0]
-
-
-NOTHING: Final = _constant(b"")
-VALUE_END: Final = _constant(b"\x02")
-
 log = logging.getLogger(__name__)
 
-Mask = npt.NDArray[np.bool_]
 Queues = Callable[[str], Sequence[Queue]]  # of a topic, those that can be written
 
 
@@ -78,14 +75,6 @@ class Properties(NamedTuple):
     pieces: list[pa.Array | pa.Scalar]
     lengths: npt.NDArray[np.int32]
     delayed: Mask  # rows with a delay among the user's properties
-
-
-class OwnProperties(NamedTuple):
-    """The user's properties, and the rows that have a delay or an id among them."""
-
-    packed: pa.Array
-    delayed: Mask
-    named: Mask
 
 
 class Encoder:
@@ -192,9 +181,15 @@ class Encoder:
         lengths = np.zeros(count, np.int32)
         delayed = named = np.zeros(count, bool)
         if "properties" in columns:
-            own = self._own(
-                columns["properties"], dropped={name for name in _COLUMN_OF if _COLUMN_OF[name] in columns}
-            )
+            told = {name for name in COLUMN_OF if COLUMN_OF[name] in columns}
+            own = own_properties(columns["properties"], told, once=self._once)
+            if own.replaces_ids and not self._has_replaced_ids:
+                self._has_replaced_ids = True
+                log.warning(
+                    "message_ids_replaced property=%s reason='messages sent once have ids of the sink' "
+                    "next='to keep them, write at-least-once, or copy them to a property of another name'",
+                    names.UNIQUE_KEY,
+                )
             pieces.append(own.packed)
             lengths += _lengths(own.packed)
             delayed, named = own.delayed, own.named
@@ -241,7 +236,7 @@ class Encoder:
         self, name: str, column: str, values: pa.Array, pieces: list[pa.Array | pa.Scalar]
     ) -> npt.NDArray[np.int32]:
         """One property; null and empty texts are none."""
-        self._refuse_separators(values, column)
+        refuse_separators(values, column)
         mark = f"{name}\x01".encode()
         lengths = _lengths(values)
         there = lengths > 0
@@ -270,63 +265,6 @@ class Encoder:
         lengths = self._one(names.DELAY, "delay_level", _texts(levels), pieces)
         lengths += self._one(names.TIMER_DELIVER_MS, "deliver_at", _texts(at), pieces)
         return lengths
-
-    def _own(self, column: pa.Array, dropped: set[str]) -> OwnProperties:
-        """The user's properties, packed. Names that are the system's are left out, and empty values."""
-        if pa.types.is_map(column.type):
-            rows, keys, values = np.asarray(column.offsets), column.keys, column.items
-        else:
-            rows, keys, values = PropertyPairs.of(column.fill_null("")).parts
-        encoded = keys.dictionary_encode()
-        codes, known = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
-        kept = np.array([self._keeps(name, dropped) for name in known], bool)
-        keep = kept[codes] if len(codes) else np.zeros(0, bool)
-        keep &= np.asarray(pc.fill_null(pc.greater(pc.binary_length(values), 0), fill_value=False))
-        if not keep.all():
-            chosen = pa.array(np.flatnonzero(keep))
-            keys, values = keys.take(chosen), values.take(chosen)
-            rows = np.concatenate(([0], np.cumsum(keep)))[rows]
-        self._refuse_separators(values, "properties")
-        if self._once and names.UNIQUE_KEY in known and not self._has_replaced_ids:
-            self._has_replaced_ids = True
-            log.warning(
-                "message_ids_replaced property=%s reason='messages sent once are known by ids of the sink' "
-                "next='to keep them, write at-least-once, or copy them to a property of another name'",
-                names.UNIQUE_KEY,
-            )
-        delayed, named = (_having(name, keys, rows) for name in (names.DELAY, names.UNIQUE_KEY))
-        packed = pc.binary_join_element_wise(
-            keys.cast(pa.binary()),
-            pa.scalar(b"\x01", pa.binary()),
-            values.cast(pa.binary()),
-            VALUE_END,
-            NOTHING,
-        )
-        ends = np.frombuffer(packed.buffers()[1], np.int32)[packed.offset : packed.offset + len(packed) + 1]
-        offsets = pa.py_buffer(ends[rows].astype(np.int32))
-        whole = pa.Array.from_buffers(pa.binary(), len(column), [None, offsets, packed.buffers()[2]])
-        if column.null_count:
-            whole = pc.if_else(column.is_valid(), whole, pa.scalar(None, pa.binary()))
-        return OwnProperties(whole, delayed, named)
-
-    def _keeps(self, name: str, dropped: set[str]) -> bool:
-        if not name or "\x01" in name or "\x02" in name:
-            raise InvalidMessage(f"property name {name!r}: it must not be empty, nor hold \\x01 or \\x02")
-        if name in _COLUMN_OF:
-            return name not in dropped
-        if name == names.UNIQUE_KEY:  # as RocketMQ's clients do: an id that is given stays
-            return not self._once
-        return name == names.DELAY or name not in names.RESERVED
-
-    def _refuse_separators(self, values: pa.Array, column: str) -> None:
-        _, _, data = values.buffers()
-        if data is None or b"\x02" not in memoryview(data).tobytes():
-            return
-        if pc.any(pc.match_substring(values, "\x02")).as_py():
-            raise InvalidMessage(
-                f"a value in column {column} holds \\x02, which separates properties: encode it, "
-                "as Base64 for instance"
-            )
 
     # --- where to -------------------------------------------------------------------------------------
 
@@ -412,9 +350,6 @@ class Encoder:
             places[both == each] = _place_of(topic, broker, queue_id, known)
 
 
-_COLUMN_OF: Final = {names.KEYS: "keys", names.TAGS: "tags", names.SHARDING_KEY: "ordering_key"}
-
-
 def _place_of(topic: str, broker: str | None, queue_id: int, known: Sequence[Queue]) -> int:
     found = [
         place
@@ -431,15 +366,6 @@ def _place_of(topic: str, broker: str | None, queue_id: int, known: Sequence[Que
         )
     at = "" if broker is None else f" at broker {broker!r}"
     raise InvalidMessage(f"topic {topic!r} has no queue {queue_id}{at} that can be written, but {shown}")
-
-
-def _having(name: str, keys: pa.Array, rows: Numbers) -> Mask:
-    """The rows that have a property; ``rows`` says where the properties of each begin."""
-    hits = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(keys, name), False)))
-    hits = hits[(hits >= rows[0]) & (hits < rows[-1])]  # a slice of a column has the keys of all of it
-    found = np.zeros(len(rows) - 1, bool)
-    found[np.searchsorted(rows, hits, "right") - 1] = True
-    return found
 
 
 # --- columns ------------------------------------------------------------------------------------------
