@@ -17,12 +17,13 @@ from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.descriptors import PROCESS, Descriptors
 from kerolox.errors import KeroloxError
 from kerolox.net.address import address_text, source_of
-from kerolox.net.places import STRANGER, Places
+from kerolox.net.places import SPOKE, STRANGER, Places
 from kerolox.net.tls import CLIENT_HELLO, ServerContext, ServerTls, TlsMode
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024  # as RocketMQ's
+ACCEPTED_AT_ONCE = 64  # then those that have come are read: one that speaks must not pass for a silent one
 SCAN_S = 1.0  # how often silent connections and certificates are looked at
 SILENT_S_MAX = 120.0  # before the first byte
 TELL_AGAIN_S = 60.0  # of plain connections where TLS is asked for
@@ -61,14 +62,20 @@ def listen_failure(address: str, reason: object) -> str:
 class _Arrival:
     """A connection that was accepted and has no protocol yet."""
 
-    rank = STRANGER
-
     def __init__(self, listener: Listener, sock: socket.socket, source: str, now_s: float) -> None:
         self.sock = sock
         self.source = source
         self.silent_since_s = now_s
         self.task: asyncio.Task[None] | None = None  # that makes the protocol
         self._listener = listener
+
+    @property
+    def rank(self) -> int:
+        """A connection whose first bytes wait to be read is not silent."""
+        try:
+            return SPOKE if self.sock.recv(1, socket.MSG_PEEK) else STRANGER
+        except OSError:  # nothing has come; or its protocol has it already
+            return STRANGER
 
     def close(self, reason: str, /, *, at_once: bool = False) -> None:
         log.debug("arrival_closed peer=%s reason=%r", self.source, reason)
@@ -176,7 +183,7 @@ class Listener:
 
     def _accept(self) -> None:
         assert self._socket is not None
-        for _ in range(BACKLOG):
+        for _ in range(ACCEPTED_AT_ONCE):
             try:
                 sock, name = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -37,7 +37,7 @@ JSON_BYTES_MAX: Final = FRAME_BYTES_MAX
 JSON_NUMBER_LENGTH_MAX: Final = 400  # a double never needs more; longer ones only cost time
 # What strict JSON is not, or does not fit, is read in Python: a microsecond or so for each of these. Tables
 # of ten thousand queues stay below.
-JSON_SCAN_STEPS_MAX: Final = 200_000
+JSON_SCAN_STEPS_MAX: Final = 120_000
 JSON_FIT_NODES_MAX: Final = 200_000
 # A header that is not strict JSON is read before its sender is known. No client of RocketMQ writes one longer
 # than a few hundred bytes; reading this much takes a few milliseconds.
