@@ -164,7 +164,7 @@ class FlowStory:
             )  # fmt: skip
 
     def _ended(self, run: subprocess.Popen[str], code: int) -> str:
-        """What a run has said that was to end with this code."""
+        """Wait for the end of a run, which has to have this code. Returns its output."""
         try:
             found = run.wait(RUN_S)
         except subprocess.TimeoutExpired:
@@ -222,7 +222,7 @@ class FlowStory:
         return [Queue(TOPIC, "broker-a", number) for number in range(QUEUES)]
 
     def _keep_truth(self, *, first: bool) -> None:
-        """What the topic holds, before it is deleted. The source began where the first run says."""
+        """Read all messages of the topic, before it is deleted. The source began at the offsets of the first run."""
         begun: dict[str, int] = {}
         if first:
             path = self._root / "state/checkpoints/_begins/orders.json"

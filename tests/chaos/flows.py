@@ -1,6 +1,6 @@
 """Pipelines killed at random, over topics that are made anew, and a file that says what came of it.
 
-``python -m tests.chaos.flows --kills 30``: so many kills, and a new topic for every three of them.
+``python -m tests.chaos.flows --kills 30``: so many kills, three in the life of a topic at most.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .__main__ import progress
 from .flow_story import FlowStory, FlowTally
 
 KILLS_PER_TOPIC = 3
-TOPICS_PER_STORY = 3
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.flows", description=__doc__)
     parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--topics", type=int, default=3, help="how often a story makes its topic")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -29,10 +29,10 @@ def main() -> None:
     total = FlowTally()
     seed = args.first_seed
     while (left := args.kills - total.kills.total()) > 0:
-        kills = min(KILLS_PER_TOPIC, -(-left // TOPICS_PER_STORY))
+        kills = min(KILLS_PER_TOPIC, -(-left // args.topics))
         tally = FlowTally()
         with tempfile.TemporaryDirectory(prefix="kerolox-chaos-flows-") as folder:
-            FlowStory(Path(folder) / "story", seed, tally).run(kills, TOPICS_PER_STORY)
+            FlowStory(Path(folder) / "story", seed, tally).run(kills, args.topics)
         total = added(total, tally)
         seed += 1
         progress(f"{total.kills.total()} of {args.kills} kills, {total.dump()}")

@@ -10,20 +10,23 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from kerolox.errors import OptionError
+from kerolox.client.messages import Queue
+from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.flows.batch_checks import REASON, look, split
 from kerolox.pipeline.flows.definition import Check, LakeTable
 from kerolox.pipeline.flows.figures import RunFigures
-from kerolox.pipeline.flows.flow import BatchFlow
+from kerolox.pipeline.flows.flow import BatchFlow, is_for_good
 from kerolox.pipeline.flows.lake_files import (
     FOLDER_BYTES_MAX,
     Division,
     WriteFiles,
     part_expression,
+    part_text,
     too_long_for_folders,
 )
 from kerolox.pipeline.flows.lake_tables import open_lake
 from kerolox.pipeline.lake.storage import open_storage
+from kerolox.spark.source.queues import DataLoss
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +43,18 @@ def test_a_value_too_long_for_a_folder_is_refused_and_a_log_of_values_needs_none
     folder = delta.folder_of("name", "x" * 400)
     assert len(folder) < FOLDER_BYTES_MAX
     assert folder != delta.folder_of("name", "x" * 401)
+
+
+def test_messages_that_are_gone_are_gone_for_good() -> None:
+    assert is_for_good(DataLoss.gone(Queue("t", "b", 0), 5, 1.0))
+    assert not is_for_good(KeroloxError("the store is away"))
+
+
+def test_times_in_the_log_of_a_delta_table_are_of_utc() -> None:
+    at = datetime(2026, 4, 5, 2, 15, tzinfo=ZoneInfo("Australia/Adelaide"))
+    assert part_text(at) == "2026-04-05 02:15:00"
+    assert part_text(at, in_utc=True) == "2026-04-04 15:45:00"
+    assert part_text(datetime(2026, 4, 5, 2, 15), in_utc=True) == "2026-04-05 02:15:00"
 
 
 # --- in Spark -------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def failing_casts(table: DataFrame) -> Found | None:
         if kind == "Filter":
             condition = node.condition()
             if not _is_of(condition, known):
-                break  # who passes it cannot be told of the table's rows alone
+                break  # the rows that pass it cannot be found by the table's columns
             guards = (*guards, f"({condition.sql()}) IS TRUE")
         if kind not in ROW_BY_ROW:
             break

@@ -166,7 +166,7 @@ class StreamFlow:
         self._mode = mode
         self._native = native
         self.query: StreamingQuery | None = None
-        self._told: tuple[int, str] | None = None  # batch and time of what was told last
+        self._told: tuple[int, str] | None = None  # batch and time of the last progress
 
     def start(self) -> None:
         """Start the query, from its checkpoint if it has one. Raises what Spark raises."""
@@ -205,7 +205,7 @@ class StreamFlow:
         return self.query is None or not self.query.isActive or not self.query.status["isTriggerActive"]
 
     def told(self) -> list[dict[str, Any]]:
-        """What Spark says of the batches that were done since the last call."""
+        """The progress of the batches that were done since the last call."""
         if self.query is None:
             return []
         recent = self.query._jsq.recentProgress()

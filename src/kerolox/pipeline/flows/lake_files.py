@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -156,7 +156,7 @@ class WriteFiles:
             starts.update(at + 1 for at, change in enumerate(changes) if change)
         edges = [*sorted(starts), batch.num_rows]
         for start, end in pairwise(edges):
-            part = tuple(part_text(column[start].as_py()) for column in columns)
+            part = tuple(part_text(column[start].as_py(), in_utc=self.logs_values) for column in columns)
             yield part, batch.slice(start, end - start)
 
 
@@ -187,14 +187,16 @@ class _OpenFile:
         self._file.discard()
 
 
-def part_text(value: Any) -> str | None:
-    """A value as names of folders and Delta's log have it."""
+def part_text(value: Any, *, in_utc: bool = False) -> str | None:
+    """A value as names of folders and Delta's log have it. Readers of folders take times to be in the zone
+    of their session, as Spark writes them; those of a Delta table to be in UTC."""
     if value is None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f").removesuffix(".000000")
+        at = value.astimezone(UTC) if in_utc and value.tzinfo is not None else value
+        return at.strftime("%Y-%m-%d %H:%M:%S.%f").removesuffix(".000000")
     if isinstance(value, date):
         return value.isoformat()
     return str(value)

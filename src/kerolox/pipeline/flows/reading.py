@@ -57,7 +57,7 @@ def read_loosely(
     given: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Pipeline | None, Document]:
-    """What can be read of a definition, so that all else that is wrong with it can be told as well."""
+    """Read as much of a definition as can be read, so that its other problems can be found as well."""
     document = Document(file, given or {}, os.environ if environment is None else environment)
     return _decoded(document), document
 

@@ -54,7 +54,10 @@ def own_properties(column: pa.Array, dropped: set[str], *, once: bool) -> OwnPro
         keys, values = keys.take(chosen), values.take(chosen)
         rows = np.concatenate(([0], np.cumsum(keep)))[rows]
     refuse_separators(values, "properties")
-    delayed, named = (_having(name, keys, rows) for name in (names.DELAY, names.UNIQUE_KEY))
+    delayed, named = (
+        _having(name, keys, rows) if name in known else np.zeros(len(rows) - 1, bool)
+        for name in (names.DELAY, names.UNIQUE_KEY)
+    )
     packed = pc.binary_join_element_wise(
         keys.cast(pa.binary()),
         pa.scalar(b"\x01", pa.binary()),

@@ -130,7 +130,7 @@ def tell_group(cluster: SocketCluster, mark: StreamOffset) -> None:
 
 
 def after_error(error: KeroloxError) -> str:
-    """What to do. A broker that does not answer at all says nothing of keys."""
+    """The next step after an error. A broker that does not answer at all says nothing of keys."""
     if isinstance(error, RequestFailed):
         said = (error.remark or "").lower()
         is_refused = error.response_code == ResponseCode.NO_PERMISSION or "acl" in said or "signature" in said
