@@ -222,7 +222,7 @@ class FlowStory:
         return [Queue(TOPIC, "broker-a", number) for number in range(QUEUES)]
 
     def _keep_truth(self, *, first: bool) -> None:
-        """Read all messages of the topic, before it is deleted. The source began at the offsets of the first run."""
+        """Read all messages of the topic, before it is deleted. The first run tells where it began."""
         begun: dict[str, int] = {}
         if first:
             path = self._root / "state/checkpoints/_begins/orders.json"
