@@ -311,6 +311,18 @@ def test_a_route_has_no_queues_of_a_broker_that_is_just_going(routes: Routes) ->
 # --- leaving ----------------------------------------------------------------------------------
 
 
+def test_a_topic_of_too_many_queues_is_not_taken(routes: Routes, caplog: pytest.LogCaptureFixture) -> None:
+    """Clients make an object for each queue, and refuse the route of such a topic."""
+    routes.register(broker(), 0)
+    large = TopicConfig(topic_name="t1", read_queue_nums=4, write_queue_nums=2**31 - 1)
+    fine = TopicConfig(topic_name="t2", read_queue_nums=4, write_queue_nums=65_536)
+    wanted = broker(name="broker-b", address=B, connection="b", topics={"t1": large, "t2": fine})
+    assert routes.register(wanted, 0).refused is None
+    assert set(perms(routes, "t1")) == {"broker-a"}
+    assert set(perms(routes, "t2")) == {"broker-a", "broker-b"}
+    assert "2147483647 queues, at most are 65536" in caplog.text
+
+
 def test_the_last_broker_of_a_name_takes_its_topics_along(routes: Routes) -> None:
     routes.register(broker(), 0)
     routes.register(broker(name="broker-b", address=B, connection="b", topics=topics("t2", "t3")), 0)

@@ -36,6 +36,7 @@ from kerolox.protocol.bodies.queue_mapping import QueueMapping
 from kerolox.protocol.bodies.routes import QueueData, TopicRoute
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.flags import PERM_READ, PERM_WRITE
+from kerolox.protocol.limits import TOPIC_QUEUES_MAX
 from kerolox.protocol.reserved import MEMBER_TOPIC_PREFIX
 
 log = logging.getLogger(__name__)
@@ -173,6 +174,13 @@ class Routes:
                 log.warning(
                     "topic_not_taken topic=%r... broker=%r reason='%d characters, at most are %d'",
                     topic[:NAME_LENGTH_MAX], group.name, len(topic), NAME_LENGTH_MAX,
+                )  # fmt: skip
+                continue
+            queues = max(config.read_queue_nums, config.write_queue_nums)
+            if queues > TOPIC_QUEUES_MAX:  # clients would refuse the whole route
+                log.warning(
+                    "topic_not_taken topic=%r broker=%r reason='%d queues, at most are %d'",
+                    topic, group.name, queues, TOPIC_QUEUES_MAX,
                 )  # fmt: skip
                 continue
             if number % SLICE == 0:

@@ -29,7 +29,8 @@ INT64_MIN: Final = -(2**63)
 # text; its worst JSON spelling is six bytes a character, 192 KiB.
 HEADER_BYTES_MAX: Final = 1024 * 1024
 EXT_FIELD_COUNT_MAX: Final = 1024
-ROUTE_QUEUES_MAX: Final = 262_144  # of all brokers: a broker here has 65,536 queues of a topic at most
+TOPIC_QUEUES_MAX: Final = 65_536  # of a topic on one broker: every look at it is a row for each
+ROUTE_QUEUES_MAX: Final = 4 * TOPIC_QUEUES_MAX  # of a topic on all brokers
 PROPERTY_COUNT_MAX: Final = 4096
 BATCH_MESSAGE_COUNT_MAX: Final = 65536
 JSON_DEPTH_MAX: Final = 64  # the deepest real body nests nine levels

@@ -9,6 +9,7 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import ProtocolError
 from kerolox.protocol.bodies.body import Body, from_tree
 from kerolox.protocol.bodies.topics import DataVersion, TopicConfig
+from kerolox.protocol.limits import TOPIC_QUEUES_MAX
 from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.tables.table import Table, unknown_members, unknown_of_all, with_unknown
 
@@ -18,7 +19,7 @@ class _TopicFile(Body, frozen=True, kw_only=True):
     topic_config_table: dict[str, TopicConfig] = {}
 
 
-QUEUES_MAX = 65_536  # of a topic: every look at it is a row for each
+QUEUES_MAX = TOPIC_QUEUES_MAX
 
 
 def _check(name: str, config: TopicConfig) -> None:
