@@ -34,20 +34,20 @@ Fault = Callable[[FaultyFiles], None]
     ],
 )
 async def test_a_failed_file_of_the_timer_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: Fault
 ) -> None:
     clock, disk = ManualClock(NOW_MS), FaultyFiles()
     monkeypatch.setattr("kerolox.store.message_store.boot_identity", lambda: "first")
     async with timing(tmp_path, clock, files=disk) as talk:
         store = talk.running.broker.store
         fault(disk)
-        for number in range(20):
+        for number in range(90):  # on two pages of the timer's log
             assert (await talk.send("T", b"%d" % number, after_s(30))).code == 0
         await talk.entered()
         await talk.timers.flush()
         assert store.failing.is_failing(Kind.TIMER, "flush")
         assert store.state.writable
-        for number in range(20, 30):
+        for number in range(90, 95):
             assert (await talk.send("T", b"%d" % number, after_s(30))).code == 0
         await talk.entered()
         for _ in range(3):
@@ -60,8 +60,10 @@ async def test_a_failed_file_of_the_timer_is_written_again(
         disk.power_loss()
     monkeypatch.setattr("kerolox.store.message_store.boot_identity", lambda: "second")
     async with timing(tmp_path, clock) as talk:
+        assert "timer_damaged" not in caplog.text
+        assert "timer_unit_torn" not in caplog.text
         await talk.pass_s(40)
-        assert sorted(await talk.bodies(count=30)) == sorted(b"%d" % number for number in range(30))
+        assert sorted(await talk.bodies(count=95)) == sorted(b"%d" % number for number in range(95))
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])

@@ -15,7 +15,8 @@ from kerolox.store.failures import Kind
 from kerolox.store.message_store import MessageStore
 from kerolox.store.state import NotWritable, Obstacle
 
-BIG = {"commit_log_file_bytes": 1 << 20}
+BIG = {"commit_log_file_bytes": 1 << 20, "index_entries": 2000}
+MANY = 500  # entries on several pages, and in several files
 QUEUES, INDEX, LOG = "/consumequeue/", "/index/", "/commitlog/"
 
 
@@ -57,15 +58,15 @@ async def test_what_can_be_made_again_fences_nothing(
     async with rig_at(tmp_path, **BIG) as rig:
         store = await rig.open()
         fault(rig.disk)
-        await put(store, 0)
-        await put(store, 1)
+        for number in range(MANY):
+            await put(store, number)
         await store.flusher.flush_all()
         await store.housekeeper.flush(sums=True)
         assert [of for of, _ in store.failing.current] == [kind]
         assert store.state.writable
         assert store.failing.reasons()
         assert len(standing(caplog)) == 1
-        await put(store, 2)
+        await put(store, MANY)  # on the last page: the others stay as the kernel left them
         for _ in range(3):
             await store.housekeeper.flush(sums=True)
         rig.disk.mend()
@@ -76,12 +77,13 @@ async def test_what_can_be_made_again_fences_nothing(
         await store.flusher.flush_all()
         await store.housekeeper.flush(sums=True)
         assert store.marks.load().dispatched == store.progress.appended
-        await look_at_all(store, [b"0", b"1", b"2"])
+        expected = [b"%d" % number for number in range(MANY + 1)]
+        await look_at_all(store, expected)
         # The kernel has dropped what a failed flush covered, whatever a later flush answered.
         await rig.lose_power(store)
         caplog.clear()
         store = await rig.open()
-        await look_at_all(store, [b"0", b"1", b"2"])
+        await look_at_all(store, expected)
         assert "replaced" not in caplog.text
         assert "damaged" not in caplog.text
 
