@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +16,39 @@ from kerolox.metric_text import CONTENT_TYPE
 
 HTML: Final = "text/html; charset=utf-8"
 JSON: Final = "application/json"
+VISITORS_MAX: Final = 32
+
+
+class _FewVisitors(ThreadingHTTPServer):
+    """A server of VISITORS_MAX connections at once: for one more, the one that came first is closed. Silent
+    connections take neither threads nor the place of others."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._visitors: dict[socket.socket, None] = {}
+        self._turn = threading.Lock()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._turn:
+            if len(self._visitors) >= VISITORS_MAX:
+                first = next(iter(self._visitors))
+                del self._visitors[first]
+                with contextlib.suppress(OSError):  # it has just ended
+                    first.shutdown(socket.SHUT_RDWR)
+            self._visitors[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._turn:
+            self._visitors.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what is wrong with a page; a visitor that goes before its answer is no event."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class StatusServer:
@@ -50,13 +86,12 @@ class StatusServer:
                 """Nothing: scrapes are no events."""
 
         try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
+            self._server = _FewVisitors((host, port), Handler)
         except OSError as error:
             raise KeroloxError(
                 f"{host}:{port} cannot be listened at: {error.strerror or error}. Take another "
                 "--metrics-port; 0 finds a free one"
             ) from None
-        self._server.daemon_threads = True
         found = self._server.server_address
         self.address = f"{found[0]!s}:{found[1]}"
         self._thread = threading.Thread(
