@@ -24,6 +24,7 @@ class _FewVisitors(ThreadingHTTPServer):
     connections take neither threads nor the place of others."""
 
     daemon_threads = True
+    request_queue_size = 128  # five, as by default, make others wait for seconds
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._visitors: dict[socket.socket, None] = {}
