@@ -121,6 +121,7 @@ class FlowStory:
         self._tally = tally
         self._expected: Counter[bytes] = Counter()  # of the tables
         self._archived: Counter[bytes] = Counter()
+        self._runs: list[subprocess.Popen[str]] = []
 
     def run(self, kills: int, topics: int) -> None:
         """``topics``: how often the topic is made, ``kills`` in the life of each."""
@@ -142,6 +143,10 @@ class FlowStory:
                     self._topic("delete", "--yes")
         finally:
             self._sender.stop()
+            for run in self._runs:
+                with suppress(ProcessLookupError):
+                    os.killpg(run.pid, signal.SIGKILL)
+                run.wait(30)
             cluster.kill()
 
     def _topic(self, word: str, *more: str) -> None:
@@ -158,10 +163,12 @@ class FlowStory:
         words = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
         command = ["pipeline", "run", str(self._root / "chaos.yaml"), *words, "--master", "local[2]", *more]
         with open(self._root / "run.log", "a", encoding="utf-8") as log:
-            return subprocess.Popen(
+            run = subprocess.Popen(
                 [sys.executable, "-m", "kerolox", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 text=True, cwd=ROOT, start_new_session=True,
             )  # fmt: skip
+        self._runs.append(run)
+        return run
 
     def _ended(self, run: subprocess.Popen[str], code: int) -> str:
         """Wait for the end of a run, which has to have this code. Returns its output."""

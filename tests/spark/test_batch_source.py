@@ -339,3 +339,9 @@ def test_a_range_of_times_in_the_wrong_order_is_refused() -> None:
         with pytest.raises(OptionError, match=rf"startingTimestamp = 5000.* endingTimestamp = {end}"):
             read_choice(parse({"path": "/x", **wrong}))
     read_wanted(given | {"startingTimestamp": "5000", "endingTimestamp": "5001"}, "batch")
+    times = {
+        "startingOffsetsByTimestamp": '{"t": 5000}',
+        "endingOffsetsByTimestamp": '{"t": {"b": {"0": 5000}}}',
+    }
+    with pytest.raises(OptionError, match=r"startingOffsetsByTimestamp = 5000: .* of t before"):
+        read_wanted(given | times, "batch")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from kerolox.client.calls.pulls import SCAN_BYTES, SCAN_BYTES_MAX, SCAN_COUNT_MAX
 from kerolox.client.calls.readers import FOLLOWER, LEADER
+from kerolox.client.messages import Queue
 from kerolox.client.names import check_group, with_namespace
 from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
@@ -23,7 +24,6 @@ from kerolox.spark.option_table import (
     YES_NO,
     Option,
     OptionTable,
-    Values,
     cluster_options,
     flag,
     moment,
@@ -213,7 +213,7 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
         raise OptionError("endingOffsets", end.word, "latest, or offsets: nothing lies before that")
     if start.word == "group" and not values.has("group"):
         raise OptionError(starting or "", "group", "group to be given as well: a new query has none before")
-    _check_order(values)
+    _check_order(start, end)
     rows_min, rows_max = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if rows_min and rows_max and rows_min > rows_max:
         raise OptionError("minOffsetsPerTrigger", rows_min, f"at most maxOffsetsPerTrigger = {rows_max}")
@@ -248,15 +248,20 @@ def read_wanted(given: Mapping[str, str], mode: str) -> Wanted:
     )
 
 
-def _check_order(values: Values) -> None:
+def _check_order(start: Start, end: Start) -> None:
     """Refuse a range of times that has no message, whatever is stored."""
-    begin, end = values["startingTimestamp"], values["endingTimestamp"]
-    if begin is not None and end is not None and begin >= end:
-        raise OptionError(
-            "startingTimestamp",
-            begin,
-            f"a time before endingTimestamp = {end} (milliseconds since 1970): nothing lies between them",
-        )
+    if start.times is not None and end.times is not None:
+        places = [*start.times.queues, *end.times.queues]
+        places += [Queue(topic, "", 0) for topic in (*start.times.topics, *end.times.topics)]
+        for place in places or [Queue("", "", 0)]:
+            begin, until = start.times.of(place), end.times.of(place)
+            if begin is not None and until is not None and begin >= until:
+                of = f" of {place.topic}" if place.topic else ""
+                raise OptionError(
+                    start.option,
+                    begin,
+                    f"a time{of} before {end.option} = {until} (ms since 1970): nothing lies between them",
+                )
 
 
 def _tags(expression: str | None) -> frozenset[str]:
