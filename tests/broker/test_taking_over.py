@@ -118,6 +118,11 @@ async def test_queues_stay_when_the_leader_lacks_a_topic_and_go_when_it_deleted_
         await until(lambda: "deleted" not in follower.store.queues.by_topic)
         assert follower.tables.topics.find("deleted") is None
         assert [queue.max_offset for queue in follower.store.queues.by_topic["lost"].values()] == [1]
+        # Nor by a request to clean up: the follower's table is a copy.
+        for broker, count in ((both.follower, 1), (both.leader, 0)):
+            clean = await both.dialer.call(broker.address, RequestCode.CLEAN_UNUSED_TOPIC)
+            assert clean.code == 0
+            assert len(broker.broker.store.queues.by_topic.get("lost", ())) == count
         # Made again and read from its new beginning: what was deleted does not come back.
         assert (await talk.send("deleted", b"new")).code == 0
         await both.cluster.caught_up()

@@ -34,6 +34,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers import topic as headers
 from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.message_store import MessageStore
+from kerolox.store.state import Obstacle
 from kerolox.store.tables.offsets import ConsumerOffsets
 from kerolox.store.tables.topics import QUEUES_MAX
 from kerolox.unsaved import NotSaved
@@ -193,9 +194,19 @@ class TopicAdmin:
             leaving.discard(topic)
 
     async def clean_unused(self, request: Request[None]) -> Answer:
-        """Remove the queues of topics that no longer exist."""
-        for topic in list(self._store.queues.by_topic):
+        """Remove the queues of topics that no longer exist. The table of a follower is a copy, which may lack
+        a topic: there only queues go whose messages are known to be of a topic that was deleted."""
+        store = self._store
+        follows = Obstacle.FOLLOWER in store.state.obstacles
+        for topic in list(store.queues.by_topic):
             if self._topics.find(topic) is None and not topic.startswith(LIGHT_PREFIX):
+                if follows and store.queues.last_place(topic) > store.deleted.before.get(topic, -1):
+                    log.warning(
+                        "unused_queues_kept topic=%r by=%s next='this broker follows, and its copy of the "
+                        "topics may lack this one: delete the topic at the leader'",
+                        topic, request.caller.address,
+                    )  # fmt: skip
+                    continue
                 log.info("unused_queues_removed topic=%r by=%s", topic, request.caller.address)
                 await self._store.delete_topic(topic)
         return Answer()
