@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import re
@@ -23,6 +24,7 @@ from tests.store.dispatch.kit import (
     props,
     rig_at,
     tree,
+    until,
 )
 
 import kerolox.store
@@ -46,7 +48,8 @@ from kerolox.protocol.record_scan import CHECK_BODY, PHYSICAL_OFFSET, SIZE, Stop
 from kerolox.protocol.reserved import SELF_TEST_TOPIC
 from kerolox.replication.own_log import OwnLog
 from kerolox.spark.store.plan import find_store
-from kerolox.store.errors import OutOfLedger, StoreError
+from kerolox.store.errors import Operation, OutOfLedger, StoreError
+from kerolox.store.failures import Kind
 from kerolox.store.ledger import BARRIER_BODY, StoredLedger
 from kerolox.store.log import ledger_index
 from kerolox.store.log.cursors import AppendRefused
@@ -703,3 +706,28 @@ async def test_tools_know_it_or_say_that_they_do_not(rig: Rig) -> None:
     store = await rig.open()
     await holds(store, 30)
     await store.close()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+async def test_an_index_that_cannot_be_written_refuses_sends_until_it_can(
+    rig: Rig, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    store = await rig.open()
+    await fill(store, 5)
+    rig.disk.fail(number, Operation.WRITE, path_contains="/index/0")
+    with pytest.raises(StoreError, match="index"):
+        await fill(store, 1, 5)
+    obstacle = Obstacle.NO_DESCRIPTOR if number == errno.EMFILE else Obstacle.BEHIND
+    assert list(store.state.obstacles) == [obstacle]
+    for _ in range(3):
+        await rig.clock.advance(1.1)
+        with pytest.raises(StoreError):
+            await fill(store, 1, 5)
+    assert caplog.text.count("store_not_writable") == 1
+    rig.disk.mend()
+    await rig.clock.advance(1.1)
+    await until(lambda: store.state.writable)
+    await fill(store, 5, 5)
+    assert not store.state.fenced
+    assert not store.failing.is_failing(Kind.LEDGER_INDEX, "append")
+    await holds(store, 10)

@@ -151,6 +151,7 @@ class Housekeeper:
         """Let the log be written again, where only an attempt can tell whether its failure has passed."""
         failing, segments = self._store.failing, self._store.segments
         failing.lift(Kind.LOG, APPEND)
+        failing.lift(Kind.LEDGER_INDEX, APPEND)
         if not failing.is_failing(Kind.LOG, ROLL):
             return
         future = segments.retry_next(self._store.ahead)

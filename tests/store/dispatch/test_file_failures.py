@@ -160,7 +160,9 @@ async def test_a_lack_of_descriptors_in_the_flusher_ends_by_itself(tmp_path: Pat
         assert (await bodies(await rig.open()))[:1] == [b"0"]
 
 
-async def test_a_lack_of_descriptors_for_an_append_ends_by_itself(tmp_path: Path) -> None:
+async def test_a_lack_of_descriptors_for_an_append_ends_by_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with rig_at(tmp_path, **BIG) as rig:
         store = await rig.open()
         await put(store, 0)
@@ -170,6 +172,11 @@ async def test_a_lack_of_descriptors_for_an_append_ends_by_itself(tmp_path: Path
             await put(store, 1)
         with pytest.raises(NotWritable, match="too many open files"):
             await put(store, 1)
+        for _ in range(5):  # tried again once a round, and said once
+            await rig.clock.advance(1.1)
+            with pytest.raises(StoreError, match="Too many open files"):
+                await put(store, 1)
+        assert len(standing(caplog)) == 1
         rig.disk.mend()
         await rig.clock.advance(2)
         await until(lambda: store.state.writable)
