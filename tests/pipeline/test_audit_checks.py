@@ -317,3 +317,86 @@ def test_what_belongs_to_users() -> None:
     assert not any(
         map(is_users, ("%RETRY%g", "%DLQ%g", "rmq_sys_wheel_timer", HALF, DONE, "SCHEDULE_TOPIC_XXXX"))
     )
+
+
+# --- fields in the head of a record, which no checksum covers -----------------------------------------------
+
+
+@pytest.mark.parametrize("claimed", [-1, 0, 3, 100_000])
+def test_a_damaged_queue_offset_is_no_second_broker(store: AuditStore, claimed: int) -> None:
+    message = store.messages[201]  # number 100 of queue 1
+    store.write()
+    path, at = store.where(message.physical_offset)
+    overwrite(path, at + 20, claimed.to_bytes(8, "big", signed=True))
+    found = problems(Examined(store.root, store.root.parent / "work").findings())
+    assert set(found) == {"damaged_fields"}
+    (row,) = found["damaged_fields"]
+    assert (row["file"], row["file_offset"], row["topic"], row["queue_id"]) == (path, at, "orders", 1)
+    assert row["what"].startswith(f"the record says it is number {claimed} of its queue")
+
+
+@pytest.mark.parametrize("born_ms", [0, -5, 1 << 40 | 1 << 62, 1_000_000_000])
+def test_a_damaged_born_time_is_no_latency(store: AuditStore, born_ms: int) -> None:
+    message = store.messages[201]
+    store.write()
+    path, at = store.where(message.physical_offset)
+    overwrite(path, at + 40, born_ms.to_bytes(8, "big", signed=True))
+    examined = Examined(store.root, store.root.parent / "work")
+    found = problems(examined.findings())
+    assert set(found) == {"damaged_fields"}
+    (row,) = found["damaged_fields"]
+    assert (row["physical_offset"], row["msg_id"]) == (message.physical_offset, f"{201:032X}")
+    assert row["what"].startswith(f"the born time in its head is {born_ms}, and it was stored at ")
+    assert all(abs(row["latency_ms"]) < 366 * 86_400_000 for row in examined.table("latency"))
+    assert sum(row["messages"] for row in examined.table("latency")) == 399
+
+
+@pytest.mark.parametrize("stored_ms", [0, -1, 1 << 61])
+def test_a_damaged_store_time_is_on_no_chart(store: AuditStore, stored_ms: int) -> None:
+    message = store.messages[201]
+    store.write()
+    path, at = store.where(message.physical_offset)
+    overwrite(path, at + 56, stored_ms.to_bytes(8, "big", signed=True))
+    examined = Examined(store.root, store.root.parent / "work")
+    found = problems(examined.findings())
+    assert [row["what"] for row in found["damaged_fields"]] == [f"the store time in its head is {stored_ms}"]
+    minutes = {row["minute"] for row in examined.table("volume")}
+    assert max(minutes) - min(minutes) < 1 << 20
+    assert examined.total("went_back") == 0
+
+
+@pytest.mark.parametrize(("at_byte", "field"), [(12, "queue"), (72, "attempts")])
+def test_numbers_below_zero_are_damage(store: AuditStore, at_byte: int, field: str) -> None:
+    message = store.messages[201]
+    store.write()
+    path, at = store.where(message.physical_offset)
+    overwrite(path, at + at_byte, (-7).to_bytes(4, "big", signed=True))
+    found = problems(Examined(store.root, store.root.parent / "work").findings())
+    assert [row["what"] for row in found["damaged_fields"]] == [f"the {field} in its head is -7"]
+    assert "repeated_queue_offsets" not in found
+
+
+def test_numbers_given_twice_advise_nothing_that_destroys(store: AuditStore) -> None:
+    from kerolox.pipeline.audit import finding_kinds
+
+    assert "keep one" not in finding_kinds.TAKEN.next
+    assert "copy the store before" in finding_kinds.TAKEN.next
+
+
+def test_the_folder_of_kerolox_up_is_audited(store: AuditStore) -> None:
+    """It has the store below it, beside other things."""
+    store.write()
+    folder = store.root.parent / "up"
+    (folder / "logs").mkdir(parents=True)
+    store.root.rename(folder / "store")
+    (plan,) = plan_stores([str(folder)])
+    assert plan.root == str(folder / "store")
+
+
+def test_advice_names_no_option_that_audit_has_not(tmp_path: Path) -> None:
+    from kerolox.store.errors import FileMissing
+
+    with pytest.raises(FileMissing) as refused:
+        plan_stores([str(tmp_path)])
+    assert "(-c)" not in str(refused.value)
+    assert "kerolox store verify" in str(refused.value)

@@ -129,7 +129,7 @@ def test_audits(refused: Callable[..., str], starts: Callable[..., None], tmp_pa
     store.fill(10)
     store.write()
     to = ("--to", tmp_path / "report")
-    assert "commit log" in refused("audit", tmp_path, *to)
+    assert "commit log" in refused("audit", store.root / "consumequeue", *to)
     assert "'ordres'" in refused("audit", store.root, *to, "--topic", "ordres")
     assert "--since" in refused("audit", store.root, *to, "--since", "yesterdayish")
     assert "--until" in refused("audit", store.root, *to, "--since", "15m", "--until", "30m")

@@ -92,7 +92,10 @@ def merge(
     read. Interrupted, the same command goes on.
     """
     stores, archives = _told_apart(sources)
-    layouts = [layout_of(store, None) for store in stores]
+    from kerolox.store.offline.layout import find_layout
+
+    instead = "put log and queues below one directory: merge has no option for that."
+    layouts = [find_layout(store, elsewhere=instead) for store in stores]
     _run("kerolox-merge", layouts, to, topic, store_host, on_damage, master, conf, json, archives)
 
 

@@ -286,9 +286,7 @@ def ask(question: str, yes: bool) -> None:
 def layout_of(directory: Path, config_file: Path | None) -> Layout:
     from kerolox.store.offline.layout import find_layout
 
-    options = options_of(config_file)
-    elsewhere = options is not None and (options.commit_log_paths or options.ledger)
-    return find_layout(directory if elsewhere else _store_at(directory), options)
+    return find_layout(directory, options_of(config_file))
 
 
 def options_of(config_file: Path | None) -> StoreOptions | None:
@@ -296,18 +294,6 @@ def options_of(config_file: Path | None) -> StoreOptions | None:
     from kerolox.store.options import StoreOptions
 
     return None if config_file is None else load_options(StoreOptions, config_file, {}).options
-
-
-def _store_at(directory: Path) -> Path:
-    """The store in a folder: the folder itself, or the store of ``kerolox up`` inside it."""
-    logs = [*directory.glob("*/commitlog"), *directory.glob("*/dledger-*")]
-    below = sorted({path.parent for path in logs if path.is_dir()})
-    if not below or (directory / "commitlog").exists() or any(directory.glob("dledger-*")):
-        return directory
-    if len(below) > 1:
-        names = ", ".join(map(str, below))
-        raise OptionError("DIR", str(directory), f"one of the {len(below)} stores below it: {names}")
-    return below[0]
 
 
 @contextmanager

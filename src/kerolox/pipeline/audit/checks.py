@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from kerolox.clock import SYSTEM_CLOCK
 from kerolox.pipeline.audit.copies import RESENT_FROM, makers_of, place_of
 from kerolox.pipeline.audit.duplicates import KeyFiles
 from kerolox.pipeline.audit.log_blocks import Heads, LogBlock, LogBlocks, LogSpan, every_byte
@@ -85,6 +86,9 @@ SUMMARY = pa.schema([
     ("went_back", pa.int64()), ("halves", pa.int64()),
 ])  # fmt: skip
 
+DAY_MS = 86_400_000
+APART_MS_MAX = 366 * DAY_MS  # between birth and storage: clocks and queues of producers explain no more
+FIELDS_MAX = 1000  # damaged ones reported of one part
 TAGS_MAX = 5000  # told apart in one block
 OTHER_TAGS = "(other tags)"
 # Messages on these ways are stored long after they were born, and by wish.
@@ -116,6 +120,9 @@ class PartAudit:
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._sums = dict.fromkeys(("messages", "bytes", "bodies", "went_back", "halves"), 0)
         self._first_ms = self._last_ms = 0
+        self._fields = 0  # damaged ones
+        self._now_ms = SYSTEM_CLOCK.wall_ms()
+        self._strange_birth: npt.NDArray[np.bool_] = np.empty(0, np.bool_)  # of the block at hand
 
     def run(self) -> pa.RecordBatch:
         """Do it, write the files, and say in one row what was looked at."""
@@ -143,6 +150,7 @@ class PartAudit:
         codes = np.asarray(encoded.indices).astype(np.int64)
         known: list[str] = encoded.dictionary.to_pylist()
         wanted = np.array([not self._topics or name in self._topics for name in known])[codes]
+        self._check_fields(block, topic, pairs, wanted)
         self._note_times(heads)
         self._check_sums(block, topic, pairs, wanted)
         self._queues.check(heads, codes, known, pairs)
@@ -156,6 +164,43 @@ class PartAudit:
         self._note_retries(heads, codes, known, pairs)
 
     # --- checks -------------------------------------------------------------------------------------
+
+    def _check_fields(
+        self, block: LogBlock, topic: pa.Array, pairs: PropertyPairs, wanted: npt.NDArray[np.bool_]
+    ) -> None:
+        """Report fields that no broker writes so, and let no count rest on them."""
+        heads = block.heads
+        stored = heads.stored_ms
+        bad = (stored <= 0) | (stored > self._now_ms + DAY_MS)
+        self._note_fields("store time", block, np.flatnonzero(bad & wanted), stored, topic, pairs)
+        if bad.any():  # that of the message before stands for it
+            good = np.where(bad, -1, np.arange(len(stored)))
+            last = np.maximum.accumulate(good)
+            first = int(stored[int(np.argmax(~bad))]) if not bad.all() else self._now_ms
+            heads.stored_ms = stored = np.where(last < 0, self._last_ms or first, stored[np.maximum(last, 0)])
+        born = heads.born_ms
+        self._strange_birth = (born <= 0) | (np.abs(stored // 2 - born // 2) > APART_MS_MAX // 2)
+        rows = np.flatnonzero(self._strange_birth & wanted)
+        self._note_fields("born time", block, rows, born, topic, pairs)
+        for name, values in (("queue", heads.queue_id), ("attempts", heads.reconsume_times)):
+            self._note_fields(name, block, np.flatnonzero((values < 0) & wanted), values, topic, pairs)
+
+    def _note_fields(
+        self,
+        name: str,
+        block: LogBlock,
+        rows: Numbers,
+        values: npt.NDArray[Any],
+        topic: pa.Array,
+        pairs: PropertyPairs,
+    ) -> None:
+        rows = rows[: max(0, FIELDS_MAX - self._fields)]
+        self._fields += len(rows)
+        for row in rows.tolist():
+            what = f"the {name} in its head is {int(values[row])}"
+            if name == "born time":
+                what += f", and it was stored at {int(block.heads.stored_ms[row])}"
+            self._note_faults("damaged field", block, np.array([row]), topic, pairs, what)
 
     def _note_times(self, heads: Heads) -> None:
         stored = heads.stored_ms
@@ -222,6 +267,7 @@ class PartAudit:
         (topic, size), (count,) = grouped((codes[rows], heads.body_length[rows]), ())
         self._add("sizes", topic=known_topics.take(pa.array(topic)), body_bytes=size, messages=count)
         direct = np.array([is_users(name) for name in known])[codes]
+        direct &= ~self._strange_birth
         direct &= (heads.reconsume_times == 0) & (heads.sys_flag & TRANSACTION_MASK == 0)
         for name in _DELAYED:
             direct &= np.asarray(pairs.pick(name).is_null())

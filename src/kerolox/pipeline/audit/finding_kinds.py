@@ -50,6 +50,14 @@ BODY_CHECKSUM = FindingKind(
     "Send the message again from its source, or take it from a replica. Then look at the disk.",
     (_MSG_ID,),
 )  # fmt: skip
+DAMAGED_FIELDS = FindingKind(
+    "damaged_fields", "Damaged fields",
+    "A field in the head of a record holds what no broker writes there, while the rest of the record reads. "
+    "No checksum covers these fields.",
+    "Look: kerolox store inspect FILE --from FILE_OFFSET --count 1. A replica may have the record whole. "
+    "Then look at the disk.",
+    (_MSG_ID,),
+)  # fmt: skip
 WRONG_ENTRIES = FindingKind(
     "wrong_queue_entries", "Queue entries that point elsewhere",
     "A consume queue lists where its messages lie. These entries name another place, size or tag than the "
@@ -77,7 +85,9 @@ GAPS = FindingKind(
 TAKEN = FindingKind(
     "repeated_queue_offsets", "Numbers given twice",
     "Two messages have the same number in their queue. Consumers see only one of them.",
-    "Two brokers may have written to one store. Stop both, and keep one.",
+    "Look at both messages: kerolox store inspect FILE --from FILE_OFFSET. One pair alone is most likely a "
+    "damaged record. Many of them mean that two processes wrote to this store: stop both, and copy the store "
+    "before anything in it is changed.",
 )  # fmt: skip
 DUPLICATES = FindingKind(
     "duplicates", "Duplicate messages",
@@ -117,8 +127,8 @@ RETRIES = FindingKind(
 OTHER = FindingKind("other", "Worth knowing", "Facts about the stores that are no problem by themselves.", "")
 
 KINDS: Final = (
-    DAMAGED_LOG, BODY_CHECKSUM, WRONG_ENTRIES, MISSING_ENTRIES, LONELY_ENTRIES, GAPS, TAKEN, DUPLICATES,
-    OPEN_HALVES, DEAD_LETTERS, RETRIES, OTHER,
+    DAMAGED_LOG, BODY_CHECKSUM, DAMAGED_FIELDS, WRONG_ENTRIES, MISSING_ENTRIES, LONELY_ENTRIES, GAPS, TAKEN,
+    DUPLICATES, OPEN_HALVES, DEAD_LETTERS, RETRIES, OTHER,
 )  # fmt: skip
 
 TableRow = dict[str, Any]

@@ -31,6 +31,7 @@ class FindingMaker:
         self._stores = stores
         self._findings = findings
         self._runs: dict[str, FileRun] = {}
+        self._damaged: set[tuple[int, int]] = set()  # store and place of records with a damaged number
 
     # --- the log ------------------------------------------------------------------------------------
 
@@ -46,8 +47,9 @@ class FindingMaker:
                     kinds.DAMAGED_LOG, **self._in_log(store, row["physical_offset"]), what=what
                 )
             else:
+                kind = kinds.DAMAGED_FIELDS if row["kind"] == "damaged field" else kinds.BODY_CHECKSUM
                 self._findings.add(
-                    kinds.BODY_CHECKSUM, **self._in_log(store, row["physical_offset"]), topic=row["topic"],
+                    kind, **self._in_log(store, row["physical_offset"]), topic=row["topic"],
                     queue_id=row["queue_id"], queue_offset=row["queue_offset"], msg_id=row["msg_id"],
                     what=row["what"],
                 )  # fmt: skip
@@ -86,6 +88,14 @@ class FindingMaker:
         for (number, topic, queue_id), each in sorted(found.items()):
             store = self._stores[number]
             about: dict[str, Any] = {"topic": topic, "queue_id": queue_id}
+            for gap in each.damaged:
+                self._damaged.add((number, gap.place))
+                self._findings.add(
+                    kinds.DAMAGED_FIELDS, **self._in_log(store, gap.place), **about, queue_offset=gap.first,
+                    messages=gap.last - gap.first,
+                    what=f"the record says it is number {gap.first} of its queue, which those around it "
+                    "contradict",
+                )  # fmt: skip
             for gap in each.taken:
                 count = gap.last - gap.first
                 self._findings.add(
@@ -109,6 +119,8 @@ class FindingMaker:
             topic, queue_id, first, last = row["topic"], row["queue_id"], row["first"], row["last"]
             if row["physical_offset"] < covers[row["store"], topic, queue_id].begin_place:
                 continue
+            if (row["store"], row["physical_offset"]) in self._damaged:
+                continue  # compared under a number that is not its own
             count = last - first
             about: dict[str, Any] = {
                 **self._in_queue(store, (topic, queue_id), first), "physical_offset": row["physical_offset"],

@@ -109,7 +109,9 @@ def _plan(
             "STORE_DIR", root, "where a store lies: there is nothing, or no such bucket. Is it spelled right?"
         )
     files = elsewhere or OnlyReading()
-    layout = find_layout(root, files=files)
+    layout = find_layout(
+        root, files=files, elsewhere="check it with kerolox store verify, which is told where."
+    )
     refuse_entries(layout, "the audit", "Check it with kerolox store verify.")
     run = find_run(list(dict.fromkeys(layout.log_paths + layout.read_only_paths)), elsewhere)
     queues = [

@@ -58,7 +58,7 @@ class QueueComparison:
 
     def check(self, heads: Heads, codes: Numbers, known: list[str], pairs: PropertyPairs) -> None:
         """The next records of the log. ``codes`` say which of the ``known`` topics each has."""
-        queued = np.isin(heads.sys_flag & 0xC, (0, 0x8))
+        queued = np.isin(heads.sys_flag & 0xC, (0, 0x8)) & (heads.queue_id >= 0)
         checked = np.array([self._is_checked(name) for name in known])
         rows = np.flatnonzero(queued & checked[codes])
         if len(rows):
@@ -230,15 +230,29 @@ class Cover(NamedTuple):
     taken: tuple[Gap, ...]  # offsets a second message has
     begin_place: int  # older messages belong to a topic that was deleted and made anew
     replaced: int  # how many these are
+    damaged: tuple[Gap, ...] = ()  # numbers in records that cannot be theirs
 
 
 def cover(runs: Iterable[tuple[int, int, int, int]]) -> Cover:
-    """Lay the runs of a queue side by side, in the order of the log."""
+    """Lay the runs of a queue side by side, in the order of the log.
+
+    Records with other numbers than their place in between calls for, as many as are missing there, are no gap
+    and no number given twice: the numbers in them are damaged.
+    """
     ranges: list[list[int]] = []
     gaps: list[Gap] = []
     taken: list[Gap] = []
+    damaged: list[Gap] = []
     begin = replaced = 0
-    for first, last, place, _ in sorted(runs, key=lambda run: run[2]):
+    ordered = sorted(runs, key=lambda run: run[2])
+    for number, (first, last, place, _) in enumerate(ordered):
+        end = ranges[-1][1] if ranges else 0
+        follows = ordered[number + 1][0] if number + 1 < len(ordered) else None
+        if first < 0 or (ranges and first != end and follows == end + last - first):
+            damaged.append(Gap(first, last, place))
+            if ranges and follows == end + last - first:
+                ranges[-1][1] = follows
+            continue
         if not ranges:
             ranges.append([first, last])
         elif first == ranges[-1][1]:
@@ -248,12 +262,19 @@ def cover(runs: Iterable[tuple[int, int, int, int]]) -> Cover:
             ranges.append([first, last])
         elif first == 0:  # numbers given again: the topic was deleted and made anew
             replaced += sum(high - low for low, high in ranges)
-            ranges, gaps, taken, begin = [[0, last]], [], [], place
+            ranges, gaps, taken, damaged, begin = [[0, last]], [], [], [], place
         else:
             taken.append(Gap(first, min(last, ranges[-1][1]), place))
             if last > ranges[-1][1]:
                 ranges[-1][1] = last
-    return Cover(tuple((low, high) for low, high in ranges), tuple(gaps), tuple(taken), begin, replaced)
+    return Cover(
+        tuple((low, high) for low, high in ranges),
+        tuple(gaps),
+        tuple(taken),
+        begin,
+        replaced,
+        tuple(damaged),
+    )
 
 
 class Lonely(NamedTuple):

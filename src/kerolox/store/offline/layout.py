@@ -29,6 +29,7 @@ LIGHT_QUEUE_PREFIX = "%LMQ%"
 LEDGER_PREFIX = "dledger-"  # of the directory of a member of a DLedger group
 ASIDE = ".before-repair-"
 UNFINISHED = ".repairing"
+FROM_CONFIG = "give the broker's configuration file (-c), which says where."
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -95,9 +96,35 @@ class Layout(msgspec.Struct):
         return file_size(self.index_slots, self.index_entries)
 
 
-def find_layout(root: PathLike, options: StoreOptions | None = None, files: Files | None = None) -> Layout:
-    """The layout of the store in a directory. Without options sizes are those of the files."""
+def store_in(folder: PathLike, files: Files) -> str:
+    """The store in a folder: the folder itself, or the only one below it, as ``kerolox up`` has it."""
+    root = files.absolute(folder)
+    if files.is_dir(os.path.join(root, "commitlog")) or ledgers_in(root, files):
+        return root
+    below = [
+        path
+        for name in files.list_dir(root)
+        if files.is_dir(path := os.path.join(root, name))
+        and (files.is_dir(os.path.join(path, "commitlog")) or ledgers_in(path, files))
+    ]
+    if len(below) > 1:
+        names = ", ".join(below)
+        raise FileMissing(f"{root} is no store: give one of the {len(below)} stores below it: {names}.")
+    return below[0] if below else root
+
+
+def find_layout(
+    root: PathLike,
+    options: StoreOptions | None = None,
+    files: Files | None = None,
+    *,
+    elsewhere: str = FROM_CONFIG,
+) -> Layout:
+    """The layout of the store in a directory, or in the only one below it. Without options sizes are those of
+    the files. ``elsewhere``: what to do about a log that lies elsewhere, for errors."""
     files = files or OnlyReading()
+    if options is None or not (options.commit_log_paths or options.ledger):
+        root = store_in(root, files)
     root = files.absolute(root)
     if not files.is_dir(root):
         raise FileMissing(f"{root} is no directory. Give the directory of a store (storePathRootDir).")
@@ -105,11 +132,11 @@ def find_layout(root: PathLike, options: StoreOptions | None = None, files: File
     known = options or StoreOptions()
     log_paths = split_paths(known.commit_log_paths) or [os.path.join(root, "commitlog")]
     read_only_paths = split_paths(known.read_only_paths)
-    entry_paths, entry_index = _entries_of(root, known, files)
+    entry_paths, entry_index = _entries_of(root, known, files, elsewhere)
     if not any(files.is_dir(path) for path in log_paths + read_only_paths + entry_paths):
         raise FileMissing(
             f"{root} holds no commit log: there is no directory {log_paths[0]}. If the log lies elsewhere, "
-            "give the broker's configuration file (-c), which says where."
+            f"{elsewhere}"
         )
     queues = os.path.join(root, QUEUES)
     topics = files.list_dir(queues)
@@ -160,7 +187,7 @@ def ledgers_in(root: PathLike, files: Files) -> list[str]:
     ]
 
 
-def _entries_of(root: str, options: StoreOptions, files: Files) -> tuple[list[str], str]:
+def _entries_of(root: str, options: StoreOptions, files: Files, elsewhere: str) -> tuple[list[str], str]:
     """Where the entries of a member of a DLedger group are, and their index. None where it is no member."""
     names = ledgers_in(root, files)
     if options.ledger:
@@ -169,8 +196,8 @@ def _entries_of(root: str, options: StoreOptions, files: Files) -> tuple[list[st
         return [], ""
     if len(names) > 1:
         raise FileMissing(
-            f"{root} holds the logs of several members of DLedger groups ({', '.join(names)}). Give the "
-            "broker's configuration file (-c), which says which one is its own (dLegerSelfId)."
+            f"{root} holds the logs of several members of DLedger groups ({', '.join(names)}). Which one is "
+            f"its own (dLegerSelfId)? To tell, {elsewhere}"
         )
     member = os.path.join(root, names[0])
     paths = split_paths(options.ledger_paths) or [os.path.join(member, "data")]
@@ -179,8 +206,8 @@ def _entries_of(root: str, options: StoreOptions, files: Files) -> tuple[list[st
         and not options.ledger
     ):
         raise FileMissing(
-            f"{member} has an index and no data: its log lies elsewhere (storePathDLedgerCommitLog). Give "
-            "the broker's configuration file (-c), which says where."
+            f"{member} has an index and no data: its log lies elsewhere (storePathDLedgerCommitLog): "
+            f"{elsewhere}"
         )
     return paths, os.path.join(member, "index")
 
