@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kerolox import Message, Producer
+from kerolox.nameserver.server import NameServer
 from kerolox.testing.broker import running_broker
 from kerolox.testing.controlled import running_controlled
+from kerolox.testing.nameserver import running_nameserver
 
 QUICK = {"alive_ms": 100, "alive_timeout_ms": 500, "controller_silence_ms": 2000, "who_leads_ms": 300}
 
@@ -56,3 +60,35 @@ async def test_a_copy_of_a_broker_takes_no_role(
         assert f"address='{copy.address}'" not in "".join(
             line for line in caplog.text.splitlines() if "broker_registered" in line
         )
+
+
+async def test_a_copy_of_a_follower_is_refused_by_the_name_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a controller."""
+    caplog.set_level(logging.INFO)
+    async with running_nameserver() as nameserver:
+        settings: dict[str, Any] = {"nameserver": nameserver, "brokerRole": "SLAVE", "brokerId": 1}
+        async with running_broker(directory=tmp_path / "one", **settings) as one:
+            await until(lambda: registered(nameserver) == {1: one.address})
+            shutil.copytree(tmp_path / "one" / "store", tmp_path / "copy" / "store")
+            async with running_broker(directory=tmp_path / "copy", **settings):
+                await until(lambda: "register_failed" in caplog.text)
+                assert f"is registered from {one.address} by another process, which is alive" in caplog.text
+                assert registered(nameserver) == {1: one.address}
+            await one.stop()
+            await one.start()  # the same one again is taken at once
+            await until(lambda: registered(nameserver) == {1: one.address})
+
+
+def registered(nameserver: NameServer) -> dict[int, str]:
+    found = nameserver.routes.groups.get("broker-a")
+    return {} if found is None else found.addresses
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    for _ in range(int(timeout_s / 0.01)):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to pass in time")

@@ -100,6 +100,8 @@ async def test_the_first_registration_tells_everything_and_a_change_only_itself(
             ha_server_addr=f"127.0.0.1:{running.broker.endpoints.port + 1}",
             enable_acting_master=False,
             body_crc32=header.body_crc32,
+            broker_identity="settings 0",
+            broker_start=header.broker_start,
         )
         assert len(body.topic_config_serialize_wrapper.topic_config_table) >= 2
         first_version = body.topic_config_serialize_wrapper.data_version

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -295,6 +296,15 @@ def test_three_brokers_three_controllers_and_etcd(start: Callable[..., UpProcess
     # Who was killed is there again: etcd's member went with the process that ran it, or its port were taken.
     until(lambda: all(one["state"] == "up" for one in servers(up.data).values()))
     until(lambda: all(one["inSync"] for one in seen()["replicas"]))
+    # A member that has lost its disk comes back as a new one: then another one may fail.
+    lost = servers(up.data)["etcd-1"]
+    os.kill(lost["pid"], signal.SIGKILL)
+    for path in Path(lost["data"]).iterdir():
+        shutil.rmtree(path)
+    until(lambda: servers(up.data)["etcd-1"]["restarts"] and servers(up.data)["etcd-1"]["state"] == "up")
+    assert "it was taken out of the cluster, and joins it as a new member" in Path(lost["log"]).read_text()
+    os.kill(servers(up.data)["etcd-2"]["pid"], signal.SIGKILL)
+    until(lambda: run("controller", "status", "-a", controllers)[0] == 0)
     code, said = run("cluster", "down", "--data", str(up.data))
     assert (code, up.process.wait(60)) == (0, 0), said
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from .history import ClusterHistory
 from .nodes import (
     BrokerNode,
     ControllerNode,
+    CopiedBroker,
     EtcdNode,
     NameServerNode,
     Node,
@@ -339,6 +341,21 @@ class Cluster:
             return not lacks()
 
         return wait_until(healed, lambda: f"{lacks()} are not well: {self.told()}", HEALED_S)
+
+    @contextmanager
+    def copy_of(self, broker: BrokerNode) -> Iterator[CopiedBroker]:
+        """A second process with its identity, until the end."""
+        copy = CopiedBroker(broker, self.nameserver, self.ground.wires, self.ground.nursery)
+        try:
+            copy.start()
+            yield copy
+        finally:
+            copy.close()
+
+    @property
+    def group_key(self) -> str:
+        """Of what controllers have in etcd about the brokers."""
+        return f"/kerolox/jepsen/groups/{GROUP_NAME}"
 
     def clean_gone(self) -> None:
         """What an operator does after a disk was lost: the controller forgets the ids that are gone."""

@@ -8,7 +8,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from .cluster import BY_ETCD, LEASE_S, LOG_FILE_BYTES, SYNC_FLUSH, Cluster
+from tests.rig.waiting import wait_until
+
+from .cluster import (
+    ACKED,
+    BY_ETCD,
+    EMBEDDED,
+    HEALED_S,
+    LEASE_S,
+    LOG_FILE_BYTES,
+    SYNC_FLUSH,
+    Cluster,
+)
 from .nodes import Node
 from .wires import CLIENTS, Link, between, both_ways
 
@@ -27,6 +38,7 @@ class Fault(NamedTuple):
     run: Callable[[Cluster, random.Random], Lasting]
     solo: bool = False  # never together with another one: it destroys data, of which others must have a copy
     etcd: bool = False  # only where controllers have etcd
+    embedded: bool = False  # only where a controller has a file
     powered: bool | None = None  # only where brokers can lose their power, or only where they cannot
 
 
@@ -582,8 +594,72 @@ def power_under_load(cluster: Cluster, chance: random.Random) -> Lasting:
     node.start()
 
 
-PARTITION, ONE_WAY, CLOCK, PAUSE, KILL, WIPE, FULL, TORN = (
-    "partition", "one-way cut", "clock", "pause", "kill", "wiped disk", "disk full", "torn writes"
+# --- older copies -------------------------------------------------------------------------------------------
+
+
+def _shrink_the_set(cluster: Cluster, chance: random.Random) -> Node:
+    """Kill a follower, and wait until messages are acknowledged that it lacks."""
+    follower = chance.choice(cluster.followers())
+    cluster.step(f"kill {follower.name}: it lacks what is acknowledged from now on")
+    follower.kill()
+    since_s = time.time()
+    wait_until(
+        lambda: (
+            follower.address not in cluster.view().in_sync
+            and all(cluster.acked(load.client, since_s) >= ACKED for load in cluster.loads)
+        ),
+        lambda: f"messages that {follower.name} lacks: {cluster.told()}",
+        HEALED_S,
+    )
+    return follower
+
+
+def restore_controller(cluster: Cluster, chance: random.Random) -> Lasting:
+    """The controller's file is taken from an older copy, in which a follower is in sync that lacks messages
+    by now. It comes first, the others later."""
+    controller = cluster.controllers[0]
+    copy = controller.state_file.read_bytes()
+    follower = _shrink_the_set(cluster, chance)
+    others = [one for one in cluster.brokers if one is not follower and chance.random() < 0.7]
+    cluster.step(f"restore the state of {controller.name}, and kill {[one.name for one in others]}")
+    for node in (*others, controller):
+        node.kill()
+    controller.state_file.write_bytes(copy)
+    controller.start()
+    follower.start()
+    yield short_or_long(chance)
+    for node in others:
+        node.start()
+
+
+def restore_etcd(cluster: Cluster, chance: random.Random) -> Lasting:
+    """The same with a key in etcd, as of a snapshot that was restored. The brokers stay up: nobody else knows
+    that it is an older one."""
+    member = cluster.etcd[0]
+    copy = member.value(cluster.group_key)
+    follower = _shrink_the_set(cluster, chance)
+    cluster.step("restore what controllers have in etcd")
+    for node in cluster.controllers:
+        node.kill()
+    _until_done(lambda: member.put(cluster.group_key, copy))
+    for node in cluster.controllers:
+        node.start()
+    follower.start()
+    yield short_or_long(chance)
+
+
+def copy_identity(cluster: Cluster, chance: random.Random) -> Lasting:
+    """The store of a broker is copied, and both run: the copy must not lead, nor be in sync."""
+    broker = chance.choice((cluster.leader(), chance.choice(cluster.followers())))
+    cluster.step(f"copy the store of {broker.name}, and start the copy where {cluster.nameserver.name} is")
+    with cluster.copy_of(broker) as copy:
+        yield max(LONG_S[0], short_or_long(chance))
+        cluster.judge(copy.wrong())
+
+
+PARTITION, ONE_WAY, CLOCK, PAUSE, KILL, WIPE, FULL, TORN, OLD = (
+    "partition", "one-way cut", "clock", "pause", "kill", "wiped disk", "disk full", "torn writes",
+    "older copy",
 )  # fmt: skip
 
 FAULTS = (
@@ -645,9 +721,14 @@ FAULTS = (
     Fault("power-of-follower", TORN, power_of_follower, solo=True, powered=True),
     Fault("power-of-many", TORN, power_of_many, solo=True, powered=True),
     Fault("power-of-follower-twice", TORN, power_under_load, solo=True, powered=True),
+    Fault("restore-controller", OLD, restore_controller, solo=True, embedded=True),
+    Fault("restore-etcd", OLD, restore_etcd, solo=True, etcd=True),
+    Fault("copy-identity", OLD, copy_identity, solo=True),
 )
-KINDS = (PARTITION, ONE_WAY, CLOCK, PAUSE, KILL, WIPE, FULL, TORN)
+KINDS = (PARTITION, ONE_WAY, CLOCK, PAUSE, KILL, WIPE, FULL, TORN, OLD)
 
 
 def fits(fault: Fault, carrier: str, *, powered: bool) -> bool:
-    return (carrier == BY_ETCD or not fault.etcd) and fault.powered in (None, powered)
+    if carrier != BY_ETCD if fault.etcd else carrier != EMBEDDED if fault.embedded else False:
+        return False
+    return fault.powered in (None, powered)

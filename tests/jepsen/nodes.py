@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,10 @@ class ControllerNode(Node):
     def own_settings(self) -> dict[str, object]:
         return {"controllerStorePath": self.disk / "state"}
 
+    @property
+    def state_file(self) -> Path:
+        return self.disk / "state" / "controller.state"
+
 
 class BrokerNode(Node):
     """With ``power`` its disk can lose what was not flushed."""
@@ -209,6 +214,56 @@ class BrokerNode(Node):
 
     def log(self, end: int) -> Log:
         return read_log(self.store, end)
+
+
+class CopiedBroker:
+    """A second process with the identity of a broker, on a copy of its store, where another node is."""
+
+    def __init__(self, broker: BrokerNode, place: Node, wires: Wires, nursery: Nursery) -> None:
+        self._home = place.home / f"copy-of-{broker.name}"
+        self._store = place.disk / "copy"
+        self._name = broker.name
+        self.clock = ClockPage(place.home / "clock-of-copy")
+        shutil.rmtree(self._store, ignore_errors=True)
+        shutil.copytree(broker.store, self._store, copy_function=_copied, dirs_exist_ok=True)
+        self._home.mkdir(exist_ok=True)
+        lines = broker.config.read_text(encoding="utf-8").splitlines()
+        own = {"brokerIP1": place.ip, "brokerIP2": place.ip, "storePathRootDir": self._store}
+        lines = [line for line in lines if line.partition("=")[0] not in own]
+        config = self._home / "settings.conf"
+        config.write_text("\n".join([*lines, *(f"{key}={value}" for key, value in own.items()), ""]))
+        self._server = NurseryServer(
+            self._home, nursery, wires.places[place.name].fd, [str(config), str(self.clock.path), ""],
+            function="tests.jepsen.programs:broker",
+        )  # fmt: skip
+
+    def start(self) -> None:
+        self._server.start()
+
+    def wrong(self) -> list[str]:
+        """It is refused by name, and takes no role."""
+        log = self._home / "stderr.log"
+        text = log.read_text(errors="replace") if log.exists() else ""
+        wrong = [
+            f"the copy of {self._name}: {word}" for word in ("broker_elected", "broker_leads") if word in text
+        ]
+        if "identity_taken" not in text:
+            wrong.append(f"the copy of {self._name} was not refused: {text[-2000:]}")
+        return wrong
+
+    def close(self) -> None:
+        self._server.kill()
+        self.clock.close()
+        shutil.rmtree(self._store, ignore_errors=True)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+
+def _copied(source: str, target: str) -> None:
+    """Files come and go while a broker runs."""
+    try:
+        shutil.copy2(source, target)
+    except FileNotFoundError:
+        pass
 
 
 class PoweredBrokerNode(BrokerNode):
@@ -287,6 +342,14 @@ class EtcdNode(Node):
         except (OSError, ValueError):
             return False
         return True
+
+    def value(self, key: str) -> str:
+        """What it has under a key, as the gateway writes it."""
+        kvs = self.call("kv/range", {"key": b64encode(key.encode()).decode()})["kvs"]
+        return str(kvs[0]["value"])
+
+    def put(self, key: str, value: str) -> None:
+        self.call("kv/put", {"key": b64encode(key.encode()).decode(), "value": value})
 
     def call(self, what: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Ask it by its gateway. Raises OSError."""

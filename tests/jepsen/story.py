@@ -111,7 +111,7 @@ def plan(
             powered = not powered
             fitting = [fault for fault in wanted if fits(fault, carrier, powered=powered)]
         if not fitting:
-            carrier = BY_ETCD
+            carrier = EMBEDDED if all(fault.embedded for fault in wanted) else BY_ETCD
             fitting = [fault for fault in wanted if fits(fault, carrier, powered=powered)]
         turns: list[tuple[Fault, ...]] = []
         count = min(left, FAULTS_PER_LIFE)

@@ -9,8 +9,8 @@ import pytest
 
 from kerolox.nameserver import listings
 from kerolox.nameserver import routes as route_tables
-from kerolox.nameserver.brokers import BrokerRegistration
-from kerolox.nameserver.changes import SLICE
+from kerolox.nameserver.brokers import SURELY_ALIVE_S, BrokerProcess, BrokerRegistration
+from kerolox.nameserver.changes import SLICE, at_once
 from kerolox.nameserver.encoded_routes import in_zone
 from kerolox.nameserver.options import NamesrvOptions
 from kerolox.nameserver.routes import Routes
@@ -642,3 +642,34 @@ def test_cluster_info_and_members(routes: Routes) -> None:
     members = listings.member_group(routes, "c1", "broker-a")
     assert (members.broker_addrs, members.cluster) == ({0: A, 1: B}, "c1")
     assert listings.member_group(routes, "c1", "nobody").broker_addrs == {}
+
+
+# --- two processes with one identity -------------------------------------------------------------
+
+
+def of_process(start: int, address: str, identity: str = "settings 1", **changes: Any) -> BrokerRegistration:
+    return slave(1, address, process=BrokerProcess(identity, start), connection=f"conn-{start}", **changes)
+
+
+def test_a_second_process_with_the_same_identity_is_refused_by_name(routes: Routes) -> None:
+    assert routes.register(of_process(11, B), 0.0).refused is None
+    refused = routes.register(of_process(12, C), SURELY_ALIVE_S).refused
+    assert refused is not None
+    assert f"broker broker-a with id 1 is registered from {B} by another process, which is alive" in refused
+    assert "was a store directory copied?" in refused
+    assert routes.groups["broker-a"].addresses == {1: B}
+    assert routes.register(of_process(11, B), 40.0).refused is None
+    # The first one is gone: at once when its connection closes, else when it was silent for so long.
+    at_once(routes.losing_connection("conn-11"))
+    assert routes.register(of_process(12, C), 41.0).refused is None
+    assert routes.register(of_process(13, B), 42.0 + SURELY_ALIVE_S).refused is None
+    assert routes.groups["broker-a"].addresses == {1: B}
+
+
+def test_a_process_that_starts_anew_or_was_promoted_is_not_refused(routes: Routes) -> None:
+    routes.register(of_process(11, B), 0.0)
+    assert routes.register(of_process(12, B), 1.0).refused is None  # at its address
+    promoted = broker(address=C, process=BrokerProcess("settings 2", 13), connection="conn-13")
+    assert routes.register(broker(process=BrokerProcess("settings 0", 14)), 2.0).refused is None
+    assert routes.register(promoted, 3.0).refused is None
+    assert routes.register(slave(1, C), 4.0).refused is None  # RocketMQ's brokers have no number

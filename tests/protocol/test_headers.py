@@ -45,7 +45,8 @@ REQUESTS = {
     101: "namespace key",
     102: "namespace? key?",
     103: f"{BROKER} haServerAddr? heartbeatTimeoutMillis? enableActingMaster? compressed? bodyCrc32? "
-    "__ZONE_NAME?",
+    "__ZONE_NAME? "
+    "brokerIdentity? brokerStart?",  # ours alone, as those of 904
     104: BROKER,
     105: "topic acceptStandardJsonOnly? __ZONE_NAME? __ZONE_MODE?",
     106: None,
@@ -63,7 +64,9 @@ REQUESTS = {
     327: "brokerName",
     901: "clusterName brokerName",
     904: "clusterName brokerAddr brokerName brokerId? epoch? maxOffset? confirmOffset? "
-    "heartbeatTimeoutMills? electionPriority?",
+    "heartbeatTimeoutMills? electionPriority? "
+    "brokerStart? knownMasterEpoch? knownMasterId? knownSetEpoch? knownSet? knownLeads? keptOffset? "
+    "followerRefusal?",
     905: "minBrokerId? brokerName? minBrokerAddr? offlineBrokerAddr? haBrokerAddr?",
     10: SEND_V1,
     310: SEND_V2,

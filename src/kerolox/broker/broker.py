@@ -71,10 +71,18 @@ class Broker(CallerEvents):
         self.clock = clock
         self.started = False
         self._files = files
+        self._configured_id = self.options.broker_id
         self._old_nameservers: set[str] = set()  # that do not answer who has this broker's name
         self.ports = Ports(self.options, self, clock)
         self._stop = AsyncExitStack()
         self._closed = False
+
+    @property
+    def _identity(self) -> str | None:
+        """Its place in its group by its files; a role taken while it runs changes nothing of that."""
+        if self.controlled is not None:
+            return f"controller {self.controlled.identity.id}"
+        return None if self.dledger is not None else f"settings {self._configured_id}"
 
     @property
     def address(self) -> str:
@@ -250,6 +258,8 @@ class Broker(CallerEvents):
             address=self.endpoints.address,
             ha_address=self.endpoints.ha_address,
             clock=self.clock,
+            identity=lambda: self._identity,
+            start=base.start,
         )
         tables.topics.on_saved.append(self.registrations.topic_changed)
         self.controlled: Controlled | None = None

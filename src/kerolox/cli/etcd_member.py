@@ -2,6 +2,10 @@
 
 etcd is a program of its own. This process starts it, says in the same line as our servers when it is ready,
 and stops it: when it is told to, when its parent has ended, and, where the kernel helps, when it is killed.
+
+A member that has lost its disk cannot come back as the same one: etcd ends with "member ... has already been
+bootstrapped". While the others run, it is taken out of the cluster and added as a new member, as etcd's
+manual says; the file ``<dataDir>.joins`` notes that the next start joins the others.
 """
 
 from __future__ import annotations
@@ -9,8 +13,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
     import asyncio
 
 READY_S = 60.0
+ASK_S = 1.0
+ASKED_TIMES = 5
 STOP_S = 1.0  # when all stop, one that leads looks for 6 s for another to lead; a kill loses nothing
 LOOK_S = 0.05
 PARENT_LOOK_S = 0.5
@@ -50,9 +57,63 @@ def serve(
     for entry in settings["members"].split(";"):
         name, client, peer = entry.split("=")
         places[name] = EtcdPlace(client, peer)
-    name = settings["name"]
-    command = member_command(program, name, Path(settings["dataDir"]), places)
+    name, directory = settings["name"], Path(settings["dataDir"])
+    others = [place.client for each, place in places.items() if each != name]
+    joins = _rejoin(name, directory, places[name].peer, others)
+    command = member_command(program, name, directory, places, joins=joins)
     run(_serve(command, places[name].client, parent))
+
+
+def _rejoin(name: str, directory: Path, peer: str, others: list[str]) -> bool:
+    """Whether the member joins a cluster that exists. One that has no data, and is known to the others as a
+    member that was there before, is replaced there by a new one."""
+    note = directory.with_name(f"{directory.name}.joins")
+    if (directory / "member").exists():
+        return note.exists()
+    url = f"http://{peer}"
+    for other in others:
+        known = _ask(other, "list", {})
+        if known is None:
+            continue
+        mine = [one for one in known.get("members", ()) if url in one.get("peerURLs", ())]
+        if not mine or not mine[0].get("name"):
+            break  # it has not been there yet
+        removed = _ask(other, "remove", {"ID": mine[0]["ID"]})
+        if removed is None or _ask(other, "add", {"peerURLs": [url]}) is None:
+            raise EtcdNotStarted(
+                f"member {name} has lost its data in {directory}, and the other members do not replace it in "
+                "the cluster now: more than half of them have to run. It is tried again; or by hand: "
+                f"etcdctl member remove ID, etcdctl member add {name} --peer-urls={url}, and an empty file "
+                f"{note}"
+            )
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        note.touch()
+        typer.echo(
+            f"etcd member {name} had lost its data in {directory}: it was taken out of the cluster, and "
+            "joins it as a new member",
+            err=True,
+        )
+        return True
+    return note.exists()
+
+
+def _ask(address: str, what: str, asked: dict[str, object]) -> dict[str, Any] | None:
+    """Ask a member about the members, by its gateway. None: it does not answer, or refuses."""
+    import json
+    import urllib.error
+    import urllib.request
+
+    url, data = f"http://{address}/v3/cluster/member/{what}", json.dumps(asked).encode()
+    for _ in range(ASKED_TIMES):
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, data), timeout=ASK_S) as answer:
+                told: dict[str, Any] = json.loads(answer.read())
+                return told
+        except (OSError, ValueError) as error:
+            if not isinstance(error, urllib.error.HTTPError):
+                return None
+            time.sleep(ASK_S)  # a member was not heard for a moment: etcd refuses changes then
+    return None
 
 
 async def _serve(command: list[str], address: str, parent: int | None) -> None:

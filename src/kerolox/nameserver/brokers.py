@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,8 +14,16 @@ from kerolox.protocol.flags import PERM_WRITE
 
 MASTER_ID = 0
 BROKER_TIMEOUT_S = 120.0
+SURELY_ALIVE_S = 65.0  # after its last registration; brokers register every 10 to 60 s
 
 BrokerKey = tuple[str, str]  # cluster and address
+
+
+class BrokerProcess(NamedTuple):
+    """One process of a broker of ours: the place its files give it, and a number of its own."""
+
+    identity: str
+    start: int
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +42,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     acting_master: bool | None = None  # None: a broker that does not know of it
     filter_servers: tuple[str, ...] | None = None
     connection: Any = None  # whatever tells connections apart
+    process: BrokerProcess | None = None  # RocketMQ's brokers do not say
 
     @property
     def key(self) -> BrokerKey:
@@ -92,7 +101,7 @@ class Group:
 class Alive:
     """A broker that is registered and not expired."""
 
-    __slots__ = ("connection", "ha_address", "name", "seen_s", "timeout_s", "version")
+    __slots__ = ("connection", "ha_address", "name", "process", "seen_s", "timeout_s", "version")
 
     def __init__(self, told: BrokerRegistration, now_s: float) -> None:
         self.name = told.name
@@ -100,7 +109,24 @@ class Alive:
         self.timeout_s = BROKER_TIMEOUT_S if told.timeout_s is None else told.timeout_s
         self.version = told.version
         self.connection = told.connection
+        self.process = told.process
         self.ha_address = told.ha_address
+
+
+def why_second_process(told: BrokerRegistration, address: str, rival: Alive, now_s: float) -> str | None:
+    """Return the reason to refuse a registration: another process with the same identity is registered from
+    another address, its connection is open, and it has registered lately. A promoted broker has another
+    identity than the leader in whose place it comes, and a connection that closed has no process any more."""
+    mine, other = told.process, rival.process
+    if mine is None or other is None or mine.identity != other.identity or mine.start == other.start:
+        return None
+    if now_s - rival.seen_s > SURELY_ALIVE_S:
+        return None
+    return (
+        f"broker {told.name} with id {told.id} is registered from {address} by another process, which is "
+        "alive. Two processes have one identity: was a store directory copied? Stop this one, or give it a "
+        f"brokerName or brokerId of its own. If it moved here from {address}, stop the process there"
+    )
 
 
 def with_acting_master(broker: BrokerData, queues: QueueData) -> BrokerData:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from kerolox.clock import Clock
 from kerolox.front.requests import Answer, Handler, Later, Request, Row
 from kerolox.nameserver import listings
-from kerolox.nameserver.brokers import BrokerRegistration, MinIdNotice
+from kerolox.nameserver.brokers import BrokerProcess, BrokerRegistration, MinIdNotice
 from kerolox.nameserver.changes import Changes
 from kerolox.nameserver.encoded_routes import encode_route, in_zone
 from kerolox.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
@@ -417,4 +417,7 @@ def _registration(request: Request[registration.RegisterBrokerRequest]) -> Broke
         acting_master=told.enable_acting_master,
         filter_servers=body.filter_server_list,
         connection=request.caller,
+        process=None
+        if told.broker_identity is None or told.broker_start is None
+        else BrokerProcess(told.broker_identity, told.broker_start),
     )

@@ -27,6 +27,7 @@ from kerolox.nameserver.brokers import (
     MinIdNotice,
     Registered,
     min_id_notice,
+    why_second_process,
     with_acting_master,
 )
 from kerolox.nameserver.changes import SLICE, ChangeSteps, at_once
@@ -95,6 +96,9 @@ class Routes:
                     ignored=f"{known} is {told.name} {told.id} with state version "
                     f"{rival.version.state_version}, newer than {told.version.state_version}"
                 )
+            why = None if rival is None else why_second_process(told, known, rival, now_s)
+            if why is not None:
+                return Registered(refused=why)
         if known is None and len(told.topics) == 1:
             # An incremental update that overtook the first registration: taking it as the whole would
             # show clients a broker with a single topic.

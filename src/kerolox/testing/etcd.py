@@ -21,8 +21,11 @@ def find_etcd() -> str | None:
     return shutil.which("etcd")
 
 
-def member_command(program: str, name: str, directory: Path, places: Mapping[str, EtcdPlace]) -> list[str]:
-    """The command that runs the member of this name, on one machine: small, and quick to elect."""
+def member_command(
+    program: str, name: str, directory: Path, places: Mapping[str, EtcdPlace], *, joins: bool = False
+) -> list[str]:
+    """The command that runs the member of this name, on one machine: small, and quick to elect. ``joins``: a
+    cluster that is there already."""
     own = places[name]
     cluster = ",".join(f"{each}=http://{place.peer}" for each, place in places.items())
     return [
@@ -39,4 +42,5 @@ def member_command(program: str, name: str, directory: Path, places: Mapping[str
         *("--election-timeout", "500"),
         *("--auto-compaction-retention", "1"),
         *("--snapshot-count", "10000"),
+        *(("--initial-cluster-state", "existing") if joins else ()),
     ]

@@ -86,7 +86,11 @@ class Registrations(CallerEvents):
         address: str,
         ha_address: str,
         clock: Clock,
+        identity: Callable[[], str | None] = lambda: None,
+        start: int | None = None,
     ) -> None:
+        """``identity``: the place in its group that this broker's files give it; ``start``: the number of
+        this process."""
         self.lines = [NameServerLine(server) for server in split_nameservers(options.nameservers)]
         self._topics = topics
         self._leadership = leadership
@@ -94,6 +98,8 @@ class Registrations(CallerEvents):
         self._address = address
         self._ha_address = ha_address
         self._clock = clock
+        self._identity = identity
+        self._start = start
         self._dialer = Dialer(
             events=self, clock=clock, tls=options.own_tls, credentials=options.own_credentials
         )
@@ -301,6 +307,8 @@ class Registrations(CallerEvents):
             heartbeat_timeout_millis=options.not_alive_ms if options.acting else None,
             enable_acting_master=options.acting,
             body_crc32=body_crc32(body),
+            broker_identity=self._identity(),
+            broker_start=self._start,
         )
         timeout_s = options.register_timeout_ms / 1000
         answer = await self._dialer.call(

@@ -19,6 +19,8 @@ class RegisterBrokerRequest(Header, frozen=True, kw_only=True, rename=wire(zone_
     compressed: bool = False
     body_crc32: Int32 = 0  # 0: do not check
     zone_name: str | None = None
+    broker_identity: str | None = None  # ours: the place in its group that this broker's files give it
+    broker_start: Int64 | None = None  # ours: the number of its process
 
 
 class RegisterBrokerAnswer(Header, frozen=True, kw_only=True):
