@@ -21,6 +21,7 @@ from kerolox.controller.requests import (
     Register,
 )
 from kerolox.controller.state import (
+    LEAP,
     ConfirmedKept,
     ControllerState,
     DoubtChanged,
@@ -75,7 +76,6 @@ class Run:
         (known(3, 5, 1, 1, 2), False),
         (known(3, 4, 1, 1, 2, 3), False),
         (known(4, 6, 2, 2), True),
-        (known(2, 9, 2, 2), False),
         (known(4, 4, 2, 2), False),  # numbers of sets never fall
         (known(4, 6, 2, 1), False),  # a master that is not in sync
         (known(EPOCH_MAX, 6, 2, 2), False),  # it would leave no room
@@ -91,6 +91,24 @@ def test_what_is_newer(what: KnownSet, is_newer: bool) -> None:
     if is_newer:
         assert (run.group.master, run.group.master_epoch) == (what.master, what.epoch)
         assert (run.group.in_sync, run.group.in_sync_epoch) == (what.in_sync, what.number)
+
+
+@pytest.mark.parametrize(
+    ("first", "what", "epoch", "master"),
+    [
+        (group(master=None, master_epoch=7), known(5, 9, 2, 2), 8, None),  # counted on while nobody led
+        (group(master=None, master_epoch=5), known(5, 9, 2, 2), 5, 2),
+        (group(master=1, master_epoch=5), known(5, 9, 2, 2), 6, None),  # one epoch has one master
+        (group(master=2, master_epoch=5), known(5, 9, 2, 2), 5, 2),
+    ],
+)
+def test_a_newer_set_counts_though_an_older_state_has_counted_its_epochs_on(
+    first: ReplicaGroup, what: KnownSet, epoch: int, master: int | None
+) -> None:
+    run = Run(first, b3=sign(3, what=what))
+    run.ask(Learn(A))
+    assert (run.group.master_epoch, run.group.master) == (epoch, master)
+    assert (run.group.in_sync, run.group.in_sync_epoch, run.group.is_doubted) == ({2}, 9, True)
 
 
 def test_the_newest_of_all_counts() -> None:
@@ -132,10 +150,13 @@ def test_by_an_operators_word_it_is_taken_as_it_is() -> None:
     answer = run.ask(Elect(group=A, id=2, is_wanted=True, accepted_loss=0)).answer
     assert answer.code == 0
     assert (run.group.master, run.group.is_doubted) == (2, False)
+    # From now on nobody knows more: what was decided since the copy was made is given up.
+    run.live = LiveBrokers({A: {1: sign(1, what=known(9, 20, 1, 1)), 2: sign(2)}})
+    assert run.ask(Learn(A)).events == ()
     # Also for the one that is master already.
     run = Run(group(is_doubted=True), b1=sign(1))
     assert run.ask(Elect(group=A, id=1, is_wanted=True, accepted_loss=0)).answer.code == 0
-    assert (run.group.master_epoch, run.group.in_sync, run.group.is_doubted) == (4, {1}, False)
+    assert (run.group.master_epoch, run.group.in_sync, run.group.is_doubted) == (3 + LEAP, {1}, False)
 
 
 def test_a_master_of_an_older_state_does_not_take_out_who_may_know_more() -> None:

@@ -14,6 +14,7 @@ from kerolox.protocol.ha_epochs import (
     FollowerFrames,
     Hello,
     LeaderFrames,
+    ProcessNumber,
     Welcome,
     pack_epoch_head,
     pack_epoch_report,
@@ -54,8 +55,8 @@ def test_as_rocketmq_writes_them() -> None:
 
 
 def test_of_a_follower_cut_anywhere() -> None:
-    data = HELLO + HELLO + REPORT + pack_epoch_report(1005) + pack_hello(Hello(7, is_learner=True))
-    whole = [Hello(2), Hello(2), 1000, 1005, Hello(7, is_learner=True)]
+    data = HELLO + HELLO + REPORT + pack_epoch_report(1005) + pack_hello(Hello(7, is_learner=True), 99)
+    whole = [Hello(2), Hello(2), 1000, 1005, ProcessNumber(99), Hello(7, is_learner=True)]
     assert FollowerFrames().feed(data) == whole
     for first in range(len(data)):
         for second in range(first, len(data)):

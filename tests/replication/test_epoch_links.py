@@ -382,6 +382,27 @@ async def test_a_follower_that_comes_back_takes_its_own_place(tmp_path: Path) ->
         dead.close()
 
 
+async def test_another_process_with_a_followers_id_is_refused_while_that_is_there(tmp_path: Path) -> None:
+    """A copied directory. The numbers of the processes are told to leaders that understand them."""
+    async with group(tmp_path) as (one, two):
+        await one.lead(1)
+        put(one.store, 10)
+        await two.follow(one)
+        await in_sync(one, 1, 2)
+        first = next(iter(one.leader.followers))
+        assert isinstance(first, EpochConnection)
+        first.start = 7
+        _, copy = await asyncio.open_connection("127.0.0.1", one.port.port)
+        copy.write(pack_hello(Hello(2), 8))
+        await until(lambda: one.leader.refused[Why.OTHER_ID] == 1)
+        text = one.leader.turned_away()[0].text
+        assert f"so does another process, which is connected from {first.address}" in text
+        assert next(iter(one.leader.followers)) is first
+        first.close()  # the first one ends
+        await until(lambda: not one.leader.followers or first not in one.leader.followers)
+        copy.close()
+
+
 async def test_a_learner_is_never_in_the_set(tmp_path: Path) -> None:
     async with group(tmp_path) as (one, two):
         await one.lead(1)

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .network import Way
 from .world import Host, World
@@ -53,6 +53,14 @@ class StoringNode(Node, Protocol):
 
     def wipe(self) -> None:
         """It has stopped; nothing of it stays."""
+
+
+@runtime_checkable
+class RestorableNode(Node, Protocol):
+    """A server whose state an operator may restore."""
+
+    def restore(self, chance: random.Random) -> str:
+        """While it does not run: put an older copy in place. Which one."""
 
 
 class Faults:
@@ -150,6 +158,14 @@ class Faults:
 
     def _kill_controller(self) -> tuple[str, End] | None:
         return self._kill(self.controllers)
+
+    def _older(self) -> tuple[str, End] | None:
+        """The controller is killed, and an older copy of its file is there when it comes back."""
+        node = self._one(self.controllers)
+        if not isinstance(node, RestorableNode):
+            return None
+        node.host.end()
+        return f"{node.host.name} {node.restore(self.chance)}", self._taken(node)
 
     def _kill_all(self) -> tuple[str, End] | None:
         """All brokers at once: they come back in some order."""
@@ -354,4 +370,5 @@ OF_CONTROLLERS = (
 )  # fmt: skip
 OF_BROKERS = ("brokers_apart", "blackout")
 OF_POWER = ("power", "blackout")
+OF_STATE = ("older",)  # of a controller with a file; with lost disks it needs people
 OF_DISKS = ("wipe", "full", "torn", "unflushed", "slow_disk")

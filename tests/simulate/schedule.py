@@ -24,7 +24,7 @@ from .brokers import NAME, BrokerNode
 from .clients import TOPIC, Client, Told
 from .consensus import Engine
 from .controllers import Commits, ControllerNode
-from .faults import OF_BROKERS, OF_CONTROLLERS, OF_DISKS, OF_POWER, Faults, Node
+from .faults import OF_BROKERS, OF_CONTROLLERS, OF_DISKS, OF_POWER, OF_STATE, Faults, Node
 from .loop import Stuck
 from .world import World, world
 
@@ -34,6 +34,7 @@ STOP_S = 30.0
 REFUSALS_MAX = 20  # starts of one broker that came to nothing
 LOOK_S = 0.1
 SILENCE_MS = 3000
+OLDER_CHANCE = 0.5  # that an older copy of a controller's file is restored, where it can be
 
 
 @dataclass
@@ -68,6 +69,8 @@ def shape_of(seed: int) -> Shape:
         # What a failed flush covered is in memory, and counts as flushed after the next start. A broker that
         # loses it by a loss of power refuses to start, by name, and needs people.
         chosen.remove("unflushed")
+    if controllers == 1 and "wipe" not in chosen and random.Random(f"older-{seed}").random() < OLDER_CHANCE:
+        chosen += OF_STATE
     return Shape(
         brokers=chance.choice((2, 3, 3)),
         controllers=controllers,

@@ -68,13 +68,13 @@ def _applied(group: ReplicaGroup, event: StateEvent) -> ReplicaGroup | None:
             return replace(group, replicas={**group.replicas, id: begun})
         case MasterChosen(id=None):
             return replace(group, master=None, master_epoch=group.master_epoch + 1)
-        case MasterChosen(id=id, lost=lost):
+        case MasterChosen(id=id, lost=lost, leap=leap):
             return replace(
                 group,
                 master=id,
-                master_epoch=group.master_epoch + 1,
+                master_epoch=group.master_epoch + leap,
                 in_sync=frozenset({id}),
-                in_sync_epoch=group.in_sync_epoch + 1,
+                in_sync_epoch=group.in_sync_epoch + leap,
                 confirmed=max(0, group.confirmed - lost),
                 is_doubted=False,
             )

@@ -32,7 +32,7 @@ def newest_known(group: ReplicaGroup, live: LiveBrokers) -> KnownSet | None:
     """Return the newest reported set, if it is newer than that of the group."""
     told = [sign.known for sign in live.of(group.name).values() if sign.known is not None]
     newer = [known for known in told if _is_newer(known, group)]
-    return max(newer, key=lambda known: known.age, default=None)
+    return max(newer, key=lambda known: known.number, default=None)
 
 
 def is_news(group: ReplicaGroup, sign: LastSign) -> bool:
@@ -41,14 +41,23 @@ def is_news(group: ReplicaGroup, sign: LastSign) -> bool:
 
 
 def _is_newer(known: KnownSet, group: ReplicaGroup) -> bool:
+    """Sets are counted through all epochs: each election and each change has the next number. Epochs alone
+    may have been counted on by an older copy, in which nobody was elected."""
     return (
-        known.age > (group.master_epoch, group.in_sync_epoch)
+        group.in_sync_epoch < known.number < EPOCH_MAX
         and 0 < known.epoch < EPOCH_MAX
-        and 0 < known.number < EPOCH_MAX
-        and known.number >= group.in_sync_epoch
         and known.master in known.in_sync
         and len(known.in_sync) <= REPLICAS_MAX
     )
+
+
+def _taken_over(group: ReplicaGroup, known: KnownSet) -> SetLearned:
+    """The event for a newer set. If the older copy has given the epoch to another broker meanwhile, or is in
+    a later one, nobody leads: an epoch has one master."""
+    epoch, master = known.epoch, known.master
+    if group.master_epoch > epoch or (group.master_epoch == epoch and group.master not in (None, master)):
+        return SetLearned(group.name, group.master_epoch + 1, None, known.in_sync, known.number)
+    return SetLearned(group.name, epoch, master, known.in_sync, known.number)
 
 
 def learn(state: ControllerState, live: LiveBrokers, name: str) -> tuple[StateEvent, ...]:
@@ -57,7 +66,7 @@ def learn(state: ControllerState, live: LiveBrokers, name: str) -> tuple[StateEv
     events: tuple[StateEvent, ...] = ()
     known = newest_known(group, live)
     if known is not None:
-        events = (SetLearned(name, known.epoch, known.master, known.in_sync, known.number),)
+        events = (_taken_over(group, known),)
         group = apply(state, events[0]).groups[name]
     if group.is_doubted and not silent(group, live):
         events = (*events, DoubtChanged(name, False))

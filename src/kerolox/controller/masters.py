@@ -7,7 +7,7 @@ from kerolox.controller.decision import Decision, refused, unknown
 from kerolox.controller.election import choose
 from kerolox.controller.knowledge import confirmed_of, lacks, learn, silent
 from kerolox.controller.requests import NOBODY, Elect, LiveBrokers
-from kerolox.controller.state import ControllerState, MasterChosen, ReplicaGroup, StateEvent
+from kerolox.controller.state import LEAP, ControllerState, MasterChosen, ReplicaGroup, StateEvent
 from kerolox.front.requests import Answer
 from kerolox.protocol.bodies.controller import ElectedMaster
 from kerolox.protocol.bodies.routes import BrokerMemberGroup
@@ -56,7 +56,7 @@ def elect(state: ControllerState, live: LiveBrokers, asked: Elect) -> Decision:
         answer.remark = f"broker {asked.group!r} keeps master {group.master} in epoch {group.master_epoch}"
         answer.body = ElectedMaster(sync_state_set=group.in_sync).encode()
         return Decision(answer, learned)
-    elected = MasterChosen(asked.group, chosen, lack)
+    elected = MasterChosen(asked.group, chosen, lack, LEAP if group.is_doubted else 1)
     after = apply(state, elected).groups[asked.group]
     answer = _master_answer(after)
     members = BrokerMemberGroup(

@@ -11,18 +11,14 @@ PRIORITY_LOWEST = 2**31 - 1
 
 
 class KnownSet(msgspec.Struct, frozen=True):
-    """The newest mastership and in-sync set that a broker has on its disk. Within an epoch the set with the
-    larger number is the newer one."""
+    """The newest mastership and in-sync set that a broker has on its disk. The set with the larger number is
+    the newer one."""
 
     epoch: int
     number: int
     master: int
     in_sync: frozenset[int]
     leads: bool = False  # the process that says so is the one that was elected in this epoch
-
-    @property
-    def age(self) -> tuple[int, int]:
-        return self.epoch, self.number
 
 
 class LastSign(msgspec.Struct, frozen=True):

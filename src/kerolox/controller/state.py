@@ -16,6 +16,7 @@ GROUPS_MAX = 1000
 REPLICAS_MAX = 100  # of one group
 TEXT_LENGTH_MAX = 255  # of names and addresses
 FIRST_ID = 1
+LEAP = 1000  # of epoch and set number, where an older copy of a state goes on by an operator's word
 
 
 class RegisteredReplica(msgspec.Struct, frozen=True):
@@ -84,11 +85,13 @@ class ProcessStarted(msgspec.Struct, frozen=True):
 
 class MasterChosen(msgspec.Struct, frozen=True):
     """The group has this master now; or none, because nobody could be elected. ``lost``: so many confirmed
-    bytes it lacks, which were given up by an operator's word."""
+    bytes it lacks, which were given up by an operator's word. ``leap``: by so much epoch and number of the
+    set grow: by more than one where an older copy goes on, so that what brokers know counts no more."""
 
     group: str
     id: int | None
     lost: int = 0
+    leap: int = 1
 
 
 class InSyncChanged(msgspec.Struct, frozen=True):
@@ -104,7 +107,7 @@ class SetLearned(msgspec.Struct, frozen=True):
 
     group: str
     epoch: int
-    master: int
+    master: int | None
     in_sync: frozenset[int]
     in_sync_epoch: int
 

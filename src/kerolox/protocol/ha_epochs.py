@@ -17,6 +17,7 @@ from typing import NamedTuple
 from kerolox.errors import ProtocolError
 
 HANDSHAKE, TRANSFER = 1, 2
+PROCESS = 3  # ours: a follower says it to a leader that understands it, before its hello
 
 _KIND = struct.Struct(">i")
 _HELLO = struct.Struct(
@@ -24,6 +25,10 @@ _HELLO = struct.Struct(
     "h"  # 1: begin with the leader's last file
     "h"  # 1: a learner, which never counts as a copy
     "q"  # the follower's id
+)
+_PROCESS = struct.Struct(
+    ">i"  # PROCESS
+    "q"  # the number of the follower's process
 )
 _REPORT = struct.Struct(
     ">i"  # TRANSFER
@@ -72,6 +77,12 @@ class Hello(NamedTuple):
     is_learner: bool = False
 
 
+class ProcessNumber(NamedTuple):
+    """The number of the process that follows: another process with its id has another one."""
+
+    start: int
+
+
 class Welcome(NamedTuple):
     """The leader's answer: where its log ends, and its epochs."""
 
@@ -88,9 +99,11 @@ class EpochPiece(NamedTuple):
     confirmed: int
 
 
-def pack_hello(hello: Hello) -> bytes:
-    """To be sent by one write: RocketMQ's leader reads on after 12 of the 16 bytes."""
-    return _HELLO.pack(HANDSHAKE, hello.from_last_file, hello.is_learner, hello.follower_id)
+def pack_hello(hello: Hello, start: int | None = None) -> bytes:
+    """To be sent by one write: RocketMQ's leader reads on after 12 of the 16 bytes. ``start``: the number of
+    the process, for a leader that understands it."""
+    packed = _HELLO.pack(HANDSHAKE, hello.from_last_file, hello.is_learner, hello.follower_id)
+    return packed if start is None else _PROCESS.pack(PROCESS, start) + packed
 
 
 def pack_epoch_report(end: int) -> bytes:
@@ -118,10 +131,10 @@ class FollowerFrames:
         self._rest = b""  # of a frame that is not all there
         self._seen = 0  # bytes of whole frames, for error texts
 
-    def feed(self, data: bytes) -> list[Hello | int]:
+    def feed(self, data: bytes) -> list[Hello | ProcessNumber | int]:
         """All whole frames. Raises ProtocolError: what follows cannot be trusted."""
         data = self._rest + data
-        found: list[Hello | int] = []
+        found: list[Hello | ProcessNumber | int] = []
         at = 0
         while len(data) - at >= _KIND.size:
             (kind,) = _KIND.unpack_from(data, at)
@@ -137,6 +150,11 @@ class FollowerFrames:
                     )
                 found.append(Hello(follower_id, bool(from_last_file), bool(is_learner)))
                 at += HELLO_BYTES
+            elif kind == PROCESS:
+                if len(data) - at < _PROCESS.size:
+                    break
+                found.append(ProcessNumber(_PROCESS.unpack_from(data, at)[1]))
+                at += _PROCESS.size
             elif kind == TRANSFER:
                 if len(data) - at < EPOCH_REPORT_BYTES:
                     break

@@ -16,6 +16,7 @@ from kerolox.protocol.ha_epochs import (
     Epoch,
     FollowerFrames,
     Hello,
+    ProcessNumber,
     pack_epoch_head,
     pack_welcome,
 )
@@ -40,6 +41,7 @@ class EpochConnection(FollowerConnection):
         self._mode = mode
         self._frames = FollowerFrames()
         self._hello: Hello | None = None
+        self.start: int | None = None  # the number of its process, if it says so
         self._entries: Epochs = ()  # of this log, when the next two were found out
         self._epoch = Epoch(NO_EPOCH, 0)  # of what is sent next,
         self._epoch_end = -1  # up to here
@@ -65,7 +67,9 @@ class EpochConnection(FollowerConnection):
     def _hear(self, data: bytes) -> None:
         report: int | None = None
         for said in self._frames.feed(data):
-            if isinstance(said, Hello):
+            if isinstance(said, ProcessNumber):
+                self.start = said.start
+            elif isinstance(said, Hello):
                 self._greet(said)
             elif self._hello is None:
                 raise ProtocolError(f"a report of {said} before the follower has said who it is")
@@ -92,6 +96,15 @@ class EpochConnection(FollowerConnection):
                 Why.OTHER_ID,
                 f"it says that it is {hello.follower_id}, which is this leader's own id. Two brokers have "
                 "one identity: was a store directory copied? Remove brokerIdentity from the copy",
+            )
+        elif (other := leader.other_process(hello.follower_id, self.start)) is not None:
+            leader.turn_away(
+                self,
+                Why.OTHER_ID,
+                f"it says that it is follower {hello.follower_id}, and so does another process, which is "
+                f"connected from {other}. Two brokers have one identity: was a store directory copied? "
+                "Remove brokerIdentity* and epochFileCheckpoint* from the copy. One that started anew is let "
+                "in when the connection of the one before it has closed, or was silent for too long",
             )
         elif not history.entries:
             leader.turn_away(self, Why.NOT_LEADING, "this broker has no epoch yet, so it does not lead")

@@ -45,7 +45,9 @@ class EpochLink(LeaderLink):
         *,
         on_copying: Callable[[], None],
         proof: FollowersProof | None = None,
+        tells_process: bool = False,
     ) -> None:
+        """``tells_process``: the leader understands the number of this process."""
         super().__init__(
             store, settings, clock, address, overlap=None, begin=None, on_copying=on_copying, proof=proof
         )
@@ -54,6 +56,7 @@ class EpochLink(LeaderLink):
         self.ended.add_done_callback(self._no_welcome)
         self.confirmed = -1  # by the leader, as it said last
         self._mode = mode
+        self._start = mode.start if tells_process else None
         self._frames = LeaderFrames()
         self._pack_report = pack_epoch_report
         self._takes: tuple[Epoch, ...] | None = None  # epochs to take over once the bytes are found equal
@@ -72,7 +75,8 @@ class EpochLink(LeaderLink):
         mode = self._mode
         assert self._transport is not None
         # In one write, and once: see pack_hello and EpochConnection.
-        self._transport.write(pack_hello(Hello(mode.own_id, mode.from_last_file, mode.is_learner)))
+        hello = Hello(mode.own_id, mode.from_last_file, mode.is_learner)
+        self._transport.write(pack_hello(hello, self._start))
 
     def _no_welcome(self, ended: asyncio.Future[None]) -> None:
         if not self.welcome.done():

@@ -15,5 +15,6 @@ class EpochMode:
     history: EpochHistory
     in_sync: InSyncSet
     own_id: int = 0  # of this broker in its group, for the controller's lifetime; set before it follows
+    start: int | None = None  # the number of this process, which tells it from another one with its id
     is_learner: bool = False  # asyncLearner: it is never in the in-sync set
     from_last_file: bool = False  # syncFromLastFile: with nothing here, begin with the leader's last file

@@ -324,6 +324,7 @@ class Follower:
             mode,
             on_copying=lambda: self._copying(address),
             proof=self._proof(there),
+            tells_process=there is not None and there.hears_process,
         )
         await self._connect(link, address, there)
         try:

@@ -159,6 +159,13 @@ class Leader:
         if before is not None:
             self.turn_away(before, Why.REPLACED, f"follower {id} has connected anew, from {follower.address}")
 
+    def other_process(self, id: int, start: int | None) -> str | None:
+        """Return the address of another process that is connected with this id, if there is one."""
+        before = self._by_id.get(id)
+        if start is None or not isinstance(before, EpochConnection) or before.start in (None, start):
+            return None
+        return before.address
+
     def joined(self, follower: FollowerConnection) -> None:
         log.info(
             "follower_joined peer=%s%s from=%d behind=%d",

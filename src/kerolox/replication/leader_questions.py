@@ -17,6 +17,7 @@ TIMEOUT_S = 5.0
 # What a leader of ours tells of its port for followers, and of itself; RocketMQ's has none of these.
 HA_PROOF = "haProof"
 HA_TLS = "haTls"
+HA_PROCESS = "haProcess"
 HA_PROMOTION = "haPromotion"
 
 
@@ -27,6 +28,7 @@ class LogRange(NamedTuple):
     end: int
     wants_proof: bool = False  # of who follows: ha_proof.py
     speaks_tls: bool = False  # on its port for followers
+    hears_process: bool = False  # the number of the process that follows
     promotion: int | None = None  # the number of its promotion; None: it does not say
 
 
@@ -45,6 +47,7 @@ class LeaderQuestions:
                 int(table["commitLogMaxOffset"]),
                 wants_proof=table.get(HA_PROOF) == "true",
                 speaks_tls=table.get(HA_TLS) == "true",
+                hears_process=table.get(HA_PROCESS) == "true",
                 promotion=int(table[HA_PROMOTION]) if HA_PROMOTION in table else None,
             )
         except (KeyError, ValueError):

@@ -19,7 +19,7 @@ from kerolox.replication.epoch_mode import EpochMode
 from kerolox.replication.follower import Follower
 from kerolox.replication.in_sync_set import InSyncSet
 from kerolox.replication.leader import Leader
-from kerolox.replication.leader_questions import HA_PROMOTION, HA_PROOF, HA_TLS
+from kerolox.replication.leader_questions import HA_PROCESS, HA_PROMOTION, HA_PROOF, HA_TLS
 from kerolox.replication.link_state import LinkState
 
 
@@ -76,6 +76,7 @@ class Replication:
         return EpochMode(
             EpochHistory(base.store),
             InSyncSet(base.store, base.options, base.clock),
+            start=base.start,
             is_learner=base.options.learner,
             from_last_file=base.options.from_last_file,
         )
@@ -133,6 +134,7 @@ class Replication:
             return {
                 HA_PROOF: self.leader.trust is not None,
                 HA_TLS: self._speaks_tls,
+                HA_PROCESS: self.epochs is not None,
                 HA_PROMOTION: self._promotions.number,
             }
         told: dict[str, object] = {"followerState": self.follower.text}
