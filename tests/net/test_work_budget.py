@@ -84,10 +84,10 @@ async def test_requests_whose_sender_has_closed_are_dropped(recorder: Recorder) 
     async with Server(reads.handlers, host="127.0.0.1", events=recorder, budgets=budgets) as server:
         now_s = server._clock.monotonic_s()
         budgets.work.charge("127.0.0.1", 0, EXPLAINED_S + 0.05, now_s)
-        frame = request(COSTLY, None, bytes(2000), opaque=1).encode()
+        frame = request(COSTLY, None, bytes(5000), opaque=1).encode()
         gone = await sent(server, frame * 5)
-        stays = await sent(server, request(COSTLY, None, b"[]" + b" " * 2000, opaque=2).encode())
-        await until(lambda: server._budgets.unfinished.used > 11_000)  # what waits is counted
+        stays = await sent(server, request(COSTLY, None, b"[]" + b" " * 5000, opaque=2).encode())
+        await until(lambda: server._budgets.unfinished.used > 29_000)  # what waits is counted
         gone.close()
         await until(lambda: recorder.closed_peers)
         await until(lambda: reads.count)

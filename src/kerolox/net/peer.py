@@ -22,7 +22,7 @@ from kerolox.net.address import address_text, source_of
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.memory_budget import UNFINISHED_BYTES_MAX, UNREAD_BYTES_MAX, MemoryBudget
 from kerolox.net.places import KNOWN, SPOKE, STRANGER
-from kerolox.net.work_budget import LONG_FRAME_BYTES, PASS_S_MAX, WorkBudget
+from kerolox.net.work_budget import LONG_FRAME_BYTES, MEASURED_FRAME_BYTES, PASS_S_MAX, WorkBudget
 from kerolox.protocol.codes import Language, language_named, language_numbered, request_name
 from kerolox.protocol.command import (
     ANSWER,
@@ -396,7 +396,8 @@ class Peer(asyncio.Protocol):
                         if count:
                             taken = number + count
                             continue
-                if budgets is None or len(header) + len(body) < LONG_FRAME_BYTES:
+                size_bytes = len(header) + len(body)
+                if size_bytes < LONG_FRAME_BYTES or budgets is None:
                     self._take(encoding, header, body, now_s)
                 else:
                     now_s = self._clock.monotonic_s()
@@ -404,11 +405,14 @@ class Peer(asyncio.Protocol):
                         self._held = frames[number:]
                         self._put_off()
                         return
-                    if budgets.work.wait_s(self.source, now_s):
+                    if size_bytes < MEASURED_FRAME_BYTES:
+                        self._take(encoding, header, body, now_s)
+                    elif budgets.work.wait_s(self.source, now_s):
                         self._held = frames[number:]
                         self._wait_for_work(budgets.work, now_s)
                         return
-                    self._take_long(frames[number], budgets.work, now_s)
+                    else:
+                        self._take_long(frames[number], budgets.work, now_s)
         finally:
             handlers.end_pass()
             self._in_pass = False

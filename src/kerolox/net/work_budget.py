@@ -15,7 +15,8 @@ from typing import Final
 PASS_S_MAX: Final = 0.01  # a server serves other connections after this long
 PASS_S_MIN: Final = 0.0005
 ROUND_S: Final = 0.05
-LONG_FRAME_BYTES: Final = 1024  # shorter frames are neither measured nor put off
+LONG_FRAME_BYTES: Final = 1024  # before a longer frame a connection's turn may end
+MEASURED_FRAME_BYTES: Final = 4096  # shorter frames are neither measured nor put off
 # Free cost of a frame: 20 ms a MiB is more than strict JSON, signatures and records cost.
 EXPLAINED_S: Final = 0.002
 EXPLAINED_S_PER_BYTE: Final = 20e-9
