@@ -21,18 +21,19 @@ MEASURED_FRAME_BYTES: Final = 4096  # shorter frames are neither measured nor pu
 EXPLAINED_S: Final = 0.002
 EXPLAINED_S_PER_BYTE: Final = 20e-9
 PAID_BACK_TIMES: Final = 20  # a second of the loop is paid back in so many: 5 % for each address
-DEBT_S_MAX: Final = 10.0
+BURST_S: Final = 0.05  # of the loop, free: what is done for the first time costs more
+WAIT_S_MAX: Final = 10.0
 SOURCES_MAX: Final = 4096
 
 
 class WorkBudget:
     """Processor time that long frames have cost, for each source address."""
 
-    __slots__ = ("_free_from_s", "turns")
+    __slots__ = ("_paid_back_s", "turns")
 
     def __init__(self) -> None:
         self.turns: set[Hashable] = set()  # connections that have more to be handled, in this round
-        self._free_from_s: dict[str, float] = {}  # source address → when its next long frame is handled
+        self._paid_back_s: dict[str, float] = {}  # source address → when all it has cost is paid back
 
     @property
     def pass_s_max(self) -> float:
@@ -41,16 +42,16 @@ class WorkBudget:
 
     def wait_s(self, source: str, now_s: float) -> float:
         """Return how long a long frame from this address has to wait."""
-        free_from_s = self._free_from_s.get(source)
-        return 0.0 if free_from_s is None else max(0.0, free_from_s - now_s)
+        paid_back_s = self._paid_back_s.get(source)
+        return 0.0 if paid_back_s is None else max(0.0, paid_back_s - now_s - BURST_S * PAID_BACK_TIMES)
 
     def charge(self, source: str, size_bytes: int, cost_s: float, now_s: float) -> None:
         """Note the processor time that a long frame from this address has cost."""
         beyond_s = cost_s - EXPLAINED_S - size_bytes * EXPLAINED_S_PER_BYTE
         if beyond_s <= 0:
             return
-        owed_s = self.wait_s(source, now_s) + beyond_s * PAID_BACK_TIMES
-        known = self._free_from_s
-        known[source] = now_s + min(DEBT_S_MAX, owed_s)
+        known = self._paid_back_s
+        owed_s = max(0.0, known.get(source, now_s) - now_s) + beyond_s * PAID_BACK_TIMES
+        known[source] = now_s + min(BURST_S * PAID_BACK_TIMES + WAIT_S_MAX, owed_s)
         if len(known) > SOURCES_MAX:
-            self._free_from_s = {one: at_s for one, at_s in known.items() if at_s > now_s}
+            self._paid_back_s = {one: at_s for one, at_s in known.items() if at_s > now_s}
