@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Works whose failures are told apart; see standing_failures.
-FLUSH, CLEAN, ROLL, APPEND = "flush", "clean", "roll", "append"
+FLUSH, REMOVE, CLEAN, ROLL, APPEND = "flush", "remove", "clean", "roll", "append"
 _ROUND = (Kind.QUEUE, Kind.INDEX, Kind.LEDGER_INDEX, Kind.SUMS, Kind.CHECKPOINT)
 UNFLUSHED_BYTES_MAX = 64 << 20  # of queues, in memory until they are flushed: then sends are refused
 LOOKED_AT = 16  # queues that are asked where a record begins
@@ -220,22 +220,29 @@ class Housekeeper:
         if (grown or sums) and not failed:
             summing = self._summing(noted.dispatched, without)
 
-        def in_thread() -> None:
+        def in_thread() -> StoreError | None:
             attempt(Kind.QUEUE, partial(flush, written))
-            attempt(Kind.QUEUE, partial(store.queues.remove_gone, gone))
             if index_written is not None:
                 attempt(Kind.INDEX, partial(store.index.sync, index_written))
             if store.ledger is not None:
                 attempt(Kind.LEDGER_INDEX, store.ledger.flush)
                 if not failed:
                     attempt(Kind.CHECKPOINT, store.ledger.save)
-            if failed:
-                return  # the notes must not claim what is not on the disk
-            if summing is not None:
-                attempt(Kind.SUMS, summing)
-            attempt(Kind.CHECKPOINT, partial(self.save_marks, noted, queues_ms))
+            if not failed:  # the notes must not claim what is not on the disk
+                if summing is not None:
+                    attempt(Kind.SUMS, summing)
+                attempt(Kind.CHECKPOINT, partial(self.save_marks, noted, queues_ms))
+            try:
+                store.queues.remove_gone(gone)
+            except StoreError as error:  # of queues that nobody knows any more: nothing waits for it
+                return error
+            return None
 
-        await asyncio.get_running_loop().run_in_executor(store.keeper, in_thread)
+        not_removed = await asyncio.get_running_loop().run_in_executor(store.keeper, in_thread)
+        if not_removed is None:
+            store.failing.passed(Kind.QUEUE, REMOVE)
+        else:
+            store.failing.failed(Kind.QUEUE, not_removed, work=REMOVE, operation=Operation.REMOVE)
         if Kind.QUEUE in failed:
             store.queues.not_flushed(written)
         if Kind.SUMS in failed:

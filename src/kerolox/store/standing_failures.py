@@ -28,6 +28,7 @@ _WORDS = {
     (Kind.LOG, "clean"): "old files of the log cannot be deleted",
     (Kind.QUEUE, "dispatch"): "messages cannot be dispatched",
     (Kind.QUEUE, "flush"): "consume queues cannot be written",
+    (Kind.QUEUE, "remove"): "files of deleted queues cannot be removed",
     (Kind.INDEX, "flush"): "the key index cannot be written",
     (Kind.LEDGER_INDEX, "flush"): "the index of entries cannot be written",
     (Kind.TIMER, "flush"): "the timer's files cannot be written",
