@@ -12,6 +12,7 @@ import pytest
 from kerolox.store import housekeeping, opening
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.log_identity import NAME, LogIdentityFile
+from kerolox.store.disk.progress_notes import ProgressNotes, ProgressNotesFile
 from kerolox.store.errors import StoreError
 from kerolox.store.message_store import MessageStore
 from kerolox.store.offline.repair_note import RepairNote
@@ -275,3 +276,24 @@ async def test_without_sums_the_end_is_checked_too(tmp_path: Path, monkeypatch: 
     with pytest.raises(CorruptLog) as refused:
         await opened(tmp_path)
     assert refused.value.offset == at
+
+
+async def test_zeros_that_a_loss_of_power_left_are_cut_off_as_ever(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk writes in any order: the second file lost its pages, the third kept some. None was flushed."""
+    places = await fill(tmp_path, COUNT)
+    notes = ProgressNotesFile(Files(), tmp_path)
+    notes.save(ProgressNotes(boot="before", dispatched=LOG_FILE, flushed=LOG_FILE))
+    notes.close()
+    identity = LogIdentityFile(Files(), tmp_path)
+    known = identity.load()
+    assert known is not None
+    identity.save(known.before(LOG_FILE))
+    (tmp_path / "kerolox.sums").unlink()
+    (tmp_path / "abort").write_text("1")
+    await zeroed(tmp_path)
+    assert verify(layout_of(tmp_path), queues=False, index=False).findings == []
+    kept = [n for n, place in enumerate(places) if place[0] < LOG_FILE]
+    assert await opened(tmp_path) == sorted(bodies(kept))
+    assert "unflushed_records_cut" in caplog.text

@@ -40,7 +40,7 @@ from kerolox.store.recovery import (
     refuse_gaps,
 )
 from kerolox.store.truncate import clear_epochs, clear_log, clear_timer, cut_identity
-from kerolox.store.verdict import noted_end, refuse_lost_log, refuse_strange_files
+from kerolox.store.verdict import doubtful_from, noted_end, refuse_lost_log, refuse_strange_files
 
 if TYPE_CHECKING:
     from kerolox.store.message_store import MessageStore
@@ -84,7 +84,7 @@ class Opening:
         refuse_other_log(store)
         sums = self._sums = store.sums.load()
         cut, untold = self._cut_under_way(crashed)
-        self._judge_files(cut)
+        self._judge_files(cut, marks, crashed)
         if cut is not None:
             marks = self._finish_cut(cut, marks)
             sums = self._sums = None
@@ -148,7 +148,7 @@ class Opening:
                 self._forget_cut(untold)
         return found
 
-    def _judge_files(self, cut: Cut | None) -> None:
+    def _judge_files(self, cut: Cut | None, marks: ProgressNotes, crashed: bool) -> None:
         """Raise when a file of the log is missing at its beginning, or is not of this log."""
         store = self._store
         identity = store.identity.load()
@@ -157,7 +157,8 @@ class Opening:
             identity = store.identity.known = None
         if identity is not None and cut is not None:
             identity = identity.before(cut.end)
-        refuse_strange_files(store.segments, identity, store.root)
+        doubtful = doubtful_from(marks, store.boot, crashed=crashed)
+        refuse_strange_files(store.segments, identity, store.root, doubtful)
 
     def _close_to_others(self) -> None:
         store = self._store

@@ -14,7 +14,7 @@ from kerolox.protocol.record_scan import CHECK_BODY, PHYSICAL_OFFSET, STORE_TIME
 from kerolox.store.disk.log_identity import FileHead, LogIdentity
 from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
 from kerolox.store.disk.segment import Segment, segment_name
-from kerolox.store.disk.segments import Segments
+from kerolox.store.disk.segments import NOWHERE, Segments
 from kerolox.store.disk.sums import Sums
 from kerolox.store.errors import StoreError
 from kerolox.store.log.framing import head_bytes, scan_at, size_at
@@ -44,9 +44,20 @@ def identity_of(segments: Segments, known: LogIdentity | None, end: int, begin: 
     return LogIdentity(max(0, begin, segments.min_offset), heads)
 
 
-def judge_files(segments: Segments, identity: LogIdentity | None, root: str) -> Iterator[NotThisLog]:
+def doubtful_from(marks: ProgressNotes, boot: str, *, crashed: bool) -> int:
+    """Return the offset from which on a loss of power may have taken what was written. ``boot``: the run of
+    the operating system now."""
+    if not crashed or (marks.boot and marks.boot == boot):
+        return NOWHERE
+    return max(0, marks.flushed)
+
+
+def judge_files(
+    segments: Segments, identity: LogIdentity | None, root: str, doubtful: int = NOWHERE
+) -> Iterator[NotThisLog]:
     """Go through the reasons not to believe in the files of a log, the oldest first. ``identity``: our note,
-    when no other broker has used the store since it was written. Reads a few pages of each file."""
+    when no other broker has used the store since it was written. Zeros from ``doubtful`` on are left to the
+    search for the end of the log. Reads a few pages of each file."""
     if segments.first is None:
         return
     if identity is not None and segments.min_offset > identity.begin:
@@ -58,11 +69,11 @@ def judge_files(segments: Segments, identity: LogIdentity | None, root: str) -> 
         if stop is Stop.UNWRITTEN and not records:
             unwritten = unwritten or segment  # made ahead, if nothing follows
             continue
-        if unwritten is not None:
+        if unwritten is not None and unwritten.start < doubtful:
             yield _strange(
                 segments, unwritten, "it begins with zeros, and records follow in later files", root
             )
-            unwritten = None
+        unwritten = None
         at = segment.start + head_bytes(segments, segment.start)
         if not records:
             size = size_at(segments, segment.start, data)
@@ -84,7 +95,7 @@ def judge_files(segments: Segments, identity: LogIdentity | None, root: str) -> 
 
 
 def noted_end(marks: ProgressNotes, sums: Sums | None) -> int:
-    """Where the log ended at least when our notes were written: it was flushed up to there."""
+    """Return the offset up to which the log was flushed when our notes were written, at least."""
     return max(marks.dispatched, UNKNOWN if sums is None else sums.end)
 
 
@@ -98,9 +109,11 @@ def refuse_lost_log(
         raise LogGone(", ".join(segments.directories), queues, noted, root)
 
 
-def refuse_strange_files(segments: Segments, identity: LogIdentity | None, root: str) -> None:
+def refuse_strange_files(
+    segments: Segments, identity: LogIdentity | None, root: str, doubtful: int = NOWHERE
+) -> None:
     """Raise the first reason, if there is one."""
-    for refusal in judge_files(segments, identity, root):
+    for refusal in judge_files(segments, identity, root, doubtful):
         raise refusal
 
 
@@ -113,7 +126,7 @@ def _first_records(segments: Segments, segment: Segment) -> tuple[list[Entry], b
     result, _ = scan_at(segments, data, segment.start, CHECK_BODY, _LOOK_COUNT)
     if not result.entries and result.stop is Stop.INCOMPLETE:
         size = size_at(segments, segment.start, data) + head_bytes(segments, segment.start)
-        if len(data) < size <= readable:  # one record larger than what was looked at
+        if len(data) < size <= readable:  # a record larger than the bytes read so far
             data = segments.read(segment.start, size)
             result, _ = scan_at(segments, data, segment.start, CHECK_BODY, 1)
     return result.entries, data, result.stop

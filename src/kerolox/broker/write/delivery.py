@@ -42,14 +42,14 @@ LINE_S = 60.0  # between two log lines about one failure
 _ROOM_BYTES = CRC_PROPERTY_BYTES  # for the CRC that the log adds
 _AT_RETRY_TOPIC = packed.marker(packed.RETRY_TOPIC)
 _AT_ORIGIN_MESSAGE_ID = packed.marker(packed.ORIGIN_MESSAGE_ID)
-# What would make a dead letter look like a message that waits, or that was delivered from a delay level.
+# Properties of messages that wait, or were delivered from a delay level: a dead letter has none of them.
 _AT_WAITING = (
     packed.AT_DELAY, packed.AT_TIMER_DELAY_S, packed.AT_TIMER_DELAY_MS, packed.AT_TIMER_DELIVER_MS,
     packed.marker(packed.TIMER_OUT_MS), packed.marker(packed.TIMER_DELETE_UNIQUE_KEY),
     packed.marker(packed.REAL_TOPIC), packed.marker(packed.REAL_QUEUE_ID), packed.AT_CRC32,
     packed.AT_TRANSACTION_PREPARED,
 )  # fmt: skip
-# What is kept of a message whose properties leave no room for the marks of a dead letter.
+# Properties kept of a message that leaves no room for the marks of a dead letter.
 _ESSENTIAL = (packed.UNIQUE_KEY, packed.TAGS, packed.KEYS)
 
 

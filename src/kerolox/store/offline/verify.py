@@ -44,7 +44,7 @@ from kerolox.store.offline.tables import check_tables
 from kerolox.store.offline.walk import Walk
 from kerolox.store.queue.consume_queue import ENTRY, ENTRY_SIZE
 from kerolox.store.recovery import Circumstances, Recovered, copy_anew, refuse_early_end
-from kerolox.store.verdict import judge_files, noted_end, refuse_lost_log
+from kerolox.store.verdict import doubtful_from, judge_files, noted_end, refuse_lost_log
 
 FINDINGS_MAX = 1000
 _FUTURE_MS = 24 * 3600 * 1000
@@ -121,7 +121,7 @@ def verify(
         marks=marks,
         queues_end=UNKNOWN,
     )
-    _judge(layout, files, segments, log_end, marks, sums, found)
+    _judge(layout, files, segments, log_end, marks, sums, found, crashed=crashed)
     queue_check = QueueCheck(layout, files, log_min, found) if queues else None
     index_check = IndexCheck(layout, files, log_min, found, clean=not crashed) if index else None
     checkpoint = Checkpoint(files, layout.path("checkpoint"))
@@ -161,6 +161,8 @@ def _judge(
     marks: ProgressNotes,
     sums: Sums | None,
     found: list[Finding],
+    *,
+    crashed: bool,
 ) -> None:
     """Find what the next start refuses before it reads the log: by the code that it asks, too."""
     _refuse(found, lambda: refuse_unfinished(layout.root, files))
@@ -171,7 +173,8 @@ def _judge(
     identity = LogIdentityFile(files, layout.root).load()
     if identity is not None:
         identity = identity.before(log_end) if is_signed(files, layout.root) else None
-    found.extend(_finding(refusal) for refusal in judge_files(segments, identity, layout.root))
+    doubtful = doubtful_from(marks, boot_identity(), crashed=crashed)
+    found.extend(_finding(refusal) for refusal in judge_files(segments, identity, layout.root, doubtful))
 
 
 def _refuse(found: list[Finding], judge: Callable[[], None]) -> None:
