@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,9 +107,32 @@ def test_bad_rows_sent_while_flows_start_are_in_their_table(
     assert [bytes(row.body) for row in bad.collect()] == [b"no json"]
 
 
+def slow_listener(ended: threading.Event) -> Any:
+    """Keeps all listeners of the session waiting, until the event."""
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Slow(StreamingQueryListener):
+        """Takes its time with each batch."""
+
+        def onQueryStarted(self, event: Any) -> None:
+            pass
+
+        def onQueryProgress(self, event: Any) -> None:
+            ended.wait(30)
+
+        def onQueryIdle(self, event: Any) -> None:
+            pass
+
+        def onQueryTerminated(self, event: Any) -> None:
+            pass
+
+    return Slow()
+
+
 def test_a_run_knows_all_its_batches_when_it_ends(
     spark: SparkSession, broker: BrokerThread, topic: str, send: Send, tmp_path: Path
 ) -> None:
+    """Though Spark tells those who listen for batches long after they are done."""
     file = tmp_path / "pipeline.yaml"
     options = '{startingOffsets: earliest, maxOffsetsPerTrigger: "1"}'
     file.write_text(FILE.replace('topic: "${TOPIC}",', f'topic: "${{TOPIC}}", options: {options},'))
@@ -117,7 +141,15 @@ def test_a_run_knows_all_its_batches_when_it_ends(
     pipeline, document = read_pipeline(file, given)
     with Run(make_plan(pipeline, document), document, once=True) as run:
         run.prepare(spark)
-        run.run()
+        ended = threading.Event()
+        slow = slow_listener(ended)
+        assert run._spark is not None
+        run._spark.streams.addListener(slow)
+        try:
+            run.run()
+        finally:
+            ended.set()
+            run._spark.streams.removeListener(slow)
     good, bad = (run.figures.flows[name] for name in ("good", f"{MISFITS}orders"))
     commits = [
         each for each in (tmp_path / "state/checkpoints/good/commits").glob("*") if each.name.isdigit()
