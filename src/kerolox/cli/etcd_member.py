@@ -88,7 +88,7 @@ def _rejoin(name: str, directory: Path, peer: str, others: list[str]) -> bool:
             )
         directory.parent.mkdir(parents=True, exist_ok=True)
         note.touch()
-        typer.echo(
+        echo(
             f"etcd member {name} had lost its data in {directory}: it was taken out of the cluster, and "
             "joins it as a new member",
             err=True,

@@ -166,6 +166,10 @@ class TableCopy:
         self._wake.clear()
         if self._news.news is not None:
             return
+        if self._leadership.leader is None:  # another one wakes this
+            if not self._asked:
+                await self._wake.wait()
+            return
         pause_s = TIMER_S
         if self._electable:
             pause_s = PROGRESS_S if self._news.works else SOON_S

@@ -228,10 +228,7 @@ class TableWatch:
 
     @property
     def _waits_for_copies(self) -> bool:
-        if not self._life or self._in_ledger:
-            return bool(self._life)
-        acks = self._store.acks
-        return acks.wait_for_replicas and (self._in_sync is not None or acks.needed > 1)
+        return bool(self._life) and (self._in_ledger or self._store.acks.promises_copies)
 
     def _counting(self) -> list[_Follower]:
         """The followers that have to have a change before it is answered."""
