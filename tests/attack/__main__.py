@@ -1,4 +1,5 @@
-"""``make attack``: every request code on every port, asked for in every way that must not work."""
+"""``make attack``: every request code on every port, asked for in every way that must not work; records in
+bodies, relayed requests, and load by strangers, under which an honest client is measured."""
 
 from __future__ import annotations
 
@@ -12,9 +13,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from .load import LoadOutcome, load_all
+from .forged import attack_records, ledger
+from .load import load_all
+from .relayed import attack_relays
 from .story import Outcome, attack_all
 from .world import running_world
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
 
 
 async def run(seeds: list[int]) -> list[Outcome]:
@@ -22,23 +29,14 @@ async def run(seeds: list[int]) -> list[Outcome]:
     for seed in seeds:
         with tempfile.TemporaryDirectory(prefix="kerolox-attack-") as place:
             async with running_world(Path(place)) as world:
-                found.append(
-                    await attack_all(world, seed=seed, progress=lambda text: print(text, flush=True))
-                )
+                outcome = await attack_all(world, seed=seed, progress=say)
+            await attack_records(Path(place, "log"), outcome)
+            await attack_records(Path(place, "ledger"), outcome, **ledger())
+            say(f"forged records: {outcome.attempts} attempts, {len(outcome.violations)} violations")
+            await attack_relays(Path(place, "relayed"), outcome)
+            say(f"relayed requests: {outcome.attempts} attempts, {len(outcome.violations)} violations")
+            found.append(outcome)
     return found
-
-
-WAIT_MS_MAX = 300.0  # of an honest client, on a machine that has nothing else to do
-
-
-def under_load() -> tuple[LoadOutcome, list[str]]:
-    found = load_all(progress=lambda text: print(text, flush=True))
-    late = [
-        f"{name}: an honest client waited {wait_ms:.0f} ms, more than {WAIT_MS_MAX:g}"
-        for name, wait_ms in found.waits_ms.items()
-        if wait_ms > WAIT_MS_MAX
-    ]
-    return found, [*found.violations, *late]
 
 
 def main() -> int:
@@ -50,7 +48,7 @@ def main() -> int:
     logging.basicConfig(level=logging.ERROR)
     began_s = time.monotonic()
     outcomes = asyncio.run(run([arguments.seed + number for number in range(arguments.rounds)]))
-    loaded, late = under_load()
+    loaded = load_all(progress=say)
     violations = [text for outcome in outcomes for text in outcome.violations]
     result = {
         "when": time.strftime("%Y-%m-%d"),
@@ -71,7 +69,7 @@ def main() -> int:
         "stopped_in_s": loaded.stop_s,
         "log_kb_under_load": round(loaded.log_bytes / 1000),
     }
-    violations += late
+    violations += loaded.violations + loaded.late()
     print(json.dumps(result, indent=2))
     for text in violations[:50]:
         print("WRONG:", text)
