@@ -39,6 +39,9 @@ def test_a_secured_cluster_under_a_controller(start: Callable[..., UpProcess], t
     assert not any(secret in json.dumps(running.up) for secret in secrets)
     for one in servers(data).values():
         assert stat.S_IMODE(Path(one["config"]).stat().st_mode) == 0o600
+        assert stat.S_IMODE(Path(one["log"]).stat().st_mode) == 0o600
+        if one["role"] in ("controller", "replica"):
+            assert stat.S_IMODE(Path(one["data"]).stat().st_mode) == 0o700
 
     assert "SEND_OK" in asked("send", "T", "hello", **client)
     tailed = asked("tail", "T", "--from", "0", "--count", "1", "--json", **client)
