@@ -178,12 +178,16 @@ class ClusterFolder:
 
     def dialer(self) -> Dialer:
         """Connections to its servers, as they speak to each other."""
+        from msgspec.structs import replace
+
         from kerolox.cli.access_folder import client_tls
         from kerolox.net.dialer import Dialer
         from kerolox.net.signing import parse_credentials
 
         known = self.settings(NAMESERVER.name)
         own = parse_credentials(known.get(INNER_KEY), INNER_KEY, "accessKey", "secretKey")
+        if own is not None and known.get("signatureV2", "off").lower() != "off":
+            own = replace(own, form_2=True)
         return Dialer(credentials=own if self.is_secured else None, tls=client_tls(known))
 
     def _paths(self, one: Planned) -> dict[str, str]:
