@@ -106,7 +106,8 @@ class ClusterFolder:
 
         path = self.path / name
         try:
-            file = path.open("r+b") if path.exists() else path.open("w+b")
+            # Another user may have put a link there: what it leads to would be overwritten.
+            file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+b")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -114,6 +115,10 @@ class ClusterFolder:
                 return None
         except FileNotFoundError:
             raise NoCluster(f"there is no cluster in {self.path}. Start one: kerolox cluster up") from None
+        except OSError as error:
+            raise KeroloxError(
+                f"the lock {path} cannot be opened: {error}. Remove it if it is a link"
+            ) from error
         if keep:
             self._locks.append(file)
         return file
