@@ -110,6 +110,17 @@ def read(nameserver: str, count: int) -> set[bytes]:
     return found
 
 
+def test_a_lock_of_a_cluster_does_not_follow_a_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"precious")
+    folder = ClusterFolder(tmp_path / "cluster")
+    folder.path.mkdir()
+    (folder.path / "cluster.lock").symlink_to(precious)
+    with pytest.raises(KeroloxError, match="Remove it if it is a link"):
+        folder.take()
+    assert precious.read_bytes() == b"precious"
+
+
 def test_a_leader_that_is_killed_is_started_again_with_its_messages(
     start: Callable[..., UpProcess],
 ) -> None:

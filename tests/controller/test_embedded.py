@@ -42,6 +42,22 @@ async def test_one_controller_for_a_directory(carrier: EmbeddedCarrier) -> None:
     await fresh.close()
 
 
+@pytest.mark.skipif(os.name != "posix", reason="rights of files are those of POSIX")
+async def test_a_private_directory_is_closed_with_what_is_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "controller"
+    before = os.umask(0o022)
+    try:
+        for private, expected in ((False, {0o755, 0o644}), (True, {0o700, 0o600})):
+            carrier = EmbeddedCarrier(folder, private=private)
+            await carrier.open()
+            token = await carrier.lead("n0", "a:1")
+            await carrier.commit(token, f"broker-{private}", NEW, group())
+            await carrier.close()
+            assert {path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())} == expected
+    finally:
+        os.umask(before)
+
+
 async def test_every_damaged_file_is_named_and_left_alone(carrier: EmbeddedCarrier) -> None:
     token = await carrier.lead("n0", "a:1")
     await carrier.commit(token, "broker-a", NEW, group())

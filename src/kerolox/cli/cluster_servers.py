@@ -105,6 +105,8 @@ class ClusterServer:
         path = self._folder.log(self.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as log:
+            if self._folder.is_secured:  # lines name topics, users and addresses
+                os.fchmod(log.fileno(), 0o600)
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "kerolox", self.planned.server,
                 "-c", str(self._folder.config(self.name)),
