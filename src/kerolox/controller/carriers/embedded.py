@@ -4,7 +4,8 @@ The file ``controller.state`` is a document (document.py) with all groups. Each 
 the old one, flushes it, renames it, and flushes the directory: after a crash there is the old or the new one.
 
 The file ``lock`` has the number of the last commit. A state with a smaller number was put there since: it is
-an older copy, and its groups are marked as doubted.
+an older copy, and its groups are marked as doubted. So are those of a state beside a ``lock`` without a
+number, for nothing says how old it is.
 """
 
 from __future__ import annotations
@@ -74,17 +75,17 @@ class EmbeddedCarrier:
         self._lock = await asyncio.to_thread(_take_lock, self.path.parent / LOCK_FILE, self._private)
         found = await asyncio.to_thread(_read, self.path)
         marked = await asyncio.to_thread(_read_mark, self._lock)
-        if found.groups and found.revision < marked:
+        if found.groups and marked is not None and (marked == 0 or found.revision < marked):
             log.warning(
-                "state_restored path=%s revision=%d last_revision=%d "
+                "state_restored path=%s revision=%d last_revision=%s "
                 "next='what the brokers know better counts'",
-                self.path, found.revision, marked,
+                self.path, found.revision, marked or "unknown",
             )  # fmt: skip
             groups = {
                 name: replace(group, is_doubted=group.master_epoch > 0)
                 for name, group in found.groups.items()
             }
-            found = _Document(marked, found.revisions, groups)
+            found = _Document(max(marked, found.revision), found.revisions, groups)
         self._document = found
 
     async def close(self) -> None:
@@ -169,10 +170,13 @@ class EmbeddedCarrier:
             )  # fmt: skip
 
 
-def _read_mark(lock: int) -> int:
-    """The number of the last commit that was made in this directory; 0 when none is noted."""
+def _read_mark(lock: int) -> int | None:
+    """The number of the last commit that was made in this directory; 0 when none is noted, None where none
+    can be."""
+    if not hasattr(os, "pread"):  # Windows
+        return None
     with contextlib.suppress(OSError, ValueError):
-        return int(os.pread(lock, MARK_BYTES, 0)) if hasattr(os, "pread") else 0
+        return int(os.pread(lock, MARK_BYTES, 0))
     return 0
 
 
