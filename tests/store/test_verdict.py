@@ -13,7 +13,7 @@ from kerolox.store import housekeeping, opening
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.log_identity import NAME, LogIdentityFile
 from kerolox.store.disk.progress_notes import ProgressNotes, ProgressNotesFile
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import DiskError, StoreError
 from kerolox.store.message_store import MessageStore
 from kerolox.store.offline.repair_note import RepairNote
 from kerolox.store.offline.verify import verify
@@ -297,3 +297,21 @@ async def test_zeros_that_a_loss_of_power_left_are_cut_off_as_ever(
     kept = [n for n, place in enumerate(places) if place[0] < LOG_FILE]
     assert await opened(tmp_path) == sorted(bodies(kept))
     assert "unflushed_records_cut" in caplog.text
+
+
+async def test_a_note_that_cannot_be_read_now_is_not_made_anew(tmp_path: Path) -> None:
+    """Made anew it would begin with the first file that is there."""
+    await fill(tmp_path, COUNT)
+    note, first = tmp_path / NAME, file_at(tmp_path, 0)
+    note.rename(tmp_path / "note")
+    first.rename(tmp_path / "first")
+    note.mkdir()  # whatever reads it gets an error of the system
+    with pytest.raises(DiskError, match=NAME) as refused:
+        await opened(tmp_path)
+    assert str(refused.value) in [finding.what for finding in verify(layout_of(tmp_path)).findings]
+    note.rmdir()
+    (tmp_path / "note").rename(note)
+    with pytest.raises(NotThisLog, match="is missing"):
+        await opened(tmp_path)
+    (tmp_path / "first").rename(first)
+    assert len(await opened(tmp_path)) == COUNT

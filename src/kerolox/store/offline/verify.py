@@ -170,9 +170,13 @@ def _judge(
         found,
         lambda: refuse_lost_log(segments, marks, sums, *_queues_end(layout, files), layout.root),
     )
-    identity = LogIdentityFile(files, layout.root).load()
-    if identity is not None:
-        identity = identity.before(log_end) if is_signed(files, layout.root) else None
+    try:
+        identity = LogIdentityFile(files, layout.root).load()
+        if identity is not None:
+            identity = identity.before(log_end) if is_signed(files, layout.root) else None
+    except StoreError as error:
+        found.append(_finding(error))
+        return
     doubtful = doubtful_from(marks, boot_identity(), crashed=crashed)
     found.extend(_finding(refusal) for refusal in judge_files(segments, identity, layout.root, doubtful))
 
