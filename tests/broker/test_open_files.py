@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from kerolox import Message, Producer, PushConsumer, PushOptions, Received
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.testing.process import BrokerProcess
-from tests.broker.talk import send_fields
+from tests.broker.talk import send_fields, until
 
 FLOOD = 600
 
@@ -34,8 +35,8 @@ def open_files(count: int) -> Iterator[None]:
 class SmallBroker(BrokerProcess):
     """A broker process that may open few files."""
 
-    def __init__(self, directory: Path, open_files: int) -> None:
-        super().__init__(directory, "mappedFileSizeCommitLog=1048576")
+    def __init__(self, directory: Path, open_files: int, log_file_bytes: int) -> None:
+        super().__init__(directory, f"mappedFileSizeCommitLog={log_file_bytes}")
         self._open_files = open_files
 
     @property
@@ -44,8 +45,8 @@ class SmallBroker(BrokerProcess):
 
 
 @contextmanager
-def small_broker(directory: Path, open_files: int) -> Iterator[BrokerProcess]:
-    broker = SmallBroker(directory, open_files)
+def small_broker(directory: Path, open_files: int, log_file_bytes: int = 1 << 20) -> Iterator[BrokerProcess]:
+    broker = SmallBroker(directory, open_files, log_file_bytes)
     try:
         broker.start()
         yield broker
@@ -63,14 +64,15 @@ async def send(dialer: Dialer, address: str, topic: str, queue_id: int = 0, body
     assert answer.code == 0, answer.remark
 
 
-async def connect_many(address: str, count: int) -> list[asyncio.StreamWriter]:
-    """Connections that have spoken: nobody may close them for others."""
+async def connect_many(address: str, count: int, *, idle: bool = False) -> list[asyncio.StreamWriter]:
+    """Connections that have spoken, so that nobody may close them for others; or ``idle`` ones."""
     host, port = address.rsplit(":", 1)
     frame = Command(code=9999, opaque=1).encode()
     found = []
     for _ in range(count):
         _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(frame)
+        if not idle:
+            writer.write(frame)
         found.append(writer)
     return found
 
@@ -89,6 +91,43 @@ async def test_a_client_with_all_connections_it_can_get_stops_no_sends(tmp_path:
                 await send(dialer, broker.address, f"topic{number}", body=b"x" * 30_000)
             await asyncio.sleep(2)  # queues are flushed
             await send(dialer, broker.address, "last")
+            for writer in flood:
+                writer.close()
+
+
+def log_files(directory: Path) -> int:
+    return len(list(directory.rglob("commitlog/*")))
+
+
+async def test_a_consumer_behind_gets_all_of_a_log_with_many_files(tmp_path: Path) -> None:
+    """Idle connections once took the descriptors that cold files of the log need: pulls went on behind what
+    they could not read, and 2,000 of 7,000 messages never came."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 3 * FLOOD:
+        pytest.skip(f"this process may open {hard} files, the test needs {3 * FLOOD}")
+    count, seen = 7000, set()
+    begun, crowded = asyncio.Event(), asyncio.Event()
+    with small_broker(tmp_path, 1024, 80 << 10) as broker, open_files(max(soft, 3 * FLOOD)):
+        async with Producer(broker.nameserver_address, group="shop") as producer:
+            for first in range(0, count, 20):
+                await producer.send_many(
+                    [Message("T", b"%06d" % number + bytes(4000)) for number in range(first, first + 20)]
+                )
+        assert log_files(tmp_path) > 351
+        options = PushOptions(start="first", error_pause_s=0.05)
+        async with PushConsumer(broker.nameserver_address, group="billing", options=options) as consumer:
+
+            @consumer.on("T")
+            async def bill(message: Received) -> None:
+                begun.set()
+                await crowded.wait()
+                seen.add(message.body[:6])
+
+            await begun.wait()
+            flood = await connect_many(broker.address, FLOOD, idle=True)
+            flood += await connect_many(broker.nameserver_address, FLOOD, idle=True)
+            crowded.set()
+            await until(lambda: len(seen) == count, 60)
             for writer in flood:
                 writer.close()
 

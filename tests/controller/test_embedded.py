@@ -13,7 +13,7 @@ import pytest
 from kerolox import atomic_file
 from kerolox.controller.carriers import embedded
 from kerolox.controller.carriers.carrier import NEW
-from kerolox.controller.carriers.document import StateUnusable
+from kerolox.controller.carriers.document import StateUnreadable, StateUnusable
 from kerolox.controller.carriers.embedded import ControllerLocked, EmbeddedCarrier
 from kerolox.unsaved import NotSaved
 
@@ -113,6 +113,14 @@ async def test_a_state_that_comes_without_the_number_of_the_last_commit_may_be_a
     moved = await again(moved)
     assert not (await moved.load()).state.groups["broker-a"].is_doubted
     await moved.close()
+
+
+async def test_a_file_that_cannot_be_read_is_not_to_be_replaced(carrier: EmbeddedCarrier) -> None:
+    await carrier.close()
+    carrier.path.mkdir()
+    with pytest.raises(StateUnreadable, match=r"cannot be read \(.*Let the controller read") as found:
+        embedded._read(carrier.path)
+    assert "remove" not in str(found.value)
 
 
 async def test_a_file_of_a_later_version_is_refused(carrier: EmbeddedCarrier) -> None:

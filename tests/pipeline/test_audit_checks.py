@@ -14,6 +14,7 @@ from kerolox.pipeline.audit.checks import grouped
 from kerolox.pipeline.audit.plan import is_users, plan_stores, spans
 from kerolox.pipeline.audit.queues import cover
 from kerolox.protocol.record import encode_message
+from kerolox.store.errors import DiskError
 from kerolox.store.offline.layout import find_layout
 from kerolox.store.offline.verify import verify
 from kerolox.store.queue.consume_queue import BLANK, ENTRY, HOLE_TAGS
@@ -310,6 +311,17 @@ def test_times_choose_a_part_of_the_log(store: AuditStore) -> None:
     assert (plan.low, plan.high) == (store.messages[50].physical_offset, store.messages[333].physical_offset)
     (nothing,) = plan_stores([store.root], since_ms=store.now_ms + 1)
     assert spans(nothing) == []
+
+
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json"])
+def test_a_table_that_cannot_be_read_is_not_a_missing_one(store: AuditStore, name: str) -> None:
+    store.write()
+    table = store.root / "config" / name
+    table.unlink(missing_ok=True)
+    plan_stores([store.root])
+    table.mkdir(parents=True)
+    with pytest.raises(DiskError, match=name):
+        plan_stores([store.root])
 
 
 def test_what_belongs_to_users() -> None:

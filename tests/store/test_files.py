@@ -361,3 +361,16 @@ def test_reads_past_a_page_boundary(files: Files, tmp_path: Path) -> None:
     file.pwrite(b"ab", PAGE - 1)
     assert file.pread_hot(2, PAGE - 1) == b"ab"
     file.close()
+
+
+def test_a_name_that_cannot_be_looked_at_is_not_one_that_is_missing(files: Files, tmp_path: Path) -> None:
+    assert not files.exists(tmp_path / "none")
+    assert not files.is_dir(tmp_path / "none")
+    assert not files.exists(tmp_path / ("n" * 300))
+    (tmp_path / "file").write_bytes(b"")
+    assert not files.exists(tmp_path / "file" / "below")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for look in (files.exists, files.is_dir, files.remove_tree, files.make_dirs):
+        with pytest.raises(DiskError, match=r"cannot look at .*loop") as raised:
+            look(tmp_path / "loop" / "below")
+        assert raised.value.os_error == errno.ELOOP

@@ -189,3 +189,16 @@ async def test_a_start_that_cannot_read_which_topics_were_deleted_is_refused(tmp
     files.fail_reads(None, path_contains=DELETED_TOPICS)
     async with MessageStore(options_for(tmp_path), files=files) as store:
         assert store.queues.find("T", 0) is None
+
+
+@pytest.mark.parametrize("name", ["abort", "consumequeue/T", "commitlog/"])
+async def test_a_start_takes_nothing_for_missing_that_it_cannot_look_at(tmp_path: Path, name: str) -> None:
+    async with MessageStore(options_for(tmp_path)) as store:
+        await store.put("T", 0, b"0")
+    files = FaultyFiles()
+    files.fail_reads(path_contains=name)
+    with pytest.raises(DiskError, match=name):
+        await MessageStore(options_for(tmp_path), files=files).open()
+    files.fail_reads(None, path_contains=name)
+    async with MessageStore(options_for(tmp_path), files=files) as store:
+        assert (await store.read("T", 0, 0, 1)).count == 1

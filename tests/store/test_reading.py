@@ -14,6 +14,7 @@ from tests.store.dispatch.kit import LOG_FILE, SYNC, Rig, bodies, messages, prop
 from kerolox.compiled import load
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record import decode_record
+from kerolox.store.disk.files import Files
 from kerolox.store.errors import CorruptRecord
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue import reading
@@ -296,6 +297,23 @@ async def test_offsets_by_time(rig: Rig) -> None:
         upper = max((i for i, t in enumerate(times) if t <= time_ms), default=0)
         assert await store.offset_by_time("T", 0, time_ms) == lower
         assert await store.offset_by_time("T", 0, time_ms, upper=True) == upper
+
+
+async def test_a_damaged_record_is_no_answer_to_a_search_by_time(rig: Rig) -> None:
+    """It was the beginning of the queue, so a reset by time delivered everything again."""
+    store = await rig.open()
+    for number in range(9):
+        await store.put("T", 0, b"%d" % number)
+        rig.clock.step_wall(10)
+    entry = store.queues.queue("T", 0).entry(4)
+    assert entry is not None
+    segment = store.segments.segment_at(entry[0])
+    assert segment is not None
+    file = Files().open(segment.path)
+    file.pwrite(bytes(8), entry[0] - segment.start)
+    file.close()
+    with pytest.raises(CorruptRecord, match=f"no record starts at {entry[0]} .*kerolox store verify"):
+        await store.offset_by_time("T", 0, rig.clock.wall_ms() - 15)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 40))

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.broker.talk import Talk, until
 
+from kerolox.net.dialer import Dialer
 from kerolox.store import housekeeping, opening
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.log_identity import NAME, LogIdentityFile
 from kerolox.store.disk.progress_notes import ProgressNotes, ProgressNotesFile
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import DiskError, StoreError
 from kerolox.store.message_store import MessageStore
+from kerolox.store.offline.layout import find_layout
 from kerolox.store.offline.repair_note import RepairNote
 from kerolox.store.offline.verify import verify
+from kerolox.store.options import StoreOptions
 from kerolox.store.recovery import CorruptLog, LogEndsEarly, LogGone
 from kerolox.store.repair import Repair
+from kerolox.store.timer.wheel import WHEEL_BYTES
 from kerolox.store.verdict import NotThisLog
+from kerolox.testing.broker import running_broker
 from kerolox.testing.clock import ManualClock
 
 from .dispatch.test_rebuild import LOG_FILE, bodies, consume, fill, layout_of, options
 
 COUNT = 260
+TIMER_LOG_FILE = 52 * 6 + 16
 
 
 def file_at(path: Path, number: int) -> Path:
@@ -297,3 +305,66 @@ async def test_zeros_that_a_loss_of_power_left_are_cut_off_as_ever(
     kept = [n for n, place in enumerate(places) if place[0] < LOG_FILE]
     assert await opened(tmp_path) == sorted(bodies(kept))
     assert "unflushed_records_cut" in caplog.text
+
+
+async def test_a_note_that_cannot_be_read_now_is_not_made_anew(tmp_path: Path) -> None:
+    """Made anew it would begin with the first file that is there."""
+    await fill(tmp_path, COUNT)
+    note, first = tmp_path / NAME, file_at(tmp_path, 0)
+    note.rename(tmp_path / "note")
+    first.rename(tmp_path / "first")
+    note.mkdir()  # whatever reads it gets an error of the system
+    with pytest.raises(DiskError, match=NAME) as refused:
+        await opened(tmp_path)
+    assert str(refused.value) in [finding.what for finding in verify(layout_of(tmp_path)).findings]
+    note.rmdir()
+    (tmp_path / "note").rename(note)
+    with pytest.raises(NotThisLog, match="is missing"):
+        await opened(tmp_path)
+    (tmp_path / "first").rename(first)
+    assert len(await opened(tmp_path)) == COUNT
+
+
+def cut_wheel(path: Path) -> None:
+    os.truncate(path / "timerwheel", WHEEL_BYTES // 2)
+
+
+def cut_timer_log(path: Path) -> None:
+    os.truncate(path / "timerlog" / f"{0:020d}", TIMER_LOG_FILE // 2)
+
+
+def timer_checkpoint_unreadable(path: Path) -> None:
+    (path / "config" / "timercheck").unlink()
+    (path / "config" / "timercheck").mkdir()
+
+
+def topics_unreadable(path: Path) -> None:
+    (path / "config" / "topics.json").unlink()
+    (path / "config" / "topics.json").mkdir()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [cut_wheel, cut_timer_log, timer_checkpoint_unreadable, topics_unreadable],
+    ids=lambda harm: harm.__name__,
+)
+async def test_what_a_broker_refuses_beside_the_log_verify_finds(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    sizes = options(tmp_path, timer_log_file_bytes=TIMER_LOG_FILE)
+    changes = {
+        name: getattr(sizes, name) for name in ("commit_log_file_bytes", "queue_file_bytes", "index_slots")
+    }
+    changes |= {"index_entries": sizes.index_entries, "timer_log_file_bytes": TIMER_LOG_FILE}
+    async with running_broker(directory=tmp_path, **changes) as broker, Dialer() as dialer:
+        for _ in range(3):
+            await Talk(dialer, broker).send("T", b"x", {"TIMER_DELAY_MS": "5000000"})
+        await until(lambda: not broker.broker.later.timers.arrivals.behind)
+        root = Path(broker.broker.store.root)
+    layout = find_layout(root, StoreOptions(store_path=str(root), **changes))  # type: ignore[arg-type]
+    assert verify(layout).clean
+    harm(root)
+    with pytest.raises(StoreError) as refused:
+        async with running_broker(directory=tmp_path, **changes):
+            pass
+    assert str(refused.value) in [finding.what for finding in verify(layout).findings]

@@ -356,9 +356,6 @@ class BrokerOptions(ServerOptions, StoreOptions, PlainAclOptions):
         high=600_000,
         changeable=True,
     )
-    timer_log_file_bytes: int = option(
-        100 << 20, "Size of a timer-log file.", key="mappedFileSizeTimerLog", low=128, high=2**31 - 1
-    )
     timer_slot_messages_max: int = option(
         2**31 - 1, "More messages due at one moment are refused, by and by.", key="timerCongestNumEachSlot",
         low=1, high=INT32_MAX, changeable=True,

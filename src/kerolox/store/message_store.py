@@ -32,7 +32,7 @@ from kerolox.store.dispatch.dispatcher import Dispatcher
 from kerolox.store.dispatch.keys import KeyFiller
 from kerolox.store.dispatch.queue_units import UnitFiller
 from kerolox.store.dispatch.queues import QueueFiller
-from kerolox.store.errors import StoreError
+from kerolox.store.errors import CorruptRecord, StoreError
 from kerolox.store.failures import Kind
 from kerolox.store.housekeeping import Housekeeper
 from kerolox.store.index.key_index import KeyIndex
@@ -342,9 +342,20 @@ class MessageStore:
             return 0
         return await self.in_reader(
             lambda: queue.offset_by_time(
-                time_ms, self.log.store_timestamp_at, log_min=self.log.min_offset, upper=upper
+                time_ms, self._store_time_at, log_min=self.log.min_offset, upper=upper
             )
         )
+
+    def _store_time_at(self, physical: int) -> int:
+        """Store time of the message that a queue entry points at; -1 when it was deleted meanwhile."""
+        stored_ms = self.log.store_timestamp_at(physical)
+        if stored_ms < 0 and self.log.min_offset <= physical < self.segments.committed:
+            raise CorruptRecord(
+                f"no record starts at {physical} of the log, where an entry of a queue points. Look: kerolox "
+                f"store verify {self.root}",
+                offset=physical,
+            )
+        return stored_ms
 
     async def earliest_time(self, topic: str, queue_id: int) -> int:
         """Store time of the oldest message of a queue; -1 without any."""

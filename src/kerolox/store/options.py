@@ -64,6 +64,9 @@ class StoreOptions(Options):
         300_000 * 20, "Size of a consume-queue file; rounded up to whole entries.",
         key="mappedFileSizeConsumeQueue", low=20, high=2**31 - 1,
     )  # fmt: skip
+    timer_log_file_bytes: int = option(
+        100 << 20, "Size of a timer-log file.", key="mappedFileSizeTimerLog", low=128, high=2**31 - 1
+    )
     queue_extension: bool = option(
         False,
         "Keep more of each message beside its queue entry: its store time, and which filters take it.",

@@ -301,7 +301,8 @@ class FaultyFiles(Files):
         self._sync_failure_paths = path_contains
 
     def fail_reads(self, number: int | None = errno.EIO, *, path_contains: str = "") -> None:
-        """Let files so named fail to be opened and to be read, with this error number; None ends it."""
+        """Let files and directories so named fail to be opened, read, listed and looked at, with this error
+        number; None ends it."""
         with self._lock:
             failures = dict(self._read_failures)  # replaced, never changed: readers are in threads
             if number is None:
@@ -372,6 +373,14 @@ class FaultyFiles(Files):
             self._meet_fault(Operation.READ, "open", os.fspath(path))
         self._refuse("open", os.fspath(path))
         return super().open(path, read_only=read_only)
+
+    def list_dir(self, path: PathLike) -> list[str]:
+        self._refuse_reads("list", os.fspath(path))
+        return super().list_dir(path)
+
+    def _stat(self, path: PathLike) -> os.stat_result:
+        self._refuse_reads("look at", os.fspath(path))
+        return super()._stat(path)
 
     def create(
         self, path: PathLike, size: int = 0, *, write_zeros: bool = False, sparse: bool = False

@@ -268,3 +268,22 @@ async def test_a_topic_that_cannot_be_moved_aside_stays(tmp_path: Path) -> None:
         rig.disk.mend()
         assert await store.delete_topic("T")
         assert (await store.put("T", 0, b"2"))[1] == 0
+
+
+async def test_a_queue_that_cannot_be_looked_for_is_dispatched_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failure of the disk was once taken for a damaged record: the queue got none of its messages."""
+    async with rig_at(tmp_path) as rig:
+        store = await rig.open()
+        rig.disk.fail_reads(path_contains="consumequeue_ext/T")
+        await put(store, 0)
+        assert store.failing.is_failing(Kind.QUEUE, "dispatch")
+        assert store.queues.find("T", 0) is None
+        assert len(standing(caplog)) == 1
+        assert "record_without_queue" not in caplog.text
+        rig.disk.fail_reads(None, path_contains="consumequeue_ext/T")
+        await rig.clock.advance(2)
+        await until(lambda: store.state.writable)
+        await put(store, 1)
+        assert await bodies(store) == [b"0", b"1"]

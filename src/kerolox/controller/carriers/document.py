@@ -39,6 +39,12 @@ class StateUnusable(KeroloxError):
         super().__init__(sentences(f"the controller's state {where} cannot be used: {what}", self.next_step))
 
 
+class StateUnreadable(StateUnusable):
+    """The file or its directory cannot be read at the moment: nothing is known of what is kept."""
+
+    next_step = "let the controller read and write it; if it may, look at the disk. Nothing was changed"
+
+
 def encode(document: msgspec.Struct) -> bytes:
     body = msgspec.json.encode(document) + b"\n"
     return b"kerolox-controller %d %08x %d\n%b" % (VERSION, zlib.crc32(body), len(body), body)

@@ -28,7 +28,7 @@ from kerolox.controller.carriers.carrier import (
     RevisionConflict,
     StoredState,
 )
-from kerolox.controller.carriers.document import StateUnusable, decode, encode
+from kerolox.controller.carriers.document import StateUnreadable, StateUnusable, decode, encode
 from kerolox.controller.state import ControllerState, ReplicaGroup
 from kerolox.errors import KeroloxError
 from kerolox.unsaved import NotSaved
@@ -188,7 +188,7 @@ def _read(path: Path) -> _Document:
     except FileNotFoundError:
         return _Document()
     except OSError as error:
-        raise StateUnusable(path, f"it cannot be read ({error})") from error
+        raise StateUnreadable(path, f"it cannot be read ({error})") from error
     return decode(data, _Document, path)
 
 
@@ -199,7 +199,7 @@ def _take_lock(path: Path, private: bool) -> int:
         path.parent.mkdir(0o700 if private else 0o777, parents=True, exist_ok=True)
         handle = os.open(path, flags, 0o600 if private else 0o644)
     except OSError as error:
-        raise StateUnusable(path, f"it cannot be opened ({error})") from error
+        raise StateUnreadable(path, f"it cannot be opened ({error})") from error
     try:
         if os.name == "nt":
             import msvcrt

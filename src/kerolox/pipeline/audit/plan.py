@@ -25,7 +25,7 @@ from kerolox.protocol.reserved import (
 from kerolox.spark.store.files import FileRun, LogFiles, find_run
 from kerolox.store.disk.progress_notes import NAME as MARKS_NAME
 from kerolox.store.disk.progress_notes import ProgressNotesFile
-from kerolox.store.errors import DiskError
+from kerolox.store.errors import FileMissing
 from kerolox.store.log.cursors import fit_for_directory
 from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, find_layout, refuse_entries
 
@@ -182,7 +182,7 @@ def _topics(files: OnlyReading, path: str) -> frozenset[str] | None:
     try:
         table = json_dialect.loads(files.read(path))
         return frozenset(table["topicConfigTable"])
-    except (DiskError, ProtocolError, KeyError, TypeError):
+    except (FileMissing, ProtocolError, KeyError, TypeError):
         return None
 
 
@@ -190,7 +190,7 @@ def _half_progress(files: OnlyReading, path: str) -> int:
     try:
         table = json_dialect.loads(files.read(path))["offsetTable"]
         return int(table[f"{HALF_TOPIC}@{HALF_GROUP}"]["0"])
-    except (DiskError, ProtocolError, KeyError, TypeError, ValueError):
+    except (FileMissing, ProtocolError, KeyError, TypeError, ValueError):
         return 0
 
 

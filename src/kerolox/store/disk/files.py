@@ -42,6 +42,7 @@ _O_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 # Old kernels and some file systems refuse the flag; what they refuse it with.
 _GAP_MAX = 8 << 10  # between messages that are read at once: a short gap costs less than another call
 _PLACE = struct.Struct(">qi8x")  # of a message: an entry of a queue, see store/FORMAT.md
+_NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # nor can there be one
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 _turns = threading.Lock()
@@ -452,10 +453,22 @@ class Files:
             raise disk_error(error, "list", os.fspath(path)) from error
 
     def exists(self, path: PathLike) -> bool:
-        return os.path.exists(path)
+        """Whether there is something of this name. Raises DiskError when that cannot be told."""
+        return self._mode(path) is not None
 
     def is_dir(self, path: PathLike) -> bool:
-        return os.path.isdir(path)
+        """Whether there is a directory of this name. Raises DiskError when that cannot be told."""
+        mode = self._mode(path)
+        return mode is not None and stat.S_ISDIR(mode)
+
+    def _mode(self, path: PathLike) -> int | None:
+        """Type and rights of a file; None when there is none of this name, or cannot be."""
+        try:
+            return self._stat(path).st_mode
+        except DiskError as error:
+            if error.os_error in _NO_SUCH_FILE:
+                return None
+            raise
 
     def size(self, path: PathLike) -> int:
         return self._stat(path).st_size
@@ -483,7 +496,7 @@ class Files:
         """
         missing: list[str] = []
         name = os.path.abspath(path)
-        while not os.path.isdir(name):
+        while not self.is_dir(name):
             missing.append(name)
             parent = os.path.dirname(name)
             if parent == name:
@@ -498,7 +511,7 @@ class Files:
         try:
             os.mkdir(path, self._dir_mode)
         except FileExistsError:
-            if not os.path.isdir(path):
+            if not self.is_dir(path):
                 raise disk_error(
                     OSError(errno.EEXIST, "a file has that name"), "make directory", path
                 ) from None
@@ -518,11 +531,11 @@ class Files:
     def remove_tree(self, path: PathLike) -> bool:
         """Remove a directory and all in it; False when it was not there."""
         name = os.fspath(path)
-        if not os.path.isdir(name):
+        if not self.is_dir(name):
             return False
         for entry in self.list_dir(name):
             child = os.path.join(name, entry)
-            if os.path.isdir(child) and not os.path.islink(child):
+            if self.is_dir(child) and not os.path.islink(child):
                 self.remove_tree(child)
             else:
                 self.remove(child)

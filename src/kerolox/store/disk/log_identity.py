@@ -18,7 +18,6 @@ from zlib import crc32
 import msgspec
 
 from kerolox.store.disk.files import Files, PathLike
-from kerolox.store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -53,16 +52,18 @@ class LogIdentityFile:
         self._files = files
 
     def load(self) -> LogIdentity | None:
-        """None when there is no note, or it does not read."""
+        """None when there is no note, or it is damaged. Raises DiskError when it cannot be read now: a new
+        one would say that the log begins with the files that are there."""
         self.known = None
+        data = self._files.read_if_exists(self.path)
+        if data is None:
+            return None
+        line, _, rest = data.partition(b"\n")
         try:
-            data = self._files.read_if_exists(self.path)
-            if data is not None:
-                line, _, rest = data.partition(b"\n")
-                if int(rest[:10]) != crc32(line):
-                    raise ValueError("its CRC is another one")
-                self.known = msgspec.json.decode(line, type=LogIdentity)
-        except (ValueError, msgspec.DecodeError, StoreError) as error:
+            if int(rest[:10]) != crc32(line):
+                raise ValueError("its CRC is another one")
+            self.known = msgspec.json.decode(line, type=LogIdentity)
+        except (ValueError, msgspec.DecodeError) as error:
             log.warning(
                 "log_identity_ignored path=%s reason=%r next='it is made anew: missing first files are not "
                 "noticed by this start'",

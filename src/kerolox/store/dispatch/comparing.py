@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kerolox.protocol.record_scan import QUEUE_ID, QUEUE_OFFSET, SIZE, TOPIC, scan
 from kerolox.store.dispatch.queues import QueueFiller
-from kerolox.store.errors import CorruptRecord, OffsetOutOfRange, StoreError, Unreadable
+from kerolox.store.errors import CorruptRecord, DiskError, OffsetOutOfRange, StoreError
 from kerolox.store.log.readable_log import ReadableLog
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
 from kerolox.store.queue.consume_queues import ConsumeQueues
@@ -61,7 +61,7 @@ class _Comparer(QueueFiller):
     def _queue(self, topic: bytes, queue_id: int, physical: int) -> ConsumeQueue | None:
         try:
             return self._queues.queue(topic.decode(), queue_id)
-        except Unreadable:
+        except DiskError:
             raise  # nothing is known of the queue
         except (UnicodeDecodeError, StoreError):
             return None

@@ -13,7 +13,7 @@ from kerolox.protocol.record_scan import Entry
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.protocol.subscription import tag_hash
 from kerolox.store.delay_table import due_ms
-from kerolox.store.errors import QueueGap, StoreError
+from kerolox.store.errors import DiskError, QueueGap, StoreError
 from kerolox.store.log.cursors import fit_for_directory, names_light_queues
 from kerolox.store.queue.consume_queue import ENTRY, HOLE_TAGS, ConsumeQueue
 from kerolox.store.queue.consume_queues import ConsumeQueues
@@ -162,6 +162,8 @@ class QueueFiller:
             name = topic.decode()
             if fit_for_directory(name, queue_id):
                 return self._queues.queue(name, queue_id)
+        except DiskError:
+            raise  # of the disk, not of the record: it is dispatched when the disk works again
         except (UnicodeDecodeError, StoreError):
             pass
         log.warning(

@@ -87,6 +87,7 @@ class Layout(msgspec.Struct):
     index_enabled: bool | None  # None: not known
     entry_paths: list[str] = []  # of a member of a DLedger group: where its entries are
     entry_index_path: str = ""  # and where their index is
+    timer_log_file_bytes: int = 0
 
     def path(self, name: str) -> str:
         return os.path.join(self.root, name)
@@ -142,6 +143,7 @@ def find_layout(
     topics = files.list_dir(queues)
     light = any(name.startswith(LIGHT_QUEUE_PREFIX) for name in topics)
     slots, entries = known.index_slots, known.index_entries
+    timer_bytes = known.timer_log_file_bytes
     if options is not None:
         log_bytes, queue_bytes = options.commit_log_file_bytes, options.queue_file_size
     else:
@@ -152,6 +154,7 @@ def find_layout(
             for number in files.list_dir(os.path.join(queues, topic))
         ]
         queue_bytes = _common_size(files, directories) or ENTRIES_PER_FILE * ENTRY_SIZE
+        timer_bytes = _common_size(files, [os.path.join(root, "timerlog")]) or timer_bytes
         index = os.path.join(root, INDEX)
         sizes = {files.size(os.path.join(index, name)) for name in files.list_dir(index)}
         for pair in INDEX_SIZES:  # a size alone does not tell slots from entries: only known ones count
@@ -170,6 +173,7 @@ def find_layout(
         index_enabled=None if options is None else options.index_enabled,
         entry_paths=entry_paths,
         entry_index_path=entry_index,
+        timer_log_file_bytes=timer_bytes,
     )
 
 

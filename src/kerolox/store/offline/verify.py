@@ -24,7 +24,7 @@ from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes, ProgressNo
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.disk.sums import Sums, SumsFile
-from kerolox.store.errors import FileMissing, StoreError
+from kerolox.store.errors import DiskError, StoreError
 from kerolox.store.offline.entry_check import check_entry_index
 from kerolox.store.offline.index_check import IndexCheck
 from kerolox.store.offline.layout import (
@@ -44,6 +44,7 @@ from kerolox.store.offline.tables import check_tables
 from kerolox.store.offline.walk import Walk
 from kerolox.store.queue.consume_queue import ENTRY, ENTRY_SIZE
 from kerolox.store.recovery import Circumstances, Recovered, copy_anew, refuse_early_end
+from kerolox.store.timer.timer_store import TimerStore
 from kerolox.store.verdict import doubtful_from, judge_files, noted_end, refuse_lost_log
 
 FINDINGS_MAX = 1000
@@ -144,7 +145,10 @@ def verify(
         report.messages_with_keys = index_check.messages
     if layout.entry_paths:
         check_entry_index(layout, files, segments, report.log_end, found, crashed=crashed)
-    check_tables(layout, files, (lambda *_: None) if queue_check is None else queue_check.end, found)
+    ends = (lambda *_: None) if queue_check is None else queue_check.end
+    _refuse(found, lambda: check_tables(layout, files, ends, found))
+    timer = TimerStore(files, layout.root, log_file_bytes=layout.timer_log_file_bytes)
+    _refuse(found, timer.check_files)
     _check_small_files(layout, files, report, found, clock)
     report.findings = [finding for finding in found if not finding.note]
     report.notes = [finding for finding in found if finding.note]
@@ -170,9 +174,13 @@ def _judge(
         found,
         lambda: refuse_lost_log(segments, marks, sums, *_queues_end(layout, files), layout.root),
     )
-    identity = LogIdentityFile(files, layout.root).load()
-    if identity is not None:
-        identity = identity.before(log_end) if is_signed(files, layout.root) else None
+    try:
+        identity = LogIdentityFile(files, layout.root).load()
+        if identity is not None:
+            identity = identity.before(log_end) if is_signed(files, layout.root) else None
+    except StoreError as error:
+        found.append(_finding(error))
+        return
     doubtful = doubtful_from(marks, boot_identity(), crashed=crashed)
     found.extend(_finding(refusal) for refusal in judge_files(segments, identity, layout.root, doubtful))
 
@@ -297,8 +305,8 @@ def _topics(layout: Layout, files: OnlyReading) -> set[str] | None:
     try:
         table = json_dialect.loads(files.read(layout.path("config/topics.json")))
         return set(table["topicConfigTable"])
-    except (FileMissing, ProtocolError, KeyError, TypeError):
-        return None
+    except (DiskError, ProtocolError, KeyError, TypeError):
+        return None  # one that does not read is found with the tables
 
 
 def _check_small_files(

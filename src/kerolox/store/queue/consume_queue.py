@@ -311,9 +311,10 @@ class ConsumeQueue:
     ) -> int:
         """The first offset stored at ``time_ms`` or later; ``upper``: the last one at or before it.
 
-        ``store_time_of`` gives the store time of the message at a physical offset, -1 when it cannot be
-        read. Always between ``min_offset`` and ``max_offset``: the end when all are older, the beginning
-        when (``upper``) all are younger. Reads the log and the queue, so it may wait.
+        ``store_time_of`` gives the store time of the message at a physical offset, -1 when it was deleted
+        meanwhile; it raises when that cannot be told. Always between ``min_offset`` and ``max_offset``: the
+        end when all are older, the beginning when (``upper``) all are younger. Reads the log and the queue,
+        so it may wait.
         """
         low = first = self.min_offset
         high = self.next_offset
@@ -324,8 +325,6 @@ class ConsumeQueue:
                 low = middle + 1
                 continue
             stored_ms = store_time_of(entry[0])
-            if stored_ms < 0:
-                return first
             if stored_ms < time_ms or (upper and stored_ms == time_ms):
                 low = middle + 1
             else:

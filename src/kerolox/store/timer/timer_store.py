@@ -131,6 +131,12 @@ class TimerStore:
 
     # --- start ---------------------------------------------------------------------------------------
 
+    def check_files(self) -> None:
+        """Raise what :meth:`open` refuses of the files. Waits for the disk."""
+        self.checkpoint.load()
+        self.log.segments.load()
+        self.wheel.is_there()
+
     def open(
         self, now_ms: int, noted: bytes | None = None, is_message: Callable[[int, int], bool] | None = None
     ) -> TimerRecovered:

@@ -181,12 +181,18 @@ class TimerWheel:
         finally:
             self.close()
 
-    def _load(self, since: int) -> None:
+    def is_there(self) -> bool:
+        """Whether there is a file. Raises WrongFileSize for one of another size. Waits for the disk."""
         if not self._files.exists(self.path) or not (size := self._files.size(self.path)):
-            self.missing = True
-            return
+            return False
         if size != WHEEL_BYTES:
             raise WrongFileSize(self.path, size, WHEEL_BYTES)
+        return True
+
+    def _load(self, since: int) -> None:
+        if not self.is_there():
+            self.missing = True
+            return
         file = self._file = self._files.open(self.path, read_only=True)
         # All ranges first: a read makes the system read ahead, and what is in memory counts as written.
         for low, high in list(file.written_ranges(0, WHEEL_BYTES)):
