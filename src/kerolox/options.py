@@ -33,9 +33,8 @@ CHANGED_AT_ONCE_MAX = 1000  # by one request
 TEXT_LENGTH_MAX = 4096
 KEY_SHOWN_MAX = 100  # characters of an unknown key in a log line
 ENVIRONMENT_PREFIX = "KEROLOX_"
-_WITHOUT_EFFECT = (
-    "option_without_effect key=%r source=%s reason='a setting of RocketMQ that does nothing here'"
-)
+NO_EFFECT = "a setting of RocketMQ that does nothing here"
+_WITHOUT_EFFECT = f"option_without_effect key=%r source=%s reason='{NO_EFFECT}'"
 
 
 @cache
@@ -46,8 +45,11 @@ def _rocketmqs() -> frozenset[str]:
 
 def meant(key: str, known: Iterable[str]) -> str:
     """Return a question for the end of an error: the setting that ``key`` may stand for."""
-    exact = [name for name in (*known, *_rocketmqs()) if name.lower() == key.lower()]
-    return f" Did you mean {exact[0]}?" if exact else nearest(key, known)
+    own = list(known)
+    exact = [name for name in (*own, *_rocketmqs()) if name.lower() == key.lower()]
+    if not exact:
+        return nearest(key, own)
+    return f" Did you mean {exact[0]}{'' if exact[0] in own else f', {NO_EFFECT}'}?"
 
 
 def is_rocketmqs(key: str) -> bool:

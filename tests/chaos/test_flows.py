@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from .flow_story import FlowStory, FlowTally
+from .flow_story import FlowStory, FlowTally, compare, notices
+from .story import Violation
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ("abb", "1 are missing and 0 too many"),
+        ("abbcc", "0 are missing and 1 too many"),
+        ("abcc", "1 are missing and 1 too many"),
+    ],
+)
+def test_the_verdict_finds_what_is_missing_or_twice(found: str, said: str) -> None:
+    expected = Counter([b"a", b"b", b"b", b"c"])
+    compare("all", Counter([b"c", b"b", b"a", b"b"]), expected)
+    with pytest.raises(Violation, match=said):
+        compare("all", Counter(letter.encode() for letter in found), expected)
+
+
+def test_every_flow_has_to_notice_by_itself() -> None:
+    said = (
+        "flow_failed flow=bad error='the topic was deleted and made anew'\n"
+        "kerolox: flow good failed: offset 7 is not the one: the topic was deleted and made anew\n"
+        "kerolox: flow bad failed: no broker answers\n"
+    )
+    assert notices(said, "good")
+    assert not notices(said, "bad")
+    assert not notices(said, "all")
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -376,6 +377,30 @@ def test_controllers_are_asked_for_where_there_are_some(tmp_path: Path) -> None:
     assert json.loads(said)["controllerCarrier"]["value"] == "etcd"
     for words in (("--controllers", "1"), ("--etcd", "http://10.0.0.2:2379")):
         assert "their state would be left behind" in refused("--like", "controller-3", *words)
+
+
+def test_beside_a_name_server_at_its_usual_port_the_controller_is_where_commands_look_for_it(
+    tmp_path: Path,
+) -> None:
+    host = "127.0.0.77"  # other tests do not listen there
+
+    def controllers(name: str, nameserver: str, count: int = 1) -> list[int]:
+        folder = ClusterFolder(tmp_path / name)
+        folder.take()
+        folder.prepare("controller-3", layout("controller-3", count), nameserver, {}, "http://10.0.0.1:2379")
+        folder.release()
+        return [
+            int(folder.settings(f"controller-{number}")["controllerListenPort"]) for number in range(count)
+        ]
+
+    assert controllers("usual", f"{host}:9876") == [9878]
+    first, *others = controllers("three", f"{host}:9876", 3)
+    assert first == 9878
+    assert min(others) >= 10911
+    assert controllers("elsewhere", f"{host}:9875") != [9878]
+    with socket.create_server((host, 9878)):
+        assert controllers("taken", f"{host}:9876") != [9878]
+    assert controllers("usual", f"{host}:9876") == [9878]
 
 
 @pytest.mark.parametrize("like", LAYOUTS)

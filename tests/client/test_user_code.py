@@ -9,12 +9,12 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from kerolox import Message, Producer, PushConsumer, PushOptions, Received, blocking
+from kerolox import ConsumeHook, Message, Producer, PushConsumer, PushOptions, Queue, Received, blocking
 from kerolox.client.user_code import in_thread
 from kerolox.testing.broker import RunningBroker, running_broker
 from kerolox.testing.threads import BrokerThread, broker_in_thread
@@ -163,6 +163,44 @@ async def test_context_variables_end_with_the_message(
         await producer.send_batch([Message("orders", str(number)) for number in range(5)])
         await wait_for(lambda: len(seen) == 5, 10)
     assert seen == ["of the program"] * 5
+
+
+def test_a_strategy_or_a_hook_that_exits_does_not_end_consumption(broker: BrokerThread) -> None:
+    asked: list[str] = []
+    seen: list[str] = []
+    both = threading.Event()
+
+    def strategy(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[Queue]:
+        asked.append(me)
+        if len(asked) == 1:
+            sys.exit(4)
+        return list(queues)
+
+    class Exiting(ConsumeHook):
+        def before_consume(self, messages: Sequence[Received]) -> None:
+            raise Timeout("too long")
+
+        def after_consume(self, messages: Sequence[Received], error: object, elapsed_s: float) -> None:
+            sys.exit(5)
+
+    def handle(message: Received) -> None:
+        seen.append(message.text)
+        if len(seen) == 2:
+            both.set()
+
+    broker.create_topic("hooked", queues=1)
+    options = PushOptions(start="first", workers=1, strategy=strategy)
+    with (
+        blocking.Producer(broker.nameserver_address, group="shop-hooked") as producer,
+        blocking.PushConsumer(
+            broker.nameserver_address, group="hooked", options=options, hooks=[Exiting()]
+        ) as consumer,
+    ):
+        consumer.subscribe("hooked", handle)
+        producer.send(Message("hooked", "a"))
+        producer.send(Message("hooked", "b"))
+        assert both.wait(20)
+    assert seen == ["a", "b"]
 
 
 async def test_a_check_that_exits_is_asked_again(running: RunningBroker) -> None:

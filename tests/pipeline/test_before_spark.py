@@ -113,6 +113,9 @@ def test_replays(
     (tmp_path / "empty").mkdir()
     assert "SOURCE" in refused("replay", tmp_path / "empty", *at)
     assert "--since" in refused(*replay, "--since", "yesterdayish")
+    for more in ((), ("--dry-run",)):
+        told = refused(*replay, "--to-topic", target, "--since", "15m", "--until", "30m", *more)
+        assert "--until = '30m': expected a time later than --since, 15m" in told
     assert "--id" in refused(*replay, "--id", "../up")
     assert "spark://HOST" in refused(*replay, "--master", "lokal")
     starts(*replay, "--to-topic", target, "--since", "15m")

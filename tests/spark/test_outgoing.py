@@ -12,6 +12,7 @@ import pytest
 from kerolox.client.errors import InvalidMessage
 from kerolox.client.messages import Queue
 from kerolox.client.sockets.lines import Parcel
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.protocol import properties as names
 from kerolox.protocol.batch import split_batch
 from kerolox.protocol.codes import RequestCode
@@ -23,6 +24,7 @@ from kerolox.spark.sink.outgoing import Encoder, java_hashes
 from kerolox.spark.sink.requests import Packer
 from kerolox.spark.sink.row_ids import RowIds
 from kerolox.spark.sink.sink import write_rows
+from kerolox.testing.threads import broker_in_thread
 
 MAP = pa.map_(pa.string(), pa.string())
 QUEUES = [Queue("t", broker, number) for broker in ("a", "b") for number in range(4)]
@@ -352,3 +354,17 @@ def test_an_error_names_the_partition_and_how_to_find_the_row() -> None:
     said = r"partition 3 of what is written: row 1 has an empty body.*of the first is 25769803776"
     with pytest.raises(InvalidMessage, match=said):
         write_rows(iter([table(body=["c", ""])]), settings, Beginning("q/1", 0), task, again=False)
+
+
+def test_batches_fit_into_what_the_brokers_take() -> None:
+    """Brokers with a smaller maxMessageSize refuse a batch whose records are longer together."""
+    longest = 64 << 10
+    task: Any = SimpleNamespace(partitionId=lambda: 0)
+    with broker_in_thread(body_bytes_max=longest) as broker:
+        broker.create_topic("small", queues=1)
+        given = {"nameserver": broker.nameserver_address, "topic": "small", "maxMessageSize": str(longest)}
+        rows = table(body=[f"{number}" for number in range(5000)] + ["x" * 60_000])
+        sent = write_rows(iter([rows]), read_settings(given), Beginning("q/1", 0), task, again=False)
+        assert sent.rows == 5001
+        with SocketCluster(broker.nameserver_address) as cluster:
+            assert cluster.max_offset(Queue("small", "broker-a", 0)) == 5001

@@ -5,6 +5,8 @@ import socket
 import struct
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,16 +37,72 @@ def test_workers_whose_jvm_leaves_while_they_start_say_nothing() -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     (port,) = struct.unpack(">i", process.stdout.read(4))
+    workers: list[int] = []
     for linger in (True, False):
         for read in (0, 4):  # until the worker has said that it has started, or not
             with socket.create_connection(("127.0.0.1", port)) as jvm:
                 if linger:  # a close that the worker's next write hears of
                     jvm.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                assert len(jvm.recv(read)) == read
+                if told := jvm.recv(read):
+                    workers += struct.unpack(">i", told)
+                assert len(told) == read
+    for worker in workers:
+        wait_for_end(worker)  # the daemon kills those that are left
     process.stdin.close()
     assert process.stderr is not None
     assert process.stderr.read() == b""  # closed by the last worker
     process.wait(60)
+
+
+def wait_for_end(pid: int) -> None:
+    """Wait until a child of the daemon has ended: it has told all that it tells."""
+    deadline_s = time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+LEAVING = """
+import contextlib
+{load}
+
+def main(infile, outfile):
+    with contextlib.suppress(ConnectionResetError):
+        infile.read()  # until the JVM is gone
+    outfile.write(b"for nobody")
+"""
+
+
+@pytest.mark.parametrize(("load", "says"), [("import kerolox.spark.datasource", False), ("", True)])
+def test_workers_that_plan_reads_and_writes_end_quietly_too(load: str, says: bool, tmp_path: Path) -> None:
+    """Spark starts them by PySpark's own daemon, whatever the setting says."""
+    (tmp_path / "pyspark_leaving.py").write_text(LEAVING.format(load=load))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+        "PYTHON_WORKER_FACTORY_SECRET": "s",
+        "PYTHON_UNIX_DOMAIN_ENABLED": "false",
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",  # as Spark sets it
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pyspark.daemon", "pyspark_leaving"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    (port,) = struct.unpack(">i", process.stdout.read(4))
+    with socket.create_connection(("127.0.0.1", port)) as jvm:
+        (worker,) = struct.unpack(">i", jvm.recv(4))
+        jvm.sendall(struct.pack(">i", 1) + b"s")
+        assert jvm.recv(6) == struct.pack(">i", 2) + b"ok"
+        jvm.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wait_for_end(worker)  # the daemon kills those that are left
+    process.stdin.close()
+    said = process.stderr.read().decode()  # closed by the last worker
+    process.wait(60)
+    assert ("pyspark/daemon.py" in said) == says, said
+    assert says or not said
 
 
 def test_other_errors_are_told() -> None:

@@ -128,7 +128,7 @@ def refuse_own(settings: list[str], own: Mapping[str, str]) -> None:
 
 def by_key(options: Any, settings: list[str]) -> dict[str, Any]:
     """``key=value`` texts → values by our names, the last of a key counting."""
-    from kerolox.options import is_rocketmqs, meant, refuse_absent, specs
+    from kerolox.options import NO_EFFECT, is_rocketmqs, meant, refuse_absent, specs
 
     known = {spec.key: spec for spec in specs(options)}
     found: dict[str, Any] = {}
@@ -140,7 +140,7 @@ def by_key(options: Any, settings: list[str]) -> dict[str, Any]:
         if key not in known:
             expected = f"a key that --print-config shows.{meant(key, known)}"
             if is_rocketmqs(key):
-                expected = "another one: it is a setting of RocketMQ that does nothing here. Remove it"
+                expected = f"another one: it is {NO_EFFECT}. Remove it"
             raise OptionError("--set", text, expected)
         found[known[key].name] = known[key].parse(value, "--set")
     return found

@@ -29,7 +29,8 @@ FIRST_PORT = 10911
 PORTS_APART = 10  # between brokers: each takes its own port, the one two below, and the next
 PLACES = 1900  # all below the ports that systems give to clients
 PORT_KEYS = {"controller": "controllerListenPort"}  # of servers whose key is another one than listenPort
-NAMESERVER_ADDRESS = "127.0.0.1:9876"
+NAMESERVER_PORT, CONTROLLER_PORT = 9876, 9878  # where commands look for them
+NAMESERVER_ADDRESS = f"127.0.0.1:{NAMESERVER_PORT}"
 INNER_KEY = "innerClientAuthenticationCredentials"
 LEFT_OVER_S = 60.0  # servers whose parent was killed have so long to stop
 
@@ -146,7 +147,8 @@ class ClusterFolder:
         places = {NAMESERVER.name: number}
         for one in servers:
             if one.name not in places:
-                places[one.name] = port_of(self.settings(one.name)) or ports.take(one.name)
+                usual = CONTROLLER_PORT if one.name == "controller-0" and number == NAMESERVER_PORT else 0
+                places[one.name] = port_of(self.settings(one.name)) or ports.take(one.name, usual)
         around = _Around(servers, _bracketed(near), places, etcd)
         new: list[Path] = []
         for one in servers:
@@ -288,7 +290,11 @@ class _FreePorts:
         self._next = zlib.crc32(os.fsencode(folder.path)) % PLACES
         self._taken = {port_of(folder.settings(path.stem)) for path in (folder.path / "conf").glob("*.conf")}
 
-    def take(self, who: str) -> int:
+    def take(self, who: str, usual: int = 0) -> int:
+        """Return a free port: the usual one of this server if it is free."""
+        if usual and usual not in self._taken and self._is_free(usual):
+            self._taken.add(usual)
+            return usual
         for _ in range(PLACES):
             port = FIRST_PORT + PORTS_APART * self._next
             self._next = (self._next + 1) % PLACES

@@ -107,7 +107,7 @@ def up(
     refuse_own(chosen, OWN)
     by_key(BrokerOptions, chosen)  # a wrong one is told before anything starts
     if nameserver_listen is not None:
-        listen_address(nameserver_listen)
+        listen_address(nameserver_listen, "--nameserver-listen")
     host, _ = folder.nameserver_at(nameserver_listen)
     given = dict(setting.split("=", 1) for setting in chosen)
     if open_to_all and folder.is_secured:

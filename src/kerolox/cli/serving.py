@@ -75,13 +75,16 @@ def log_to_stderr(level: LogLevel) -> None:
     log_to(sys.stderr, level.name)
 
 
-def listen_address(text: str) -> tuple[str, int]:
-    """``0.0.0.0:9876``, ``[::]:9876``, or ``:9876`` for all addresses; port 0 takes a free one."""
+def listen_address(text: str, flag: str = "--listen") -> tuple[str, int]:
+    """Parse ``0.0.0.0:9876``, ``[::]:9876``, or ``:9876`` for all addresses; port 0 takes a free one.
+
+    Raises OptionError, which names ``flag``.
+    """
     host, separator, port = text.rpartition(":")
     if not separator or not port.isdigit():
-        raise OptionError("--listen", text, "host:port, as in 0.0.0.0:9876 or [::]:9876")
+        raise OptionError(flag, text, "host:port, as in 0.0.0.0:9876 or [::]:9876")
     if int(port) > PORT_MAX:
-        raise OptionError("--listen", text, f"a port from 0 to {PORT_MAX}; {port} is out of range")
+        raise OptionError(flag, text, f"a port from 0 to {PORT_MAX}; {port} is out of range")
     return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
 
 

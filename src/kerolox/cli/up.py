@@ -114,7 +114,8 @@ def serve(
     chosen = settings or []
     refuse_own(chosen, OWN if brokers == 1 else OWN | {"brokerName": "one broker (--brokers 1) for a name"})
     by_key(BrokerOptions, chosen)  # a wrong one is told before anything starts
-    nameserver_at, broker_at = listen_address(nameserver_listen), listen_address(broker_listen)
+    nameserver_at = listen_address(nameserver_listen, "--nameserver-listen")
+    broker_at = listen_address(broker_listen, "--broker-listen")
     with tempfile.TemporaryDirectory(prefix="kerolox-") as temporary:
         place = Path(temporary) if ephemeral and not print_config else data
         hosts = (nameserver_at[0], broker_at[0])

@@ -6,7 +6,9 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class HandlerExit(Exception):
@@ -15,6 +17,19 @@ class HandlerExit(Exception):
     def __init__(self, cause: BaseException) -> None:
         super().__init__(repr(cause))
         self.__cause__ = cause
+
+
+def contained(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a user's function in a task of ours, which goes on whatever it raises.
+
+    Raises HandlerExit for an exception that would end the task, and the loop with it.
+    """
+    try:
+        return function(*arguments)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise HandlerExit(error) from error
 
 
 async def in_thread(threads: Executor | None, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -21,7 +21,10 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from kerolox.errors import KeroloxError
 from kerolox.spark.java import SHOW as SHOW
+from kerolox.spark.worker_daemon import end_quietly
 from kerolox.spark.worker_memory import put_aside
+
+end_quietly()
 
 HIDE: Final = "SPARK_HIDE_TRACEBACK"
 OF_WORKERS: Final = "PYTHON_WORKER_FACTORY_"  # variables Spark gives to its Python processes, and to no other

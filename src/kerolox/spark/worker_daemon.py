@@ -4,7 +4,9 @@ A session that ends, or is killed, closes the sockets of its workers. One that w
 the secret it is to show, or to say that it has started, prints a traceback then, behind whatever the program
 has to say; with Unix sockets more often than by TCP. Nobody is left to read what it wrote, and nothing is
 wrong: it just ends. Spark starts this by
-``spark.python.daemon.module``; all else is PySpark's.
+``spark.python.daemon.module``; all else is PySpark's. The workers in which Spark plans reads and writes come
+from PySpark's own daemon, whatever that setting says: they call :func:`end_quietly` when they load our
+formats.
 """
 
 from __future__ import annotations
@@ -40,6 +42,13 @@ class ToldTracebacks:
     def print_exc() -> None:
         if not isinstance(sys.exc_info()[1], ENDS):
             traceback.print_exc()
+
+
+def end_quietly() -> None:
+    """Let a worker of PySpark's own daemon leave out these tracebacks; does nothing in other processes."""
+    main = sys.modules.get("__main__")
+    if getattr(getattr(main, "__spec__", None), "name", None) == daemon.__name__:
+        vars(main).update(traceback=ToldTracebacks)
 
 
 if __name__ == "__main__":

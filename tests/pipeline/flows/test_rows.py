@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from pyspark.sql.types import StringType, StructType
 
 from kerolox.client.messages import Queue
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline.flows.batch_checks import REASON, look, split
+from kerolox.pipeline.flows.batch_checks import REASON, CheckFailed, Outcome, look, split
 from kerolox.pipeline.flows.definition import Check, LakeTable
 from kerolox.pipeline.flows.figures import RunFigures
 from kerolox.pipeline.flows.flow import BatchFlow, is_for_good
@@ -26,6 +27,7 @@ from kerolox.pipeline.flows.lake_files import (
 )
 from kerolox.pipeline.flows.lake_tables import open_lake
 from kerolox.pipeline.lake.storage import open_storage
+from kerolox.spark.sink.options import WrongColumns, check_columns, read_settings
 from kerolox.spark.source.queues import DataLoss
 
 if TYPE_CHECKING:
@@ -45,8 +47,15 @@ def test_a_value_too_long_for_a_folder_is_refused_and_a_log_of_values_needs_none
     assert folder != delta.folder_of("name", "x" * 401)
 
 
-def test_messages_that_are_gone_are_gone_for_good() -> None:
+def test_what_another_try_would_only_repeat() -> None:
     assert is_for_good(DataLoss.gone(Queue("t", "b", 0), 5, 1.0))
+    assert is_for_good(CheckFailed(Outcome("c", "stop", held=False, text="2 rows"), 1))
+    assert is_for_good(OptionError("path", "x", "another"))
+    settings = read_settings({"nameserver": "127.0.0.1:1", "topic": "t"})
+    with pytest.raises(WrongColumns) as wrong:
+        check_columns(StructType().add("body", StringType()).add("id", StringType()), settings)
+    assert is_for_good(wrong.value)
+    assert is_for_good(RuntimeError(f"kerolox.spark.sink.options.WrongColumns: {wrong.value}"))
     assert not is_for_good(KeroloxError("the store is away"))
 
 

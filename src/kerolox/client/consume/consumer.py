@@ -27,6 +27,7 @@ from kerolox.client.ids import client_id
 from kerolox.client.messages import Queue
 from kerolox.client.names import check_group
 from kerolox.client.options import ClientOptions
+from kerolox.client.user_code import contained
 from kerolox.errors import (
     Closed,
     ConnectFailed,
@@ -335,7 +336,7 @@ class Consumer(ConsumingMember):
                 return []
         if not queues:
             return []
-        return self.options.allocate(me, queues, members)
+        return contained(self.options.allocate, me, queues, members)
 
     async def _take(self, queues: Sequence[Queue]) -> int:
         """Begin to pull these; how many of them."""

@@ -32,7 +32,7 @@ from kerolox.client.messages import Queue, Received
 from kerolox.client.names import checked_topic, retry_topic
 from kerolox.client.options import ClientOptions
 from kerolox.client.send.tracing import ConsumeOutcome, Tracer
-from kerolox.client.user_code import HandlerExit
+from kerolox.client.user_code import HandlerExit, contained
 from kerolox.protocol import properties as names
 from kerolox.protocol.bodies.clients import (
     ConsumeDirectlyResult,
@@ -259,7 +259,7 @@ class PushConsumer(Consumer):
     def _tell_hooks(self, tell: Callable[[ConsumeHook], None]) -> None:
         for hook in self.hooks:
             try:
-                tell(hook)
+                contained(tell, hook)
             except Exception:
                 log.exception("hook_failed hook=%r", hook)
 

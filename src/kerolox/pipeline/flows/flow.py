@@ -9,10 +9,9 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kerolox.errors import KeroloxError, OptionError
+from kerolox.errors import KeroloxError
 from kerolox.pipeline.flows.batch_checks import REASON, CheckFailed, look, split
 from kerolox.pipeline.flows.definition import Check, SparkSink, Trigger
-from kerolox.pipeline.flows.document import PipelineInvalid
 from kerolox.pipeline.flows.figures import RunFigures
 from kerolox.pipeline.flows.side_table import examples, side_rows
 from kerolox.pipeline.flows.tables import spark_text
@@ -26,7 +25,8 @@ log = logging.getLogger(__name__)
 
 # Failures that another try would only repeat, by the names that Spark and our sources give them.
 FOR_GOOD: Final = re.compile(
-    r"OptionError|NotThere|CheckFailed|DataLoss|AnalysisException|ParseException|InvalidMessage|BadBody|"
+    r"OptionError|NotThere|CheckFailed|DataLoss|PipelineInvalid|WrongColumns|InvalidMessage|BadBody|"
+    r"AnalysisException|ParseException|"
     r"UNRESOLVED_|PARSE_SYNTAX_ERROR|DATATYPE_MISMATCH|STREAMING_OUTPUT_MODE|STREAM_CHECKPOINT|"
     r"SQLSTATE: 22|was to be read next, but"
 )
@@ -237,13 +237,8 @@ class StreamFlow:
 
 def is_for_good(error: BaseException) -> bool:
     """Whether another try would fail the same way."""
-    if isinstance(error, (CheckFailed, OptionError, PipelineInvalid)):
-        return True
-    if isinstance(error, KeroloxError):
-        from kerolox.spark.source.queues import DataLoss
-
-        return isinstance(error, DataLoss)
-    return FOR_GOOD.search(f"{type(error).__name__}: {error}") is not None
+    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
+    return FOR_GOOD.search(f"{kinds}: {error}") is not None
 
 
 def failure_text(error: BaseException) -> str:

@@ -122,6 +122,15 @@ class PlanFile:
         write_atomically(self.path, msgspec.json.format(msgspec.json.encode(plan)))
 
 
+def check_times(choice: ReplayChoice) -> None:
+    """Refuse a range of times that has no message. A replay that goes on has the times it was begun with."""
+    since_ms, until_ms = choice.since_ms, choice.until_ms
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise OptionError(
+            "--until", choice.until or until_ms, f"a time later than --since, {choice.since or since_ms}"
+        )
+
+
 def check_same(plan: ReplayPlan, source: str, choice: ReplayChoice) -> None:
     """Raises ReplayError when a replay that was begun is to go on with something else."""
     begun: dict[str, Any] = {"source": plan.source, **msgspec.to_builtins(plan.choice)}

@@ -34,6 +34,7 @@ from kerolox.pipeline.replay.plan import (
     ReplayPlan,
     SourceQueue,
     check_same,
+    check_times,
     target_of,
     tasks_of,
 )
@@ -149,11 +150,14 @@ def check(
     """
     found = find_source(source, storage_options, catalog)
     check_topics(found, choice)
+    plan = None
     if not dry_run:
         with PlanFile(state, id) as file:
             plan = file.read()
-        if plan is not None:
-            check_same(plan, str(Path(source).resolve()) if "://" not in source else source, choice)
+    if plan is None:
+        check_times(choice)
+    else:
+        check_same(plan, str(Path(source).resolve()) if "://" not in source else source, choice)
     if choice.to_topic:
         targets = {choice.to_topic}
     else:
@@ -177,6 +181,7 @@ def make_plan(
     """Count the messages of each queue, and find where they go."""
     from pyspark.sql import functions as f
 
+    check_times(choice)
     found = (
         messages.groupBy("topic", f.coalesce("broker", f.lit("")).alias("broker"), "queue_id")
         .agg(

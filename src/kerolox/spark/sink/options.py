@@ -61,7 +61,8 @@ SINK: Final = OptionTable(
     Option("compressFromBytes", number(0), "bytes; 0: never",
            "bodies at least this long are compressed (zlib), and sent one by one", default=0),
     Option("maxMessageSize", size, f"bytes, or 4m; at most {MESSAGE_BYTES_MAX}",
-           "of a body, as the brokers' setting of this name says. A longer one is refused before it is sent",
+           "of a body, as the brokers' setting of this name says. A longer one is refused before it is sent; "
+           "a batch has a quarter of it at most",
            default=MESSAGE_BODY_BYTES_MAX),
     Option("createTopics", flag, YES_NO, "topics that do not exist are made, if the brokers allow it",
            default=True),
@@ -128,7 +129,8 @@ def read_settings(given: Mapping[str, str]) -> SinkSettings:
         topic=topic,
         group=with_namespace(cluster.namespace, values["group"]),
         once=once,
-        batch_bytes=values["batchBytes"],
+        # Brokers compare the records of a batch with it, and those are larger than what is sent.
+        batch_bytes=min(values["batchBytes"], values["maxMessageSize"] // 4),
         batch_rows=values["batchRows"],
         in_flight=values["inFlight"],
         retries=values["retries"],
