@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Tests run side by side; those with Java processes one by one.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+# Tests run side by side, more of them than there are cores: half of their time they wait.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 
 .PHONY: demo test check bench crash chaos partition simulate jepsen dledger spark spark-versions rebuild soak attack attacks access-decisions fuzz sanitize pure peers peers-4x lock clean install
 
@@ -27,10 +27,11 @@ demo: $(STAMP)
 	rm -rf build/demo
 	$(BIN)/kerolox demo --data build/demo
 
-# The stories with Java processes come alone, afterwards: they wait for others, who need the cores.
+# The stories with Java processes run one by one beside all other tests: they share their processes.
 test: $(STAMP)
-	$(PYTEST) -m "not long" --ignore=tests/peers $(ARGS)
-	$(BIN)/python -m pytest -m "not long and not full" tests/peers $(ARGS)
+	$(BIN)/python -m tests.side_by_side \
+	    suite='$(PYTEST) -m "not long" --ignore=tests/peers $(ARGS)' \
+	    peers='$(BIN)/python -m pytest -m "not long and not full" tests/peers $(ARGS)'
 
 check: $(STAMP)
 	$(BIN)/ruff check .
