@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side, more of them than there are cores: half of their time they wait.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 
-.PHONY: demo test check bench crash chaos partition simulate jepsen dledger spark spark-versions rebuild soak attack attacks access-decisions fuzz sanitize pure peers peers-4x lock clean install
+.PHONY: demo test check bench crash chaos partition simulate jepsen dledger spark spark-versions long rebuild soak attack attacks access-decisions fuzz sanitize pure peers peers-4x lock clean install
 
 install: $(STAMP)
 
@@ -123,6 +123,11 @@ simulate: $(STAMP)
 # The slow tests on Spark: kills at every step, a cluster's audit and replay, the Java of PyPI.
 spark: $(STAMP)
 	$(BIN)/python -m pytest -m long tests/spark tests/pipeline tests/cli/test_demo.py $(ARGS)
+
+# The long tests that no other target runs.
+long: $(STAMP)
+	KEROLOX_REQUIRE_PEERS=1 $(BIN)/python -m pytest -m long tests/chaos tests/docs tests/simulate tests/store \
+	    tests/peers $(ARGS)
 
 # A store of Apache's broker rebuilt on Spark, compared byte by byte and opened by both; ARGS="--gib 0.3" is quick.
 rebuild: $(STAMP)
