@@ -89,7 +89,7 @@ ROOMS = {
         "controller",
     ),
     "client": (
-        "errors messages message_types names ids addresses environment options user_code",
+        "errors messages message_types names ids addresses environment options stamps user_code",
         "calls",
         "nameservers",
         "cluster",

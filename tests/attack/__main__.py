@@ -1,4 +1,5 @@
-"""``make attack``: every request code on every port, asked for in every way that must not work."""
+"""``make attack``: every request code on every port, asked for in every way that must not work; records in
+bodies, relayed requests, and load by strangers, under which an honest client is measured."""
 
 from __future__ import annotations
 
@@ -12,9 +13,15 @@ import tempfile
 import time
 from pathlib import Path
 
+from .forged import attack_records, ledger
 from .load import LoadOutcome, load_all
+from .relayed import attack_relays
 from .story import Outcome, attack_all
 from .world import running_world
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
 
 
 async def run(seeds: list[int]) -> list[Outcome]:
@@ -22,9 +29,13 @@ async def run(seeds: list[int]) -> list[Outcome]:
     for seed in seeds:
         with tempfile.TemporaryDirectory(prefix="kerolox-attack-") as place:
             async with running_world(Path(place)) as world:
-                found.append(
-                    await attack_all(world, seed=seed, progress=lambda text: print(text, flush=True))
-                )
+                outcome = await attack_all(world, seed=seed, progress=say)
+            await attack_records(Path(place, "log"), outcome)
+            await attack_records(Path(place, "ledger"), outcome, **ledger())
+            say(f"forged records: {outcome.attempts} attempts, {len(outcome.violations)} violations")
+            await attack_relays(Path(place, "relayed"), outcome)
+            say(f"relayed requests: {outcome.attempts} attempts, {len(outcome.violations)} violations")
+            found.append(outcome)
     return found
 
 

@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from kerolox.access.book import Book
 from kerolox.access.book_file import save_book
 from kerolox.broker.broker import Broker
@@ -102,7 +104,10 @@ class World:
             "routes": [routes.clusters, sorted(routes.topics), sorted(routes.groups)],
             "key-values": nameserver.kv._tables,
             "name server's options": dataclasses.asdict(nameserver.options),
-            "elections": controller.groups,
+            # Leaders report how far their logs are confirmed, whoever asks what.
+            "elections": [
+                msgspec.structs.replace(group, confirmed=0) for group in controller.groups.values()
+            ],
             "controller's options": dataclasses.asdict(controller.options),
         }
         return {part: hashlib.sha1(repr(value).encode()).hexdigest() for part, value in parts.items()}

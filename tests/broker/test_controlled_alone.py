@@ -247,6 +247,37 @@ async def test_a_notice_for_the_process_before_is_not_heeded(tmp_path: Path) -> 
         assert not running.broker.leadership.leads
 
 
+async def test_a_notice_counts_as_far_as_the_controller_says_the_same(tmp_path: Path) -> None:
+    """Anybody can send one. What is made up in it must not outlive it: epochs only grow."""
+    async with running_controlled(2, directory=tmp_path) as two:
+        leader = await two.leading()
+        await two.in_sync(2)
+        number = two.number_of(leader)
+        known = leader.broker.controlled
+        assert known is not None
+        before = known.turns.heeded
+        for to in (1, 2):
+            for epoch, id, address in (
+                (1_000_000, to, two.broker(to).address),
+                (1_000_000, 7, "127.0.0.1:1"),
+                (before.epoch, before.id, "127.0.0.1:1"),
+                (before.epoch, before.id, before.address),
+            ):
+                assert await notice(two.broker(to), epoch, id, address, 1_000_000) == 0
+        async with Producer(two.nameserver_address, group="p") as producer:
+            await producer.send(Message("t", b"1"))
+        heeded = known.turns.heeded
+        assert (heeded.epoch, heeded.id, heeded.address) == (before.epoch, before.id, before.address)
+        assert leader.broker.leadership.leads
+        await two.in_sync(2)
+        await two.kill(number)
+        new = await two.leading(but=number)
+        assert new.broker.controlled is not None
+        assert before.epoch < new.broker.controlled.turns.heeded.epoch < 1_000_000
+        async with Producer(two.nameserver_address, group="p") as producer:
+            await producer.send(Message("t", b"2"))
+
+
 async def test_epochs_that_fall_back_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with running_controlled(1) as group:
         broker = group.broker(1).broker

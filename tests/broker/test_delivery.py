@@ -98,10 +98,11 @@ async def test_a_limit_that_was_lowered_stops_no_message_that_was_taken(tmp_path
 async def test_messages_of_a_deleted_topic_become_dead_letters_and_others_come(tmp_path: Path) -> None:
     async with timing(tmp_path) as talk:
         producer = Producer(talk.running)
+        claim = {"RETRY_TOPIC": "theirs", "ORIGIN_MESSAGE_ID": "x"}  # it would be sent again to that topic
         for topic in ("gone", "stays"):
-            assert (await talk.send(topic, b"delayed", DELAYED)).code == 0
-            assert (await talk.send(topic, b"timed", after_s(5))).code == 0
-        half = await producer.prepare(b"half", topic="gone")
+            assert (await talk.send(topic, b"delayed", {**DELAYED, **claim})).code == 0
+            assert (await talk.send(topic, b"timed", {**after_s(5), **claim})).code == 0
+        half = await producer.prepare(b"half", claim, topic="gone")
         await delete_topic(talk, "gone")
         answer = await producer.end(half, COMMIT)
         assert answer.code == ResponseCode.SYSTEM_ERROR

@@ -14,7 +14,7 @@ from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.headers.send import SendRequestV2
-from kerolox.testing.process import BrokerProcess, broker_process
+from kerolox.testing.process import BrokerProcess
 from tests.broker.talk import send_fields
 
 FLOOD = 600
@@ -22,7 +22,7 @@ FLOOD = 600
 
 @contextmanager
 def open_files(count: int) -> Iterator[None]:
-    """Let processes that begin meanwhile open no more files than this."""
+    """Let this process open that many files meanwhile."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, before[1]))
     try:
@@ -31,15 +31,26 @@ def open_files(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+class SmallBroker(BrokerProcess):
+    """A broker process that may open few files."""
+
+    def __init__(self, directory: Path, open_files: int) -> None:
+        super().__init__(directory, "mappedFileSizeCommitLog=1048576")
+        self._open_files = open_files
+
+    @property
+    def command(self) -> list[str]:
+        return ["sh", "-c", 'ulimit -Sn "$0" && exec "$@"', str(self._open_files), *super().command]
+
+
 @contextmanager
-def small_broker(directory: Path, count: int) -> Iterator[BrokerProcess]:
-    with open_files(count):
-        running = broker_process("mappedFileSizeCommitLog=1048576", directory=directory)
-        broker = running.__enter__()
+def small_broker(directory: Path, open_files: int) -> Iterator[BrokerProcess]:
+    broker = SmallBroker(directory, open_files)
     try:
+        broker.start()
         yield broker
     finally:
-        running.__exit__(None, None, None)
+        broker.stop()
 
 
 async def send(dialer: Dialer, address: str, topic: str, queue_id: int = 0, body: bytes = b"x") -> None:

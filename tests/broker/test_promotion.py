@@ -394,6 +394,25 @@ async def test_a_follower_that_is_started_as_the_leader_counts_as_promoted(tmp_p
         assert new.broker.promotions.number == 1  # it led before
 
 
+async def test_a_follower_that_never_heard_of_its_leader_but_by_the_log_counts_as_promoted(
+    tmp_path: Path,
+) -> None:
+    """It was given haMasterAddress, and no name server has told it where its leader answers."""
+    async with group(tmp_path) as g:
+        old = await g.broker(0)
+        at = old.broker.endpoints.ha_address
+        new = await g.broker(1, haMasterAddress=at, namesrvAddr="")
+        await send(g.nameserver.address, 5)
+        await until(lambda: new.broker.store.log.max_offset == old.broker.store.log.max_offset)
+        assert new.broker.replication.follower.leaders_end.note.address == ""
+        await gone(g, old)
+        await new.kill()
+        new.broker.options.role, new.broker.options.broker_id = BrokerRole.ASYNC_MASTER, 0
+        await new.start()
+        assert new.broker.promotions.number == 1
+        assert new.broker.tables.topics.find("T") is not None
+
+
 async def test_a_leader_whose_name_is_taken_does_not_start(tmp_path: Path) -> None:
     async with group(tmp_path) as g:
         first = await g.broker(0)

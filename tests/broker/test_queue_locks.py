@@ -7,7 +7,7 @@ import pytest
 
 from kerolox.broker.members.queue_locks import BELIEVED_S, GRACE_S, HELD_S, QueueLocks
 from kerolox.protocol.bodies.body import MessageQueue
-from kerolox.protocol.bodies.members import LockAnswer, LockRequest
+from kerolox.protocol.bodies.members import BoundLockRequest, LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.testing.clock import ManualClock
 from tests.broker.group_kit import Part, clients, running
@@ -94,7 +94,7 @@ async def test_an_owner_that_connects_again_keeps_its_lock() -> None:
 
 
 async def test_a_dead_clients_lock_over_the_wire(part: Part) -> None:
-    wanted = LockRequest(
+    wanted = BoundLockRequest(
         client_id="one", consumer_group="g", mq_set=frozenset({Q0, Q1}), until_disconnected=True
     )
     async with clients(part, "two") as (two,):

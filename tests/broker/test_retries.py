@@ -131,6 +131,20 @@ async def test_a_reason_never_keeps_a_message_from_coming_again(talk: Talk) -> N
     assert "KEROLOX_RETRY_REASON" not in again.properties
 
 
+async def test_a_producer_does_not_say_where_its_message_comes_from(talk: Talk) -> None:
+    """Consumers would take its copy for a message of that topic, and its dead letter be sent again to it."""
+    forged = {"UNIQ_KEY": UNIQUE, "RETRY_TOPIC": "theirs", "ORIGIN_MESSAGE_ID": "0" * 32}
+    offset = await stored(talk, properties=forged)
+    (first,) = await talk.messages("T")
+    await back(talk, offset)
+    (again,) = await parked(talk, 3)
+    await back(talk, offset, delay_level=-1)
+    (dead,) = await talk.messages("%DLQ%G")
+    for copy in (again, dead):
+        assert copy.properties["RETRY_TOPIC"] == "T"
+        assert copy.properties["ORIGIN_MESSAGE_ID"] == first.offset_id
+
+
 async def test_every_attempt_waits_longer_and_keeps_where_the_message_came_from(talk: Talk) -> None:
     offset = await stored(talk)
     (first,) = await talk.messages("T")

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from kerolox.broker.cluster import table_copy
+from kerolox.broker.cluster.leader_news import Ask, LeaderNews
+from kerolox.errors import RequestFailed
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.groups import GroupConfig
+from kerolox.protocol.bodies.table_news import TableNews
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.headers.offset import UpdateOffsetRequest
@@ -17,6 +20,7 @@ from kerolox.protocol.headers.replication import WatchTablesRequest
 from kerolox.protocol.headers.topic import CreateTopicRequest, DeleteTopicRequest
 from kerolox.testing.access import ADMIN, secured
 from kerolox.testing.broker import RunningBroker
+from kerolox.testing.clock import ManualClock
 from kerolox.testing.cluster import running_cluster
 from kerolox.testing.controlled import running_controlled
 from tests.broker.access.test_users import Caller
@@ -210,6 +214,52 @@ async def test_a_change_waits_for_a_dead_follower_until_it_cannot_be_elected(tmp
         answer = await asked
         assert (answer.code, answer.remark) == (0, None)
         assert leader.broker.table_watch.followers == []
+
+
+async def test_a_change_waits_for_a_follower_in_sync_that_has_not_asked_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_ask, watch = asyncio.Event(), LeaderNews.watch
+
+    def watch_later(news: LeaderNews, leader: str, ask: Ask) -> None:
+        if may_ask.is_set():
+            watch(news, leader, ask)
+
+    monkeypatch.setattr(LeaderNews, "watch", watch_later)
+    async with running_controlled(2, directory=tmp_path, slaveTimeout=60_000) as two, Dialer() as dialer:
+        leader = await two.leading()
+        await two.in_sync(2)
+        asked = asyncio.ensure_future(Changes(dialer, leader).topic("T"))
+        await until(lambda: leader.broker.table_watch._waits)
+        may_ask.set()
+        answer = await asked
+        assert (answer.code, answer.remark) == (0, None)
+        await two.kill(two.number_of(leader))
+        new = await two.leading(but=two.number_of(leader))
+        assert new.broker.tables.topics.find("T") is not None
+
+
+@pytest.mark.parametrize(
+    ("code", "pause_s"),
+    [(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, 60.0), (ResponseCode.SYSTEM_ERROR, 0.5)],
+)
+async def test_a_leader_that_does_not_know_the_question_is_left_alone_for_a_minute(
+    code: ResponseCode, pause_s: float
+) -> None:
+    clock, asked = ManualClock(), 0
+    news = LeaderNews(clock, lambda: None)
+
+    async def refused(life: str, serial: int) -> TableNews:
+        nonlocal asked
+        asked += 1
+        raise RequestFailed(code, "request type 24001 not supported")
+
+    for passed_s, times in ((0.0, 1), (pause_s - 0.1, 1), (0.2, 2)):
+        await clock.advance(passed_s)
+        news.watch("10.0.0.1:10911", refused)
+        await until(lambda: news._task is None)
+        assert asked == times
+        assert not news.works
 
 
 async def test_members_of_a_ledger_group_have_what_was_answered(tmp_path: Path) -> None:

@@ -305,6 +305,11 @@ def test_migrate(tmp_path: Path, file: Path) -> None:
     made = tmp_path / "new.json"
     ok("migrate", str(source), "--file", str(made))
     assert mode(made) == 0o600
+    odd = tmp_path / "odd.yml"
+    odd.write_text('accounts:\n- accessKey: "orders*"\n  secretKey: "12345678"\n')
+    told = as_json("migrate", str(odd), *at)
+    assert told["users"] == []
+    assert "another accessKey" in told["leftOver"][0]
     assert "there are none" in error("migrate", str(tmp_path / "made"), *at)
     assert "No such file" in error("migrate", str(tmp_path / "missing.yml"), *at)
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,17 @@ def read(nameserver: str, count: int) -> set[bytes]:
             assert batch is not None, f"{len(found)} of {count} came"
             found |= {message.body for message in batch}
     return found
+
+
+def test_a_lock_of_a_cluster_does_not_follow_a_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"precious")
+    folder = ClusterFolder(tmp_path / "cluster")
+    folder.path.mkdir()
+    (folder.path / "cluster.lock").symlink_to(precious)
+    with pytest.raises(KeroloxError, match="Remove it if it is a link"):
+        folder.take()
+    assert precious.read_bytes() == b"precious"
 
 
 def test_a_leader_that_is_killed_is_started_again_with_its_messages(
@@ -214,6 +226,34 @@ def test_who_ends_again_and_again_is_started_at_longer_and_longer_intervals(
     config.write_text(config.read_text().replace("brokerPermission=nonsense\n", ""))
     again = up.event()
     assert (again["event"], again["name"], again["restarts"]) == ("started", "broker-b", 3)
+
+
+def test_a_server_that_ends_while_others_start_is_started_again(
+    start: Callable[..., UpProcess], tmp_path: Path
+) -> None:
+    data = tmp_path / "cluster"
+
+    def shown(name: str) -> dict[str, Any]:
+        return servers(data).get(name, {}) if (data / "cluster.json").exists() else {}
+
+    with ThreadPoolExecutor(1) as beside:
+        starting = beside.submit(start, "--like", "2m-noslave", "--nameserver-listen", "127.0.0.1:0")
+        until(lambda: bool(shown("broker-b").get("pid")))
+        slow = shown("broker-b")
+        os.kill(slow["pid"], signal.SIGSTOP)
+        try:
+            assert slow["state"] == "starting"
+            until(lambda: shown("broker-a").get("state") == "up")
+            os.kill(shown("broker-a")["pid"], signal.SIGKILL)
+            until(lambda: shown("broker-a")["restarts"] == 1 and shown("broker-a")["state"] == "up")
+            assert shown("broker-b")["state"] == "starting"
+        finally:
+            os.kill(slow["pid"], signal.SIGCONT)
+        up = starting.result(60)
+    told = [up.up, up.event(), up.event()]
+    assert [(one["event"], one.get("name")) for one in told] == [
+        ("ended", "broker-a"), ("started", "broker-a"), ("up", None),
+    ]  # fmt: skip
 
 
 def test_what_it_cannot_do_it_says_before_anything_starts(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from kerolox.cli.cluster_folder import ClusterFolder
 from kerolox.cli.cluster_layouts import layout
 from kerolox.cli.main import app
 from kerolox.cli.posture import secured
+from kerolox.protocol.command import Command
+from kerolox.protocol.signature_v2 import SIGNATURE_V2
 from tests.cli.test_cluster_up import UpProcess, run, servers, start, until
 
 __all__ = ["start"]
@@ -39,6 +41,9 @@ def test_a_secured_cluster_under_a_controller(start: Callable[..., UpProcess], t
     assert not any(secret in json.dumps(running.up) for secret in secrets)
     for one in servers(data).values():
         assert stat.S_IMODE(Path(one["config"]).stat().st_mode) == 0o600
+        assert stat.S_IMODE(Path(one["log"]).stat().st_mode) == 0o600
+        if one["role"] in ("controller", "replica"):
+            assert stat.S_IMODE(Path(one["data"]).stat().st_mode) == 0o700
 
     assert "SEND_OK" in asked("send", "T", "hello", **client)
     tailed = asked("tail", "T", "--from", "0", "--count", "1", "--json", **client)
@@ -85,6 +90,18 @@ def test_a_cluster_that_is_secured_stays_so(tmp_path: Path) -> None:
     code, said = run("cluster", "up", "--like", "2m-2s-sync", "--data", str(tmp_path), "--open")
     assert code == 1
     assert "authenticationEnabled=true" in said
+
+
+@pytest.mark.parametrize(("use", "form_2"), [("off", False), ("inner", True)])
+async def test_its_commands_sign_as_its_servers_do(tmp_path: Path, use: str, form_2: bool) -> None:
+    folder = ClusterFolder(tmp_path)
+    settings = secured(AccessFolder(tmp_path), ["127.0.0.1"], {}) | {"signatureV2": use}
+    folder.prepare("2m-2s-sync", layout("2m-2s-sync"), "127.0.0.1:0", {}, access=settings)
+    async with folder.dialer() as dialer:
+        asked = Command(1, opaque=1, fields={}, body=b"")
+        for hook in dialer.handlers.hooks:
+            hook.before_request(None, asked)  # type: ignore[arg-type]
+    assert (SIGNATURE_V2 in asked.fields) is form_2
 
 
 def test_what_was_chosen_for_tls_counts(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kerolox import atomic_file
@@ -42,6 +44,22 @@ async def test_one_controller_for_a_directory(carrier: EmbeddedCarrier) -> None:
     await fresh.close()
 
 
+@pytest.mark.skipif(os.name != "posix", reason="rights of files are those of POSIX")
+async def test_a_private_directory_is_closed_with_what_is_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "controller"
+    before = os.umask(0o022)
+    try:
+        for private, expected in ((False, {0o755, 0o644}), (True, {0o700, 0o600})):
+            carrier = EmbeddedCarrier(folder, private=private)
+            await carrier.open()
+            token = await carrier.lead("n0", "a:1")
+            await carrier.commit(token, f"broker-{private}", NEW, group())
+            await carrier.close()
+            assert {path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())} == expected
+    finally:
+        os.umask(before)
+
+
 async def test_every_damaged_file_is_named_and_left_alone(carrier: EmbeddedCarrier) -> None:
     token = await carrier.lead("n0", "a:1")
     await carrier.commit(token, "broker-a", NEW, group())
@@ -70,6 +88,31 @@ async def test_every_damaged_file_is_named_and_left_alone(carrier: EmbeddedCarri
     await fresh.open()
     assert (await fresh.load()).state.groups == {"broker-a": group()}
     await fresh.close()
+
+
+@pytest.mark.parametrize("with_lock", [True, False])
+async def test_a_state_that_comes_without_the_number_of_the_last_commit_may_be_an_older_copy(
+    carrier: EmbeddedCarrier, tmp_path: Path, *, with_lock: bool
+) -> None:
+    token = await carrier.lead("n0", "a:1")
+    await carrier.commit(token, "broker-a", NEW, msgspec.structs.replace(group(), master_epoch=1))
+    await carrier.close()
+    other = tmp_path / "another host"
+    other.mkdir()
+    for name in (embedded.STATE_FILE, *([embedded.LOCK_FILE] if with_lock else [])):
+        shutil.copy(tmp_path / name, other / name)
+    for _ in range(2):  # also when the first one there ended before it wrote anything
+        moved = EmbeddedCarrier(other)
+        await moved.open()
+        assert (await moved.load()).state.groups["broker-a"].is_doubted is not with_lock
+        await moved.close()
+    await moved.open()
+    token, loaded = await moved.lead("n0", "a:1"), await moved.load()
+    revision = loaded.revisions["broker-a"]
+    assert await moved.commit(token, "broker-a", revision, group()) > revision
+    moved = await again(moved)
+    assert not (await moved.load()).state.groups["broker-a"].is_doubted
+    await moved.close()
 
 
 async def test_a_file_of_a_later_version_is_refused(carrier: EmbeddedCarrier) -> None:

@@ -22,6 +22,7 @@ from tests.peers.wire import request
 from tests.rig.loads import Load, sent
 from tests.rig.loop_thread import LoopThread
 from tests.rig.nursery import Nursery
+from tests.rig.tables import WITH_USERS, Tables
 from tests.rig.waiting import wait_until
 
 from .disks import Disks
@@ -107,6 +108,7 @@ class Cluster:
         self.steps: list[str] = []  # what was done, for whoever has to find out
         self.loads: Sequence[Load] = ()
         self.more_sends: dict[str, ClusterHistory] = {}  # what was sent to other topics
+        self.tables = Tables()
         self.reader: Reader | None = None
         self.wires = ground.wires
         ips = ground.wires.ips
@@ -146,6 +148,7 @@ class Cluster:
             "flushDiskType": flush,
             "registerNameServerPeriod": 10_000,
             "namesrvAddr": self.nameserver.address,
+            **WITH_USERS,
             **(more or {}),
         }
         kind = PoweredBrokerNode if powered else BrokerNode

@@ -19,7 +19,7 @@ from tests.rig.waiting import TooLate
 from .cluster import ASYNC_FLUSH, BY_ETCD, EMBEDDED, SYNC_FLUSH, Cluster, Ground, Violation
 from .faults import FAULTS, KINDS, Fault, fits
 from .history import ClusterHistory
-from .verdict import check, check_offsets, check_queues, lost_at_leader
+from .verdict import check, check_offsets, check_queues, check_tables, lost_at_leader
 
 FAULTS_PER_LIFE = 12
 CHECK_EVERY = 4  # faults
@@ -52,6 +52,7 @@ class Tally:
     healed_s: dict[str, list[float]] = field(default_factory=dict)
     sends: Counter[tuple[str, str]] = field(default_factory=Counter)
     lives: int = 0
+    made: Counter[str] = field(default_factory=Counter)  # tables that were acknowledged before faults
     elections: int = 0
     reads: int = 0
     messages: int = 0  # in logs, as often as they were looked at
@@ -86,6 +87,7 @@ class Tally:
                 client: dict(sorted((status, n) for (one, status), n in self.sends.items() if one == client))
                 for client in clients
             },
+            "made_before_faults": dict(sorted(self.made.items())),
             "messages_read": self.reads,
             "messages_looked_up_in_logs": self.messages,
             "log_bytes_compared": self.compared_bytes,
@@ -155,11 +157,14 @@ def live(life: Life, folder: Path, ground: Ground, make_loads: MakeLoads, tally:
             what = " and ".join(fault.name for fault in turn)
             cluster.step(f"--- {what}")
             time.sleep(chance.uniform(0.0, 0.3))
+            # Progress is saved by time: what was not is consumed again when all brokers are killed.
+            cluster.tables.make(cluster.leader().address, progress=False)
             _happen(cluster, chance, turn)
             cluster.step("it has to heal")
             healed_s = cluster.wait_healed()
             cluster.step(f"healed in {healed_s:.2f} s")
             check_offsets(cluster)
+            check_tables(cluster)
             if number % CHECK_EVERY == 0:
                 _count(tally, check(cluster))
             for fault in turn:
@@ -180,6 +185,7 @@ def live(life: Life, folder: Path, ground: Ground, make_loads: MakeLoads, tally:
         cluster.close()
         tally.sends.update(cluster.history.statuses())
         tally.reads += len(cluster.history.reads)
+        tally.made.update(part for made in cluster.tables.made for part in made.parts)
     shutil.rmtree(folder)
     tally.lives += 1
 

@@ -64,6 +64,8 @@ def test_a_group_keeps_its_word_under_faults_of_every_kind(ground: Ground, tmp_p
     assert kinds(tally) == {(kind, 3) for kind in KINDS if kind != TORN}
     assert tally.elections > 5
     assert tally.sends["ours", "SEND_OK"] > 100
+    assert set(tally.made) == {"topic", "group", "user", "rule", "message"}
+    assert min(tally.made.values()) > len(GATE) // 2
 
 
 @pytest.mark.timeout(120)

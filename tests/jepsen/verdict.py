@@ -105,6 +105,21 @@ def check_offsets(cluster: Cluster) -> None:
     cluster.judge(wrong)
 
 
+def check_tables(cluster: Cluster) -> None:
+    """The leader has what was made before the faults, at any time."""
+    leader, missing = cluster.leader(), ["nothing was asked"]
+
+    def is_answered() -> bool:
+        try:
+            missing[:] = cluster.tables.missing(leader.address)
+        except OSError:
+            return False
+        return True
+
+    wait_until(is_answered, lambda: f"the leader {leader.name} shows its tables", HEALED_S)
+    cluster.judge(missing)
+
+
 def check_queues(cluster: Cluster) -> None:
     """All brokers stop. Their queues lead to the messages of their logs."""
     cluster.pause()

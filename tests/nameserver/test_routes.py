@@ -673,3 +673,17 @@ def test_a_process_that_starts_anew_or_was_promoted_is_not_refused(routes: Route
     assert routes.register(broker(process=BrokerProcess("settings 0", 14)), 2.0).refused is None
     assert routes.register(promoted, 3.0).refused is None
     assert routes.register(slave(1, C), 4.0).refused is None  # RocketMQ's brokers have no number
+
+
+def test_a_leader_that_was_promoted_by_its_settings_takes_the_place_of_a_frozen_one(routes: Routes) -> None:
+    """Both have brokerId=0 in their settings, and the connection of the frozen one stays open."""
+    frozen, promoted = BrokerProcess("settings 0", 11), BrokerProcess("settings 0", 12)
+    routes.register(broker(process=frozen, version=version(5, state=2)), 0.0)
+    refused = routes.register(broker(address=C, process=promoted, version=version(6, state=2)), 1.0).refused
+    assert refused is not None
+    later = broker(address=C, process=promoted, version=version(7, state=3))
+    assert routes.register(later, 2.0).refused is None
+    assert addresses(routes) == {0: C}
+    # Of followers the number says nothing: it is that of the leader whose tables they copied last.
+    routes.register(of_process(21, B, version=version(1, state=3)), 3.0)
+    assert routes.register(of_process(22, A, version=version(1, state=4)), 4.0).refused is not None

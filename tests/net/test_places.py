@@ -156,6 +156,5 @@ async def test_silent_visitors_do_not_stop_the_metrics() -> None:
 @pytest.mark.parametrize("limit", [0, 3])
 async def test_the_limit_of_one_address_is_an_option(echo: Echo, limit: int) -> None:
     async with Server(echo.handlers, host="127.0.0.1", for_each_address=limit) as server:
-        assert server.listener.places.for_each_max == (
-            limit or server.listener.connections_max - server.listener.connections_max // 4
-        )
+        places = server.listener.places
+        assert places.for_each_max == (limit or places.places_max - places.places_max // 4)

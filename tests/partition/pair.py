@@ -18,13 +18,13 @@ from tests.rig import checker as promises
 from tests.rig.history import History
 from tests.rig.loads import Load
 from tests.rig.logs import read_log, read_queue, records_of
+from tests.rig.tables import WITH_USERS, Tables
 from tests.rig.waiting import wait_until
 
 from . import checker
 from .history import Alone, PairHistory
 from .hub import Hub
 from .node import HA_PORT, Node
-from .tables import Tables
 from .wires import Wires
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,8 @@ class Pair:
         relayed: bool,
         makes_tables: bool = False,
     ) -> None:
-        """``makes_tables``: topics and groups are made before each fault. Apache's brokers copy them late."""
+        """``makes_tables``: topics, groups and users are made before each fault. Apache's brokers copy them
+        late."""
         self.makes_tables = makes_tables
         self.folder = folder
         self.topic = f"orders-{number}"
@@ -96,6 +97,7 @@ class Pair:
             "flushDiskType": self.flush,
             "registerNameServerPeriod": 10_000,
             "namesrvAddr": hub.nameserver,
+            **(WITH_USERS if makes_tables else {}),
         }
         self.nodes = make_nodes(settings)
         self.leader, self.follower = self.nodes

@@ -71,7 +71,7 @@ def test_what_was_made_last_survives_promotions_whatever_the_clocks_say(wires: W
     hour_ms = 3_600_000
     life = Life(SEED, 2, relayed=False, faults=faults("promote-beside"), clocks_ms=(5 * hour_ms, -hour_ms))
     tally = run(life, wires, tmp_path)
-    assert tally.made == {"topic": 1, "group": 1, "message": 1, "progress": 1}
+    assert tally.made == {"topic": 1, "group": 1, "user": 1, "rule": 1, "message": 1, "progress": 1}
 
 
 def test_a_leader_that_does_not_wait_is_found_out(wires: Wires, tmp_path: Path) -> None:

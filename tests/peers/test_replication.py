@@ -11,6 +11,7 @@ Most of the time everybody waits for somebody, so all stories are told at the sa
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from kerolox.protocol.codes import RequestCode
 
 from .conftest import Factory
 from .driver import JavaDriver
@@ -188,8 +191,11 @@ class Pair:
         before.start()
         for _ in range(FILLS_A_FILE * 3 // 2):
             assert Replica(before).send("history", BODY) == 0
+        first = min((self.leader.store / "commitlog").iterdir())
+        os.utime(first, (0, 0))  # it is older than fileReservedTime
+        Replica(before).done(RequestCode.DELETE_EXPIRED_COMMITLOG)
+        eventually(lambda: not first.exists(), before.tail)
         assert before.stop() == 0
-        min((self.leader.store / "commitlog").iterdir()).unlink()
 
     def write_before(self) -> None:
         """Topics, groups and progress, and more than two files of messages."""

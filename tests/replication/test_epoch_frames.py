@@ -147,7 +147,7 @@ async def test_a_range_is_never_longer_than_a_follower_can_take(tmp_path: Path) 
     [
         (pack_epoch_report(0), Why.NOT_A_REPORT),
         (b"\0" * 8, Why.NOT_A_REPORT),  # a follower without a controller
-        (pack_hello(Hello(2)) + b"\0\0\0\3" + bytes(8), Why.NOT_A_REPORT),
+        (pack_hello(Hello(2)) + b"\0\0\0\4" + bytes(8), Why.NOT_A_REPORT),
         (pack_hello(Hello(2)) + pack_epoch_report(1 << 40), Why.AHEAD),
         (pack_hello(Hello(2)) + pack_epoch_report(5), Why.TOO_OLD),
         (pack_hello(Hello(2)) + pack_epoch_report(FILE) + pack_hello(Hello(3)), Why.OTHER_ID),

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from .faults import OF_BROKERS, OF_CONTROLLERS, OF_DISKS, OF_POWER
+from .faults import OF_BROKERS, OF_CONTROLLERS, OF_DISKS, OF_POWER, OF_STATE
 from .mutants import MUTANTS, NEEDS, planted
 from .schedule import run_schedule, seeds_with, shape_of
 
@@ -26,7 +26,7 @@ def test_nothing_acknowledged_is_lost_whatever_happens(seed: int) -> None:
 
 def test_seeds_meet_every_kind_of_fault() -> None:
     met = {kind for seed in range(200) for kind in shape_of(seed).kinds}
-    assert met == {*OF_CONTROLLERS, *OF_BROKERS, *OF_DISKS, *OF_POWER}
+    assert met == {*OF_CONTROLLERS, *OF_BROKERS, *OF_DISKS, *OF_POWER, *OF_STATE}
 
 
 def test_a_seed_is_a_story() -> None:

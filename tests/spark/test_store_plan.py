@@ -142,7 +142,8 @@ def test_a_log_that_lies_elsewhere(tmp_path: Path) -> None:
         ({"path": "{tmp}/a,{tmp}/b", "broker": "x,x"}, "2 names"),  # a list has each name once
         ({"path": "{tmp}/a,{tmp}/a2/a"}, "another name for each path"),
         ({"path": "{tmp}/a,{tmp}/b", "commitlog": "{tmp}"}, "a single path"),
-        ({"path": "{tmp}"}, "there is no {tmp}/commitlog"),
+        ({"path": "{tmp}"}, "one of the 2 stores below it: {tmp}/a, {tmp}/b"),
+        ({"path": "{tmp}/a/consumequeue"}, "there is no {tmp}/a/consumequeue/commitlog"),
         ({"path": "{tmp}/a", "topic": "ordres"}, "there are orders"),
         ({"path": "{tmp}/a", "topic": "batches"}, "from = log"),
         ({"path": "{tmp}/a", "topic": "orders", "topicpattern": "o.*"}, "only one of"),

@@ -456,6 +456,8 @@ class Broker(CallerEvents):
         """Options took new values, by our names: those that others have copies of are passed on."""
         set_ages(self.lanes, self.options)
         self.write_path.targets.forget()
+        if "strict_locks" in changed:
+            self.group_watch.look_now()
         if changed.keys() & {"auto_create_topics", "default_topic_queues"}:
             self.tables.topics.renew_template()
         if "permission" in changed:

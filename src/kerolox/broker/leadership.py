@@ -134,6 +134,11 @@ class Leadership:
         return 0 if self.leads else self._follower_id
 
     @property
+    def elected_role(self) -> BrokerRole:
+        """Setting ``brokerRole`` of an elected broker, as RocketMQ's brokers change it at an election."""
+        return BrokerRole.SYNC_MASTER if self.leads else BrokerRole.SLAVE
+
+    @property
     def begins_as_leader(self) -> bool:
         return not self._follows
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 
 from kerolox.errors import InvalidRequest
+from kerolox.protocol import properties as packed
 from kerolox.protocol.limits import GROUP_LENGTH_MAX, RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
-from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 
+# Where copies are. Clients cannot read the last one: there they wait.
+_OF_COPIES = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SCHEDULE_TOPIC)
+_AT_ORIGIN = (packed.marker(packed.RETRY_TOPIC), packed.marker(packed.ORIGIN_MESSAGE_ID))
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -43,3 +47,17 @@ def group_of_retry_topic(topic: str) -> str:
 
 def dead_letter_topic(group: str) -> str:
     return DEAD_LETTER_PREFIX + group
+
+
+def believed_origin(topic: str, properties: bytes) -> bytes:
+    """The properties of a message of a topic, without an origin that its producer only claims.
+
+    Brokers and members of the group put messages into retry and dead-letter topics, and name the topic and
+    the message that they come from. In any other topic the message itself is the origin: a copy of it would
+    pass for one of another topic with consumers, and its dead letter would be sent again to that topic.
+    """
+    if topic.startswith(_OF_COPIES):
+        return properties
+    for mark in _AT_ORIGIN:
+        properties = packed.remove(properties, mark)
+    return properties

@@ -62,6 +62,7 @@ def migrate(
             "made": name in made,
         }
         for name in accounts
+        if name in book.users
     ]
     rows = [(*list(row.values())[:3], "made" if row["made"] else "was there") for row in document]
     out = output(json)

@@ -106,7 +106,8 @@ class ClusterFolder:
 
         path = self.path / name
         try:
-            file = path.open("r+b") if path.exists() else path.open("w+b")
+            # Another user may have put a link there: what it leads to would be overwritten.
+            file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+b")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -114,6 +115,10 @@ class ClusterFolder:
                 return None
         except FileNotFoundError:
             raise NoCluster(f"there is no cluster in {self.path}. Start one: kerolox cluster up") from None
+        except OSError as error:
+            raise KeroloxError(
+                f"the lock {path} cannot be opened: {error}. Remove it if it is a link"
+            ) from error
         if keep:
             self._locks.append(file)
         return file
@@ -178,12 +183,16 @@ class ClusterFolder:
 
     def dialer(self) -> Dialer:
         """Connections to its servers, as they speak to each other."""
+        from msgspec.structs import replace
+
         from kerolox.cli.access_folder import client_tls
         from kerolox.net.dialer import Dialer
         from kerolox.net.signing import parse_credentials
 
         known = self.settings(NAMESERVER.name)
         own = parse_credentials(known.get(INNER_KEY), INNER_KEY, "accessKey", "secretKey")
+        if own is not None and known.get("signatureV2", "off").lower() != "off":
+            own = replace(own, form_2=True)
         return Dialer(credentials=own if self.is_secured else None, tls=client_tls(known))
 
     def _paths(self, one: Planned) -> dict[str, str]:

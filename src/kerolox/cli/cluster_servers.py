@@ -105,6 +105,8 @@ class ClusterServer:
         path = self._folder.log(self.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as log:
+            if self._folder.is_secured:  # lines name topics, users and addresses
+                os.fchmod(log.fileno(), 0o600)
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "kerolox", self.planned.server,
                 "-c", str(self._folder.config(self.name)),
@@ -172,6 +174,7 @@ class ClusterServers:
         self.all = [ClusterServer(one, folder, like, self.write) for one in planned]
         self._folder = folder
         self._tell = tell
+        self._keeping: list[asyncio.Task[None]] = []
 
     def entries(self) -> list[dict[str, Any]]:
         return [one.entry() for one in self.all]
@@ -184,33 +187,34 @@ class ClusterServers:
             self._written = entries
 
     async def start(self, lock: int) -> None:
-        """Name servers first, then etcd and the controllers on it, then all brokers at once. Raises
-        NotStarted."""
+        """Start name servers first, then etcd and the controllers on it, then all brokers at once. A server
+        that is ready is started again when it ends, also while others start. Raises NotStarted."""
         for group in map(self._of, ("nameserver", "etcd-member", "controller", "broker")):
-            found = await asyncio.gather(*(one.start(lock) for one in group), return_exceptions=True)
+            found = await asyncio.gather(*(self._begin(one, lock) for one in group), return_exceptions=True)
             for error in found:
                 if error is not None:
                     raise error
 
-    async def keep(self, lock: int, told: asyncio.Event) -> None:
-        """Start again who ends, until told to stop."""
-        tasks = [asyncio.create_task(self._keep(one, lock)) for one in self.all]
-        try:
-            while not told.is_set():
-                try:
-                    async with asyncio.timeout(LOOK_S):
-                        await told.wait()
-                except TimeoutError:
-                    self.write()  # a role in the settings may be another one now
-                for task in tasks:
-                    if task.done():
-                        task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    async def _begin(self, one: ClusterServer, lock: int) -> None:
+        await one.start(lock)
+        self._keeping.append(asyncio.create_task(self._keep(one, lock)))
+
+    async def keep(self, told: asyncio.Event) -> None:
+        """Return when told to stop. Until then servers that end are started again."""
+        while not told.is_set():
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await told.wait()
+            except TimeoutError:
+                self.write()  # a role in the settings may be another one now
+            for task in self._keeping:
+                if task.done():
+                    task.result()
 
     async def stop(self) -> None:
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
         leaders = [one for one in self.all if one.leads]
         followers = [one for one in self._of("broker") if one not in leaders]
         others = map(self._of, ("etcd-member", "nameserver"))

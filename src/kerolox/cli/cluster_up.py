@@ -177,7 +177,7 @@ async def _run(folder: ClusterFolder, servers: ClusterServers, lock: int, events
         starting = _start(folder, servers, lock)
         if await _unless_told(starting, told):
             events.up(servers.entries())
-            await servers.keep(lock, told)
+            await servers.keep(told)
     finally:
         events.note("Stopping: controllers and leaders first, then followers, then the others.")
         await servers.stop()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.output import JsonFlag, echo, one_line_errors, say
+from kerolox.cli.output import JsonFlag, echo, one_line_errors
 from kerolox.errors import KeroloxError
 
 if TYPE_CHECKING:
@@ -88,9 +88,10 @@ def _rejoin(name: str, directory: Path, peer: str, others: list[str]) -> bool:
             )
         directory.parent.mkdir(parents=True, exist_ok=True)
         note.touch()
-        say(
+        echo(
             f"etcd member {name} had lost its data in {directory}: it was taken out of the cluster, and "
-            "joins it as a new member"
+            "joins it as a new member",
+            err=True,
         )
         return True
     return note.exists()

@@ -1,7 +1,7 @@
 """The controller: its parts, the order they start and stop in, and when it elects by itself.
 
-It is never in the way of a message. While no controller runs, masters go on; but nobody is elected, nobody
-new joins, and no in-sync set changes.
+It is never in the way of a message. While no controller runs nobody is elected, nobody new joins, and no
+in-sync set changes; masters of RocketMQ go on, and ours until their lease ends.
 """
 
 from __future__ import annotations

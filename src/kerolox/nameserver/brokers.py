@@ -115,10 +115,13 @@ class Alive:
 
 def why_second_process(told: BrokerRegistration, address: str, rival: Alive, now_s: float) -> str | None:
     """Return the reason to refuse a registration: another process with the same identity is registered from
-    another address, its connection is open, and it has registered lately. A promoted broker has another
-    identity than the leader in whose place it comes, and a connection that closed has no process any more."""
+    another address, its connection is open, and it has registered lately. A leader with a larger promotion
+    number is no copy of the one in whose place it comes, and a connection that closed has no process any
+    more."""
     mine, other = told.process, rival.process
     if mine is None or other is None or mine.identity != other.identity or mine.start == other.start:
+        return None
+    if told.id == MASTER_ID and told.version.state_version > rival.version.state_version:
         return None
     if now_s - rival.seen_s > SURELY_ALIVE_S:
         return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,8 +9,9 @@ import msgspec
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import OptionError
 from kerolox.net.handlers import Hook
+from kerolox.net.stamps import Stamps
 from kerolox.protocol.signature import ACCESS_KEY, sign
-from kerolox.protocol.signature_v2 import SIGNATURE_V2, Stamp, signature_v2
+from kerolox.protocol.signature_v2 import SIGNATURE_V2, signature_v2
 
 if TYPE_CHECKING:
     from kerolox.net.peer import Peer
@@ -28,24 +27,6 @@ class Credentials(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:  # never the secret
         return f"Credentials({self.access_key!r})"
-
-
-class Stamps:
-    """The stamps of signatures of form 2. One session: its numbers are used once."""
-
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._clock = clock
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._session = os.urandom(8)
-        self._numbers = itertools.count(1)
-
-    def next(self) -> Stamp:
-        if self._pid != os.getpid():  # forked: the numbers of this session are the parent's
-            self._begin()
-        return Stamp(self._clock.wall_ms(), self._session, next(self._numbers))
 
 
 class Signing(Hook):

@@ -127,7 +127,8 @@ class Follower:
     async def has_followed(self) -> bool:
         """Whether this broker followed another one when it ran last."""
         await self._load()
-        return bool(self.leaders_end.note.address)
+        note = self.leaders_end.note
+        return note.followed or bool(note.address)
 
     async def _load(self) -> None:
         if not self._is_loaded:
@@ -190,7 +191,9 @@ class Follower:
 
     async def _note_end(self, address: str, end: int) -> None:
         before = self.leaders_end.note
-        note = LeaderNote(address or before.address, end, before.at_ms, self._refusal)
+        note = msgspec.structs.replace(
+            before, address=address or before.address, end=end, refused=self._refusal
+        )
         if note != before:
             await self.leaders_end.keep(msgspec.structs.replace(note, at_ms=self._clock.wall_ms()))
 
@@ -256,6 +259,8 @@ class Follower:
         )
         if overlap is not None:
             self._set(LinkState.COMPARING)
+        # The leader may die before anybody knows how far it was: who copied from it is known all the same.
+        await self.leaders_end.keep(msgspec.structs.replace(self.leaders_end.note, followed=True))
         await self._connect(link, address, there)
         await self._until_it_ends(link)
 

@@ -49,6 +49,7 @@ class _Follower:
     acked: int = NOTHING_YET
     connected: bool = False
     is_learner: bool = False
+    is_ours: bool = False
     caught_up: bool = False  # at some time since it is connected
     there_s: float = 0.0  # when it last had all there was
     not_before_s: float = 0.0  # it is not waited for
@@ -145,11 +146,12 @@ class InSyncSet:
 
     # --- told by the connections ---------------------------------------------------------------------
 
-    def joined(self, id: int, *, is_learner: bool = False) -> None:
-        """A follower is connected, and goes on where its log ends."""
+    def joined(self, id: int, *, is_learner: bool = False, is_ours: bool = False) -> None:
+        """A follower is connected, and goes on where its log ends. ``is_ours``: it is no broker of
+        RocketMQ."""
         self._joining.pop(id, None)
         self._followers[id] = _Follower(
-            connected=True, is_learner=is_learner, there_s=self._clock.monotonic_s()
+            connected=True, is_learner=is_learner, is_ours=is_ours, there_s=self._clock.monotonic_s()
         )
 
     def acked(self, id: int, offset: int) -> None:
@@ -226,6 +228,12 @@ class InSyncSet:
     def electable(self) -> frozenset[int]:
         """The ids of the followers that may lead next, as far as this leader knows."""
         return self._union - {self.own_id}
+
+    @property
+    def electable_ours(self) -> frozenset[int]:
+        """Those of them that are no brokers of RocketMQ."""
+        known = self._followers
+        return frozenset(id for id in self.electable if id in known and known[id].is_ours)
 
     def confirmed_end(self) -> int:
         """Up to where the log is acknowledged and seen."""

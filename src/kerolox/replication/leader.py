@@ -173,8 +173,12 @@ class Leader:
         )  # fmt: skip
         self.store.replicas.joined(follower.address)
         if self.mode is not None and follower.follower_id is not None:
-            is_learner = isinstance(follower, EpochConnection) and follower.is_learner
-            self.mode.in_sync.joined(follower.follower_id, is_learner=is_learner)
+            said = follower if isinstance(follower, EpochConnection) else None
+            self.mode.in_sync.joined(
+                follower.follower_id,
+                is_learner=said is not None and said.is_learner,
+                is_ours=said is not None and said.start is not None,
+            )
 
     def acked(self, follower: FollowerConnection, offset: int) -> None:
         self.store.replicas.acked(follower.address, offset)

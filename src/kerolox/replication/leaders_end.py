@@ -28,6 +28,7 @@ class LeaderNote(msgspec.Struct, frozen=True):
     end: int = -1
     at_ms: int = 0
     refused: str = ""  # why nothing is copied from it
+    followed: bool = False  # this broker has followed since it led last
 
 
 class LeadersEnd:

@@ -38,15 +38,18 @@ class BrokerProcess:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def start(self) -> None:
-        """Start it, and wait until it is ready."""
-        self.stop()
-        command = [
+    @property
+    def command(self) -> list[str]:
+        return [
             sys.executable, "-m", "kerolox", "up", "--data", str(self.directory),
             "--nameserver-listen", self.nameserver_address, "--broker-listen", self.address,
             *(word for setting in self._settings for word in ("--set", setting)),
         ]  # fmt: skip
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def start(self) -> None:
+        """Start it, and wait until it is ready."""
+        self.stop()
+        self._process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         found = _READY.match(self._process.stdout.readline())
         if found is None:

@@ -41,6 +41,16 @@ def test_users_and_rules() -> None:
     assert "10.0.0.1" in left_over_white(parse_addresses("10.0.0.1"))[0]
 
 
+def test_no_user_is_made_of_a_name_with_a_meaning() -> None:
+    users, policies, left_over = migrate(
+        [Account(access_key="User:x", secret_key="12345678", admin=True), ADMIN]
+    )
+    assert users.keys() == policies.keys() == {"rocketmq2"}
+    (line,) = left_over
+    assert "User:x: no user is made of it" in line
+    assert "another accessKey" in line
+
+
 def test_the_rules_decide_as_the_account_did() -> None:
     rules = migrate([ONE])[1]["rocketmq1"]
 

@@ -10,6 +10,10 @@ import pytest
 
 from kerolox import ClientOptions, Message, Producer, PullConsumer, PullOptions
 from kerolox.access.options import FormTwoUse
+from kerolox.broker.options import BrokerOptions
+from kerolox.broker.write.escape import Escape
+from kerolox.broker.write.pending_message import PendingMessage
+from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Request
@@ -190,6 +194,29 @@ async def test_servers_and_clients_where_everybody_signs_in_form_2(tmp_path: Pat
             async with asyncio.timeout(30):
                 while len(seen) < 20:
                     seen |= {message.body for message in await consumer.poll()}
+
+
+async def test_what_another_broker_is_sent_is_signed_in_form_2(tmp_path: Path) -> None:
+    """By a follower that acts for its leader."""
+    settings: dict[str, Any] = secured(form_2=FormTwoUse.INNER)
+    book = {"access_path": str(tmp_path / "access.json")}
+    async with (
+        running_nameserver(directory=tmp_path / "ns", **settings, **book) as nameserver,
+        running_broker(
+            directory=tmp_path / "b", nameserver=nameserver, broker_name="broker-b", **settings
+        ) as running,
+        Dialer(credentials=ADMIN) as admins,
+    ):
+        admin = Talk(admins, running)
+        assert (await admin.send("T", b"first")).code == 0
+        await until(lambda: "T" in nameserver.routes.topics)
+        escape = Escape(BrokerOptions(nameservers=nameserver.address, **settings), SYSTEM_CLOCK)
+        try:
+            assert await escape.put([PendingMessage("T", 0, b"x", b"", 0, bytes(8))]) == 1
+        finally:
+            await escape.close()
+        bodies = [message.body for queue in range(4) for message in await admin.messages("T", queue)]
+        assert sorted(bodies) == [b"first", b"x"]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from kerolox.testing.access import ADMIN, secured
 from kerolox.testing.broker import RunningBroker, running_broker
 from kerolox.testing.clock import ManualClock
 from tests.access.users_kit import add_user
-from tests.broker.talk import BORN_MS, Talk, subscribed
+from tests.broker.talk import BORN_MS, Talk, subscribed, until
 from tests.broker.transaction_kit import COMMIT, GROUP, ROLLBACK, TOPIC, Half, Producer, Scene, scene
 
 HEAD_BYTES = 88  # of a record, up to its body
@@ -211,3 +211,22 @@ async def test_only_half_messages_are_checked_again(stage: Scene) -> None:
             )
             assert answer.code == ResponseCode.SYSTEM_ERROR
         assert stage.broker.store.max_offset(HALF_TOPIC, 0) == 0
+
+
+async def test_a_producer_does_not_say_that_its_message_was_committed(tmp_path: Path) -> None:
+    """After a crash the broker looks for committed messages, to find out which half messages have ended: it
+    would not ask about them any more."""
+    half_key = {"UNIQ_KEY": "7F000001162E18B4AAC28E2F6D2A0000"}
+    async with scene(tmp_path, ManualClock(BORN_MS)) as stage:
+        payer = Producer(stage.running)
+        async with payer.dialer:
+            half = await payer.prepare(b"theirs", half_key)
+            sent = await payer.send("mine", b"theirs", half_key, sys_flag=COMMIT)
+            assert sent.code == 0
+            await stage.running.kill()
+            await stage.running.start()
+            stage.broker = stage.running.broker
+            await payer.come()
+            await stage.round(60)
+            await until(lambda: payer.asked)
+            assert payer.asked[0].header.tran_state_table_offset > half.queue_offset  # it was put back

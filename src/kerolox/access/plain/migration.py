@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kerolox.access.book import Book, User
+from kerolox.access.book import Book, User, check_new_user_name
 from kerolox.access.plain.accounts import Account, Perm
 from kerolox.access.plain.addresses import Patterns
 from kerolox.access.policies import ENTRIES_MAX, Entry, Policies, PolicyType
 from kerolox.access.resources import Action, Kind, Pattern
+from kerolox.errors import InvalidRequest
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX
 
 
@@ -23,6 +24,11 @@ def migrate(accounts: Iterable[Account]) -> tuple[dict[str, User], dict[str, Pol
     left_over: list[str] = []
     for account in accounts:
         name = account.access_key
+        try:
+            check_new_user_name(name)
+        except InvalidRequest as error:
+            left_over.append(f"{name}: no user is made of it. {error}. Give it another accessKey")
+            continue
         users[name] = User(name, account.secret_key, is_super=account.admin)
         custom = [
             *_entries(name, Kind.TOPIC, account.topics, left_over),

@@ -44,7 +44,16 @@ class Admin:
         groups, members, stats = membership.groups, membership.members, figures.stats
         offsets_saved = tables.offset_saver.saved
         self.topics = TopicAdmin(
-            store, topics, groups, offsets, members, stats, options, settled, offsets_saved
+            store,
+            topics,
+            groups,
+            offsets,
+            members,
+            stats,
+            options,
+            settled,
+            offsets_saved,
+            base.leadership,
         )
         self.groups = GroupAdmin(
             topics,

@@ -13,7 +13,7 @@ from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.later.timers import Timers
 from kerolox.broker.leadership import ROLE_KEYS, Leadership, RoleChange, role_asked, role_of
-from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
 from kerolox.errors import Refused
@@ -149,13 +149,10 @@ class BrokerAdmin:
         )
 
     def _role(self) -> dict[str, object]:
-        """The role this broker has, if it is elected, whatever its file says: as RocketMQ's broker, which
-        changes these settings when it is elected."""
+        """Return the role of an elected broker, which replaces the one of its file."""
         if not (self._options.controlled or self._options.ledger):
             return {}
-        leads = self._leadership.leads
-        role = BrokerRole.SYNC_MASTER if leads else BrokerRole.SLAVE
-        return {"role": role, "broker_id": self._leadership.id}
+        return {"role": self._leadership.elected_role, "broker_id": self._leadership.id}
 
     # --- figures --------------------------------------------------------------------------------------
 

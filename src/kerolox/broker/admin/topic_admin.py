@@ -12,6 +12,7 @@ from kerolox.broker import names
 from kerolox.broker.absent import refuse_topic_attribute
 from kerolox.broker.figures.lag import store_time_ms
 from kerolox.broker.figures.stats import Statistics
+from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
@@ -34,7 +35,6 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers import topic as headers
 from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.message_store import MessageStore
-from kerolox.store.state import Obstacle
 from kerolox.store.tables.offsets import ConsumerOffsets
 from kerolox.store.tables.topics import QUEUES_MAX
 from kerolox.unsaved import NotSaved
@@ -75,6 +75,7 @@ class TopicAdmin:
         options: BrokerOptions,
         settled: Settled,
         offsets_saved: Settled,
+        leadership: Leadership,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -85,6 +86,7 @@ class TopicAdmin:
         self._options = options
         self._settled = settled
         self._offsets_saved = offsets_saved
+        self._leadership = leadership
 
     def rows(self) -> list[Row]:
         return [
@@ -197,10 +199,10 @@ class TopicAdmin:
         """Remove the queues of topics that no longer exist. The table of a follower is a copy, which may lack
         a topic: there only queues go whose messages are known to be of a topic that was deleted."""
         store = self._store
-        follows = Obstacle.FOLLOWER in store.state.obstacles
         for topic in list(store.queues.by_topic):
             if self._topics.find(topic) is None and not topic.startswith(LIGHT_PREFIX):
-                if follows and store.queues.last_place(topic) > store.deleted.before.get(topic, -1):
+                was_deleted = store.queues.last_place(topic) <= store.deleted.before.get(topic, -1)
+                if not (self._leadership.leads or was_deleted):
                     log.warning(
                         "unused_queues_kept topic=%r by=%s next='this broker follows, and its copy of the "
                         "topics may lack this one: delete the topic at the leader'",

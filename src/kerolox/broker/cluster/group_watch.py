@@ -89,7 +89,7 @@ class GroupWatch:
     # --- what others say --------------------------------------------------------------------------------
 
     def look_now(self) -> None:
-        """A name server says that something changed."""
+        """Look at once: the group has changed, as a name server says, or options have."""
         self._wake.set()
 
     async def leader_returns(self) -> None:
@@ -102,9 +102,12 @@ class GroupWatch:
 
     async def _run_looks(self) -> None:
         while True:
+            if not (self._options.acting or self._options.strict_locks):
+                await self._wake.wait()  # for the latter, which may change
+                self._wake.clear()
+                continue
             try:
-                if self._options.acting or self._options.strict_locks:  # the latter may change
-                    await self.look()
+                await self.look()
             except Exception:
                 log.exception("group_not_watched next='tried again'")
             self._wake.clear()

@@ -67,7 +67,7 @@ class LeaderNews:
             news = await ask(self._life, self._serial)
         except KeroloxError as error:
             is_known = not isinstance(error, RequestFailed) or (
-                error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             )
             self._not_before_s = self._clock.monotonic_s() + (RETRY_S if is_known else NOT_KNOWN_S)
             self.works = False

@@ -141,6 +141,8 @@ class TableCopy:
             is_asked, self._asked = self._asked, False
             if leader is not None and self._agrees():
                 remote = RemoteTables(self._dialer, leader.address)
+                watch = partial(remote.news, self._leadership.id, self._address)
+                self._news.watch(leader.address, watch)  # first: from then on the leader waits for this one
                 news = self._news.news
                 if is_asked or now_s >= next_s:
                     await self._copy(leader, remote)
@@ -154,7 +156,7 @@ class TableCopy:
                 if self._timers is not None:
                     timers = self._timers
                     await self._take(leader, "timer checkpoint", remote.timer_checkpoint, timers.heard_leader)
-                self._news.watch(leader.address, partial(remote.news, self._leadership.id, self._address))
+                self._news.watch(leader.address, watch)
             else:
                 self._news.stop()
             if not self._closed:
@@ -165,6 +167,10 @@ class TableCopy:
         """Until there are news, it is time for the timer, or somebody asks."""
         self._wake.clear()
         if self._news.news is not None:
+            return
+        if self._leadership.leader is None:  # another one wakes this
+            if not self._asked:
+                await self._wake.wait()
             return
         pause_s = TIMER_S
         if self._electable:

@@ -83,6 +83,11 @@ _ALONE = (
 )
 
 
+def _not_asking(id: int) -> str:
+    """The name of a follower whose address is not known yet."""
+    return f"follower {id}"
+
+
 class _Follower:
     """One follower that asks for news."""
 
@@ -105,7 +110,7 @@ class _Wait:
 
     def __init__(self, serial: int, missing: set[str]) -> None:
         self.serial = serial
-        self.missing = missing  # addresses of followers
+        self.missing = missing  # followers, by address or id
         self.done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def end(self, why_not: str = "") -> None:
@@ -197,7 +202,7 @@ class TableWatch:
         if not self._waits_for_copies:
             return None
         serial = self._serial
-        missing = {one.address for one in self._counting() if one.has < serial}
+        missing = self._behind(serial)
         if not missing:
             is_alone = (
                 not (self._in_sync or self._in_ledger)
@@ -228,10 +233,7 @@ class TableWatch:
 
     @property
     def _waits_for_copies(self) -> bool:
-        if not self._life or self._in_ledger:
-            return bool(self._life)
-        acks = self._store.acks
-        return acks.wait_for_replicas and (self._in_sync is not None or acks.needed > 1)
+        return bool(self._life) and (self._in_ledger or self._store.acks.promises_copies)
 
     def _counting(self) -> list[_Follower]:
         """The followers that have to have a change before it is answered."""
@@ -240,6 +242,15 @@ class TableWatch:
             return [one for one in self._followers.values() if one.id in electable]
         since_s = self._clock.monotonic_s() - GONE_S
         return [one for one in self._followers.values() if one.held is not None or one.asked_s >= since_s]
+
+    def _behind(self, serial: int) -> set[str]:
+        """The followers that count and do not have this change. Under a controller one of ours counts from
+        the moment it is in sync, though it may not have asked yet."""
+        behind = {one.address for one in self._counting() if one.has < serial}
+        if self._in_sync is not None:
+            asking = {one.id for one in self._followers.values()}
+            behind |= {_not_asking(id) for id in self._in_sync.electable_ours - asking}
+        return behind
 
     # --- requests that change tables --------------------------------------------------------------------
 
@@ -336,14 +347,15 @@ class TableWatch:
     def _look_at_waits(self, follower: _Follower) -> None:
         for wait in self._waits:
             if follower.has >= wait.serial:
-                wait.missing.discard(follower.address)
+                wait.missing -= {follower.address, _not_asking(follower.id)}
                 if not wait.missing:
                     wait.end()
 
     def _set_changed(self) -> None:
         """Wait no longer for followers that cannot be elected any more."""
-        if self._waits:
+        if self._waits and self._in_sync is not None:
             counting = {one.address for one in self._counting()}
+            counting |= {_not_asking(id) for id in self._in_sync.electable}
             for wait in self._waits:
                 wait.missing &= counting
                 if not wait.missing:

@@ -24,6 +24,7 @@ from kerolox.broker.controlled.mastership import (
     from_notice,
     from_registration,
     from_replica_info,
+    news,
 )
 from kerolox.broker.controlled.role_turns import RoleTurns
 from kerolox.broker.leadership import Leadership
@@ -80,7 +81,7 @@ class Agent:
         self._wake = asyncio.Event()
         self.last_error = ""
         self._is_registered = False
-        self._has_asked = False  # who leads, and been answered
+        self._is_noticed = False  # a notice has come since the last round began
         self._task: asyncio.Task[None] | None = None
         controllers.on_lost.append(self.look_now)
         heartbeats.on_unknown.append(self._unknown)
@@ -101,19 +102,19 @@ class Agent:
         self._wake.set()
 
     def notice(self, told: headers.BrokerRoleChanged, body: bytes, by: str) -> None:
-        """The controller says who leads. Raises ProtocolError.
+        """The controller says that there are news of who leads. Raises ProtocolError.
 
-        One that comes before this process has asked may have been sent to the one before it, and be older
-        than what the controller knows by now of the same epoch.
+        Anybody can send one, and it may have been sent to the process before this one: the controller is
+        asked, and only its answer counts. An epoch that was believed from elsewhere would never end.
         """
-        if not self._has_asked:
-            log.info("notice_not_heeded epoch=%r reason='the controller is asked first'", told.master_epoch)
-            return
-        news = from_notice(told, body)
-        if self._is_other_process(news):
+        mastership = from_notice(told, body)
+        if self._is_other_process(mastership):
             self._unknown()
-            return
-        self._turns.offer(news, f"a notice of {by}")
+        elif news(self._turns.heeded, mastership) in (News.EPOCH, News.MOVED, News.IN_SYNC):
+            self._is_noticed = True
+            self.look_now()
+        else:
+            self._turns.offer(mastership, f"a notice of {by}")  # which tells of what contradicts
 
     def _is_other_process(self, told: Mastership) -> bool:
         """Whether a controller says that this broker leads, and means another process with its identity."""
@@ -133,6 +134,7 @@ class Agent:
         failures = 0
         while True:
             self._wake.clear()
+            self._is_noticed = False
             try:
                 await self._round()
                 self._went_well()
@@ -141,6 +143,8 @@ class Agent:
             except KeroloxError as error:
                 self._failed(error)
                 wait_s = min(AGAIN_MAX_S, self._pause_s, AGAIN_FIRST_S * 2 ** min(failures, 10))
+                if self._is_noticed:
+                    wait_s = AGAIN_FIRST_S
                 failures += 1
                 # It may be this round that found its controller lost. Who leads now nobody knows better yet:
                 # asked at once, it would name the same one.
@@ -178,7 +182,6 @@ class Agent:
                 f"id, leads at {told.address}, and this one is at {self._address}: two processes have one "
                 "identity, or this one has moved. It registers anew"
             )
-        self._has_asked = True
         found = self._turns.offer(told, "asked who leads")
         if self._still_leads(told, found):
             self._watch.confirmed(asked_s)

@@ -21,7 +21,7 @@ from kerolox.errors import InvalidRequest
 from kerolox.front.caller import Caller
 from kerolox.front.requests import Answer, Later, Request, Row
 from kerolox.protocol.bodies.body import MessageQueue
-from kerolox.protocol.bodies.members import LockAnswer, LockRequest
+from kerolox.protocol.bodies.members import BoundLockRequest, LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class QueueLocks:
         ]
 
     def lock_batch(self, request: Request[None]) -> Answer | Later:
-        asked = LockRequest.decode(request.body)
+        asked = BoundLockRequest.decode(request.body)
         group, client_id = _who(asked)
         others = self.others
         if others is None or asked.only_this_broker or others.needed <= 1:

@@ -205,7 +205,7 @@ def copy_of(
     message: StoredMessage, topic: str, queue_id: int, level: int, reason: str = ""
 ) -> PendingMessage:
     """The message once more for another topic, one attempt further. The reason is that of this attempt."""
-    properties = message.packed_properties
+    properties = names.believed_origin(message.topic, message.packed_properties)
     if packed.find(properties, _AT_RETRY_TOPIC) is None:
         properties = packed.replace(properties, packed.RETRY_TOPIC, message.topic)
     if not (packed.find(properties, _AT_ORIGIN_MESSAGE_ID) or b"").strip():

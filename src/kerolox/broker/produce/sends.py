@@ -35,7 +35,7 @@ from kerolox.protocol.headers.send import SendAnswer, SendRequest
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys, offset_id_prefix
 from kerolox.store.log.acks import Acks
-from kerolox.store.log.commit_log import TRANSACTION_BITS, AppendRefused, Place
+from kerolox.store.log.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT, AppendRefused, Place
 from kerolox.store.log.safe import Safe
 from kerolox.unsaved import NotSaved
 
@@ -98,6 +98,9 @@ class Sends:
         properties, unique = self._properties(header.properties)
         self._admission.check_size(len(request.body), len(properties))
         topic, sys_flag = header.topic, header.sys_flag
+        if sys_flag & TRANSACTION_BITS == TRANSACTION_COMMIT:
+            # Only the broker says that a message was committed: after a crash it looks for these messages.
+            sys_flag &= ~TRANSACTION_BITS
         if not is_single_tag(config):
             sys_flag |= MULTI_TAGS
         recall_handle: str | None = None

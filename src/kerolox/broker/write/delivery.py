@@ -124,7 +124,7 @@ class Delivery:
     def refuse(self, pending: PendingMessage, reason: str) -> None:
         """Make a message a dead letter. It counts when it is stored."""
         origin = pending.topic
-        properties = pending.properties
+        properties = names.believed_origin(origin, pending.properties)
         for mark in _AT_WAITING:
             properties = packed.remove(properties, mark)
         if packed.find(properties, _AT_RETRY_TOPIC) is None and origin:

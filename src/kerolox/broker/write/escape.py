@@ -143,6 +143,7 @@ class Escape:
                     instance=self._group,
                     access_key=own.access_key if own else "",
                     secret_key=own.secret_key if own else "",
+                    signature_v2=own is not None and own.form_2,
                     environment=False,
                 ),
                 clock=self._clock,

@@ -20,7 +20,7 @@ from kerolox.client.calls.steps import Ask, awaited
 from kerolox.client.calls.time_search import time_search
 from kerolox.client.errors import failure
 from kerolox.client.messages import Queue, Received
-from kerolox.protocol.bodies.members import ConsumerIds, LockAnswer, LockRequest
+from kerolox.protocol.bodies.members import BoundLockRequest, ConsumerIds, LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.headers.heartbeat import ConsumerListRequest
@@ -121,7 +121,7 @@ class QueueCalls:
 
     async def lock(self, broker: str, queues: Iterable[Queue]) -> set[Queue]:
         """Lock queues of one broker for a minute, or until the connection closes; return the locked."""
-        wanted = LockRequest(
+        wanted = BoundLockRequest(
             client_id=self._client.client_id,
             consumer_group=self._group,
             mq_set=frozenset(queue.wire() for queue in queues),

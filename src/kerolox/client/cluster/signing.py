@@ -6,23 +6,13 @@ from typing import TYPE_CHECKING
 
 from kerolox.client.calls.outgoing import SendCommand
 from kerolox.client.calls.signing import finish_request
+from kerolox.client.stamps import next_stamp, stamps_of
 from kerolox.net.handlers import Hook
-from kerolox.net.signing import Stamps
 
 if TYPE_CHECKING:
     from kerolox.client.options import ClientOptions
     from kerolox.net.peer import Peer
     from kerolox.protocol.command import Command
-    from kerolox.protocol.signature_v2 import Stamp
-
-
-def stamps_of(options: ClientOptions) -> Stamps | None:
-    """Stamps for requests that are signed in form 2; None for others."""
-    return Stamps() if options.access_key and options.signature_v2 else None
-
-
-def next_stamp(stamps: Stamps | None) -> Stamp | None:
-    return None if stamps is None else stamps.next()
 
 
 class Signing(Hook):

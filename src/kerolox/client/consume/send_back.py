@@ -64,7 +64,8 @@ class SendBack:
             table.pop(name, None)
         if reason and len(message.packed_properties) < PROPERTIES_BYTES_MAX - ROOM_BYTES:
             table[names.RETRY_REASON] = reason
-        table[names.RETRY_TOPIC] = table.get(names.RETRY_TOPIC) or self._client.wire_name(message.topic)
+        # Of a message that comes again it is the topic that it named.
+        table[names.RETRY_TOPIC] = self._client.wire_name(message.topic)
         table.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_msg_id)
         table[names.DELAY] = str(level if level > 0 else FIRST_RETRY_LEVEL + message.reconsume_times)
         outgoing = Outgoing(

@@ -13,9 +13,9 @@ from typing import cast
 
 from kerolox.client.calls.outgoing import Outgoing, SendCommand, Target
 from kerolox.client.calls.signing import finish_request, frame_signer, goes_plain
-from kerolox.client.cluster.signing import next_stamp, stamps_of
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
+from kerolox.client.stamps import next_stamp, stamps_of
 from kerolox.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from kerolox.net.tls import client_context
 from kerolox.protocol.codes import Language, request_name

@@ -11,7 +11,7 @@ from kerolox.controller.options import CarrierKind, ControllerOptions
 def chosen_carrier(options: ControllerOptions, clock: Clock) -> Carrier:
     """Raises OptionError when something is missing for it."""
     if options.carrier is CarrierKind.EMBEDDED:
-        return EmbeddedCarrier(options.store_path)
+        return EmbeddedCarrier(options.store_path, private=options.asks_who)
     from kerolox.controller.carriers.etcd import EtcdCarrier  # its packages are an extra
 
     return EtcdCarrier(

@@ -4,7 +4,8 @@ The file ``controller.state`` is a document (document.py) with all groups. Each 
 the old one, flushes it, renames it, and flushes the directory: after a crash there is the old or the new one.
 
 The file ``lock`` has the number of the last commit. A state with a smaller number was put there since: it is
-an older copy, and its groups are marked as doubted.
+an older copy, and its groups are marked as doubted. So are those of a state beside a ``lock`` without a
+number, for nothing says how old it is.
 """
 
 from __future__ import annotations
@@ -59,8 +60,10 @@ class _Document(msgspec.Struct, frozen=True):
 class EmbeddedCarrier:
     """The state in a file of this process alone."""
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, private: bool = False) -> None:
+        """``private``: only the owner of the directory may read it and its files."""
         self.path = Path(directory) / STATE_FILE
+        self._private = private
         self._lock: int | None = None
         self._document = _Document()
         self._leader: LeadingController | None = None
@@ -69,20 +72,20 @@ class EmbeddedCarrier:
         self._turn = asyncio.Lock()
 
     async def open(self) -> None:
-        self._lock = await asyncio.to_thread(_take_lock, self.path.parent / LOCK_FILE)
+        self._lock = await asyncio.to_thread(_take_lock, self.path.parent / LOCK_FILE, self._private)
         found = await asyncio.to_thread(_read, self.path)
         marked = await asyncio.to_thread(_read_mark, self._lock)
-        if found.groups and found.revision < marked:
+        if found.groups and marked is not None and (marked == 0 or found.revision < marked):
             log.warning(
-                "state_restored path=%s revision=%d last_revision=%d "
+                "state_restored path=%s revision=%d last_revision=%s "
                 "next='what the brokers know better counts'",
-                self.path, found.revision, marked,
+                self.path, found.revision, marked or "unknown",
             )  # fmt: skip
             groups = {
                 name: replace(group, is_doubted=group.master_epoch > 0)
                 for name, group in found.groups.items()
             }
-            found = _Document(marked, found.revisions, groups)
+            found = _Document(max(marked, found.revision), found.revisions, groups)
         self._document = found
 
     async def close(self) -> None:
@@ -167,10 +170,13 @@ class EmbeddedCarrier:
             )  # fmt: skip
 
 
-def _read_mark(lock: int) -> int:
-    """The number of the last commit that was made in this directory; 0 when none is noted."""
+def _read_mark(lock: int) -> int | None:
+    """The number of the last commit that was made in this directory; 0 when none is noted, None where none
+    can be."""
+    if not hasattr(os, "pread"):  # Windows
+        return None
     with contextlib.suppress(OSError, ValueError):
-        return int(os.pread(lock, MARK_BYTES, 0)) if hasattr(os, "pread") else 0
+        return int(os.pread(lock, MARK_BYTES, 0))
     return 0
 
 
@@ -186,11 +192,12 @@ def _read(path: Path) -> _Document:
     return decode(data, _Document, path)
 
 
-def _take_lock(path: Path) -> int:
+def _take_lock(path: Path, private: bool) -> int:
     """A descriptor that holds the lock until it is closed, however the process ends."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+        path.parent.mkdir(0o700 if private else 0o777, parents=True, exist_ok=True)
+        handle = os.open(path, flags, 0o600 if private else 0o644)
     except OSError as error:
         raise StateUnusable(path, f"it cannot be opened ({error})") from error
     try:
@@ -205,4 +212,20 @@ def _take_lock(path: Path) -> int:
     except OSError:
         os.close(handle)
         raise ControllerLocked(path) from None
+    if private:
+        _close_to_others(path.parent)
     return handle
+
+
+def _close_to_others(folder: Path) -> None:
+    """Take the rights of others. Files that are written later get none: see :mod:`kerolox.atomic_file`."""
+    for path, mode in ((folder, 0o700), (folder / LOCK_FILE, 0o600), (folder / STATE_FILE, 0o600)):
+        try:
+            os.chmod(path, mode)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.warning(
+                "controller_open_to_others path=%s error=%r next='with access control only the owner should "
+                "read it: chmod -R go= %s'", path, str(error), folder,
+            )  # fmt: skip

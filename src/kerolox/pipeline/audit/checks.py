@@ -180,6 +180,8 @@ class PartAudit:
             heads.stored_ms = stored = np.where(last < 0, self._last_ms or first, stored[np.maximum(last, 0)])
         born = heads.born_ms
         self._strange_birth = (born <= 0) | (np.abs(stored // 2 - born // 2) > APART_MS_MAX // 2)
+        if self._strange_birth.any():  # a message that waited, or was sent again, may be as old as it says
+            self._strange_birth &= ~(_has_waited(pairs) & (born > 0) & (born < stored))
         rows = np.flatnonzero(self._strange_birth & wanted)
         self._note_fields("born time", block, rows, born, topic, pairs)
         for name, values in (("queue", heads.queue_id), ("attempts", heads.reconsume_times)):
@@ -269,8 +271,7 @@ class PartAudit:
         direct = np.array([is_users(name) for name in known])[codes]
         direct &= ~self._strange_birth
         direct &= (heads.reconsume_times == 0) & (heads.sys_flag & TRANSACTION_MASK == 0)
-        for name in _DELAYED:
-            direct &= np.asarray(pairs.pick(name).is_null())
+        direct &= ~_has_waited(pairs)
         sent = rows[direct[rows]]
         if len(sent):
             latency = heads.stored_ms[sent] - heads.born_ms[sent]
@@ -463,6 +464,15 @@ _SUMS = {
     "latency_by_minute": ("messages",),
     "sizes": ("messages",),
 }  # fmt: skip
+
+
+def _has_waited(pairs: PropertyPairs) -> npt.NDArray[np.bool_]:
+    """Return the messages whose properties explain a long time between birth and storage."""
+    found = np.zeros(0, np.bool_)
+    for name in _DELAYED:
+        has = np.asarray(pairs.pick(name).is_valid())
+        found = found | has if len(found) else has
+    return found
 
 
 def _texts(block: LogBlock) -> tuple[pa.Array, pa.Array]:

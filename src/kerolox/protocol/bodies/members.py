@@ -14,7 +14,12 @@ class LockRequest(Body, frozen=True, kw_only=True):
     consumer_group: str | None = None
     mq_set: frozenset[MessageQueue] = frozenset()
     only_this_broker: bool = False
-    until_disconnected: bool = False  # of our clients: they give the locks up with the connection
+
+
+class BoundLockRequest(LockRequest, frozen=True, kw_only=True):
+    """LockRequest of our clients, which give the locks up with their connection."""
+
+    until_disconnected: bool = False
 
 
 class LockAnswer(Body, frozen=True, kw_only=True, rename=wire(lock_ok_mq_set="lockOKMQSet")):

@@ -123,6 +123,7 @@ REQUEST_HEADERS: Final[dict[int, type[Header] | None]] = dict.fromkeys(map(int, 
     _C.REMOVE_BROKER: admin.RemoveBrokerRequest,
     _C.EXCHANGE_BROKER_HA_INFO: replication.HaInfo,
     _C.RESET_MASTER_FLUSH_OFFSET: replication.ResetMasterFlushOffsetRequest,
+    _C.WATCH_TABLES: replication.WatchTablesRequest,
     # controller
     _C.CONTROLLER_ALTER_SYNC_STATE_SET: controller.AlterSyncStateSetRequest,
     _C.CONTROLLER_ELECT_MASTER: controller.ElectMasterRequest,

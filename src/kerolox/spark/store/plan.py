@@ -26,6 +26,7 @@ from kerolox.spark.offsets import EARLIEST, LATEST, QueueOffsets
 from kerolox.spark.option_table import Values
 from kerolox.spark.store.files import FileRun, LogFiles, QueueFiles, find_run
 from kerolox.spark.store.options import LOG, StoreChoice, find_paths, read_choice
+from kerolox.store.errors import FileMissing
 from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, ledgers_in, store_in
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY_SIZE
 
@@ -99,7 +100,10 @@ def _step(values: Values, total: int) -> int:
 def find_store(broker: str, root: str, log_paths: Sequence[str] | None = None) -> Store:
     """Look at a directory: its log with the place where it ends, and its queues."""
     if not log_paths:
-        root = store_in(root, OnlyReading())
+        try:
+            root = store_in(root, OnlyReading())
+        except FileMissing as error:
+            raise OptionError("path", root, f"the directory of one store: {error}") from error
     directories = [os.path.abspath(each) for each in log_paths or [os.path.join(root, "commitlog")]]
     if ledgers := ledgers_in(root, OnlyReading()):
         raise OptionError(

@@ -94,6 +94,11 @@ class Acks:
             return max(min(options.replicas_needed, replicas.in_sync(replicas.end)), options.replicas_min)
         return options.replicas_needed
 
+    @property
+    def promises_copies(self) -> bool:
+        """True if an acknowledged message is on followers, too."""
+        return self.wait_for_replicas and self.needed > 1
+
     def when_safe(self, end: int, told: Told) -> None:
         """Tell once what was written before ``end`` is safe: at once, where nothing more is promised.
 

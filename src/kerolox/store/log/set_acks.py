@@ -50,6 +50,10 @@ class SetAcks(Acks):
     def needed(self) -> int:
         return self._set.size if self._set.all_ack else super().needed
 
+    @property
+    def promises_copies(self) -> bool:
+        return self.wait_for_replicas
+
     def when_safe(self, end: int, told: Told) -> None:
         if not self._set.all_ack:
             super().when_safe(end, told)
