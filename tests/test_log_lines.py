@@ -6,6 +6,8 @@ import ast
 import asyncio
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -175,3 +177,21 @@ async def test_strangers_do_not_flood_the_log(written: StringIO, tmp_path: Path)
     assert all(len(answer.remark or "") < 3000 for answer in answers)
     assert len(written.getvalue()) < 20_000
     assert "\u0001" not in written.getvalue()
+
+
+def test_a_command_without_a_log_escapes_what_libraries_warn_of() -> None:
+    script = (
+        "import logging\n"
+        "from kerolox.log_lines import guard_last_resort\n"
+        "guard_last_resort()\n"
+        "logging.getLogger('kerolox.client').info('not shown')\n"
+        "for _ in range(150):\n"
+        "    logging.getLogger('kerolox.client').warning('remark %s', '\\x1b[2J' + 'x' * 9000)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "\x1b" not in ran.stderr
+    lines = ran.stderr.splitlines()
+    assert len(lines) == LINES_MAX + 1
+    assert "\\x1b[2J" in lines[0]
+    assert max(map(len, lines)) < 1000
+    assert "lines_left_out" in lines[-1]

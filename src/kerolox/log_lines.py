@@ -138,3 +138,20 @@ class CountingHandler(logging.StreamHandler[TextIO]):
 def log_to(stream: TextIO, level: str) -> None:
     """Write the log of this process to a stream."""
     logging.basicConfig(level=level, handlers=[CountingHandler(stream)])
+
+
+class _LastResort(CountingHandler):
+    """The handler of a process that has chosen none: warnings, to what is stderr at that time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setLevel(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def guard_last_resort() -> None:
+    """Let lines that no handler takes be written by the same rules: commands have no log, clients warn."""
+    logging.lastResort = _LastResort()

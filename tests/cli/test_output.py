@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,13 @@ def test_texts_of_peers_are_escaped_for_people(capsys: pytest.CaptureFixture[str
     out.note(f"note {HOSTILE}")
     out.show(f"document {HOSTILE}")
     out.show(None, OutputTable(("tag",), [(HOSTILE,)]), OutputTable(("tag",), empty=f"empty {HOSTILE}"))
+    out.show(None, OutputTable(("tag",), [("x" * 80,)], title=f"title {HOSTILE}"))
     echo(f"line {HOSTILE}\nnext")
     say(f"error {HOSTILE}")
     say_error(KeroloxError(f"remark {HOSTILE}" + "x" * 900_000), json=False)
     found = capsys.readouterr()
     assert not STEERS & set(found.out + found.err)
-    assert found.out.count("\\x1b[2J\\x1b]0;owned\\x07\\x9b31m\\u202eevil\\x7f") == 5
+    assert found.out.count("\\x1b[2J\\x1b]0;owned\\x07\\x9b31m\\u202eevil\\x7f") == 6
     assert len(found.err) < 5000
 
 
@@ -40,6 +42,19 @@ def test_json_says_the_same_and_steers_nothing(capsys: pytest.CaptureFixture[str
     assert "größe" in found.out
     assert json.loads(found.out) == document
     assert json.loads(json_text(HOSTILE)) == HOSTILE
+
+
+def test_long_documents_are_written_in_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    document = {"found": [{"body": HOSTILE + "x" * 300_000, "number": number} for number in range(20)]}
+    tracemalloc.start()
+    JsonOutput().show(document)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000 + 2 * 6_000_000  # what was captured, and not its text as a whole as well
+    found = capsys.readouterr().out
+    assert not STEERS & set(found)
+    assert json.loads(found) == document
+    assert found == json_text(document, indent=2) + "\n"
 
 
 @pytest.mark.parametrize("path", sorted(COMMANDS.glob("*.py")), ids=lambda path: path.stem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any
 
 import msgspec
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 from kerolox.errors import InvalidRequest, ProtocolError
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import decode_command
+from kerolox.protocol.frame import BINARY, JSON
 from kerolox.protocol.header import Header, decode_fields, decode_json_fields, encode_fields
+from kerolox.protocol.header_binary import encode_run
+from kerolox.protocol.header_json import UnusualHeader
 from kerolox.protocol.headers import ANSWER_HEADERS, REQUEST_HEADERS
 from kerolox.protocol.headers.heartbeat import HeartbeatAnswer, UnregisterClientRequest
 from kerolox.protocol.headers.offset import BoundaryType, MaxOffsetRequest, SearchOffsetRequest
@@ -311,13 +315,36 @@ def test_javas_leniency_about_values() -> None:
     assert decode_fields({"topic": "t", "queueId": "+7", "committed": "FALSE"}, MaxOffsetRequest) == (
         MaxOffsetRequest(topic="t", queue_id=7, committed=False)
     )
-    assert decode_json_fields(b'{topic:"t",queueId:7,committed:true,other:1}', MaxOffsetRequest) == (
+    unusual = b'{code:30,opaque:1,extFields:{topic:"t",queueId:7,committed:true,other:1}}'
+    assert decode_command(JSON, unusual, b"").header(MaxOffsetRequest) == (
         MaxOffsetRequest(topic="t", queue_id=7)
     )
+    mixed = b'{"topic":"t\xff","queueId":7,"committed":true,"other":[1]}'
+    assert decode_json_fields(mixed, MaxOffsetRequest) == MaxOffsetRequest(topic="t\ufffd", queue_id=7)
     query = {"topic": "t", "key": "k", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(2**63 - 1)}
     assert decode_fields(query, QueryMessageRequest).unique_key is False
     assert decode_fields(query | {"_UNIQUE_KEY_QUERY": "true"}, QueryMessageRequest).unique_key is True
     assert decode_fields({"consumerGroup": "g", "topic": "t"}, PopRequest).order is False
+
+
+def test_a_header_that_nests_deep_is_refused() -> None:
+    """The strict reader ends the stack of its caller on such bytes."""
+    deep = b"[" * 400_000 + b"]" * 400_000
+    for raw in (
+        b'{"code":30,"opaque":1,"x":%b}' % deep,
+        b'{"code":310,"opaque":1,"extFields":{"x":%b}}' % deep,
+        b'{"x":%b}' % deep[390_000:410_000],
+    ):
+        with pytest.raises(ProtocolError):
+            decode_command(JSON, raw, b"").header(MaxOffsetRequest)
+        with pytest.raises(ProtocolError):
+            decode_json_fields(raw, MaxOffsetRequest)
+
+
+def test_a_spelling_that_is_not_strict_is_told_before_it_is_read() -> None:
+    with pytest.raises(UnusualHeader):
+        decode_command(JSON, b"{code:30,opaque:1}", b"", is_strict=True)
+    assert decode_command(JSON, b'{"code":30,"opaque":1}', b"", is_strict=True).code == 30
 
 
 @pytest.mark.parametrize(
@@ -389,3 +416,15 @@ def test_a_json_header_has_so_many_fields(gap: bytes) -> None:
             _ = decode_command(0, header, b"").fields
     text = json.dumps({"code": 10, "opaque": 1, "extFields": {"a": json.dumps(["x"] * 5000)}})
     assert len(decode_command(0, text.encode(), b"").fields) == 1  # quotes inside a value are no fields
+
+
+def test_a_binary_header_has_so_many_fields() -> None:
+    """90,000 short entries took 44 ms to read, for a sender nobody knows."""
+
+    def header(count: int) -> bytes:
+        run = encode_run({str(number): "1" for number in range(count)})
+        return struct.pack(">hBhiiii", 10, 0, 0, 1, 0, 0, len(run)) + run
+
+    assert len(decode_command(BINARY, header(EXT_FIELD_COUNT_MAX), b"").fields) == EXT_FIELD_COUNT_MAX
+    with pytest.raises(ProtocolError, match="EXT_FIELD_COUNT_MAX"):
+        _ = decode_command(BINARY, header(EXT_FIELD_COUNT_MAX + 1), b"").fields

@@ -34,6 +34,7 @@ from kerolox.cli import (
     up,
     version,
 )
+from kerolox.log_lines import guard_last_resort
 
 EXAMPLE = "Example: kerolox up --data ./kerolox-data"
 
@@ -76,6 +77,7 @@ def main(
     ] = None,
 ) -> None:
     """Apache RocketMQ rebuilt in Python: servers and administration."""
+    guard_last_resort()
     nameservers.use(access_key, keys_file, tls, tls_ca, tls_certificate, tls_key, tls_verify)
 
 

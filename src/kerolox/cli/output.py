@@ -22,6 +22,8 @@ from kerolox.shown_text import shortened, visible
 P = ParamSpec("P")
 R = TypeVar("R")
 
+PART_CHARS = 1 << 20  # of a JSON document, written at once
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -45,7 +47,10 @@ def json_text(document: Any, indent: int | None = None) -> str:
     """Return a document as JSON, with escapes also for the characters beyond ASCII that steer a terminal."""
     import json
 
-    text = json.dumps(document, ensure_ascii=False, indent=indent)
+    return _escaped(json.dumps(document, ensure_ascii=False, indent=indent))
+
+
+def _escaped(text: str) -> str:
     if text.isascii() and "\x7f" not in text:
         return text
     return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -89,7 +94,11 @@ class TableOutput:
                 echo(table.empty)
                 continue
             shown = RichTable(
-                *table.columns, title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+                *table.columns,
+                title=table.title and _cell(table.title),
+                title_justify="left",
+                box=box.SIMPLE_HEAD,
+                pad_edge=False,
             )
             for row in table.rows:
                 shown.add_row(*(_cell(value) for value in row))
@@ -109,7 +118,18 @@ class JsonOutput:
         pass
 
     def show(self, document: Any, *tables: OutputTable) -> None:
-        typer.echo(json_text(document, indent=2))
+        import json
+
+        # In parts: bodies of messages, each byte of which may take six, need no copies of the whole text.
+        parts: list[str] = []
+        size = 0
+        for part in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(document):
+            parts.append(part)
+            size += len(part)
+            if size > PART_CHARS:
+                typer.echo(_escaped("".join(parts)), nl=False)
+                parts, size = [], 0
+        typer.echo(_escaped("".join(parts)))
 
 
 def output(json: bool) -> Output:

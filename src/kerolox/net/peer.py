@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from math import inf
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -22,7 +23,8 @@ from kerolox.net.address import address_text, source_of
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.memory_budget import UNFINISHED_BYTES_MAX, UNREAD_BYTES_MAX, MemoryBudget
 from kerolox.net.places import KNOWN, SPOKE, STRANGER
-from kerolox.net.work_budget import LONG_FRAME_BYTES, MEASURED_FRAME_BYTES, PASS_S_MAX, WorkBudget
+from kerolox.net.turns import PASS_S_MAX, Turns
+from kerolox.net.work_budget import LONG_FRAME_BYTES, MEASURED_FRAME_BYTES, WorkBudget
 from kerolox.protocol.codes import Language, language_named, language_numbered, request_name
 from kerolox.protocol.command import (
     ANSWER,
@@ -36,6 +38,7 @@ from kerolox.protocol.command import (
 from kerolox.protocol.exchange import Exchange, OnAnswer
 from kerolox.protocol.frame import JSON, Frame, FrameSplitter
 from kerolox.protocol.header import Header
+from kerolox.protocol.header_json import UnusualHeader
 from kerolox.protocol.limits import FRAME_BYTES_MAX
 
 log = logging.getLogger(__name__)
@@ -44,6 +47,8 @@ LONG_BYTES = 64 * 1024  # what is longer is written as it is: not joined with wh
 FLUSH_BYTES = 1024 * 1024  # a pass writes at the latest when its answers have grown this large
 SWEEP_S = 0.1  # how often deadlines of open calls are looked at
 AGE_CHECK_FRAMES = 8  # inside a long pass the clock is read again after this many frames
+NOTED_S = 0.001  # of a long frame: many of them, in one turn of the loop, would hold up others
+NOTED_FRAMES = 2048  # in one read; likewise
 CLOSE_WAIT = 8  # state of a TCP connection whose other side has closed (linux/tcp_states.h)
 
 
@@ -57,6 +62,11 @@ class Budgets(msgspec.Struct, frozen=True):
         default_factory=lambda: MemoryBudget("answers that are not read", UNREAD_BYTES_MAX)
     )
     work: WorkBudget = msgspec.field(default_factory=WorkBudget)
+    turns: Turns = msgspec.field(default_factory=Turns)
+
+
+class _WorkSpent(Exception):
+    """A frame has to wait until its source address has paid back what earlier ones cost."""
 
 
 class PeerLimits(msgspec.Struct, frozen=True):
@@ -121,10 +131,10 @@ class Peer(asyncio.Protocol):
         self._flush_scheduled = False
         self._held: list[Frame] = []  # read but not handled: answers cannot be written, or others come first
         self._sweep: TimerHandle | None = None
-        self._budgets = budgets  # None on the side that connected: it chose its peers
+        self._budgets = budgets or (Budgets() if server_side else None)  # one that connects chose its peers
         self._unfinished = 0  # bytes of frames that are not handled, as the budget was told
-        self._waiting_bytes = 0  # bytes of the held frames, while they wait for the work budget
-        self._waiting: TimerHandle | None = None
+        self._held_bytes = 0
+        self._unsplit = b""  # read when others came first; not counted, for a read has 256 KiB at most
 
     # --- asking the other side ---------------------------------------------------------------
 
@@ -326,20 +336,32 @@ class Peer(asyncio.Protocol):
             return
         self.active_s = now_s = self._clock.monotonic_s()
         if not self._held:
-            self._received_s = now_s
+            if not self._unsplit:
+                self._received_s = now_s
+            if self._unsplit or (self._budgets is not None and now_s > self._budgets.turns.ends_s):
+                self._put_off([], data)
+                return
+        self._read(data, now_s)
+
+    def _read(self, data: bytes, now_s: float) -> None:
         splitter = self._splitter
         frames = splitter.feed(data)
         if frames:
-            self.silent_since_s = now_s
+            self.silent_since_s = self.active_s
             self._has_spoken = True
-            self._pass(frames)
-        size_bytes = splitter.waiting_bytes + self._waiting_bytes
-        if size_bytes != self._unfinished and self._budgets is not None:
-            self._note_unfinished(self._budgets.unfinished, size_bytes)
+            if len(frames) > NOTED_FRAMES and self._budgets is not None:
+                self._budgets.turns.begin()
+            self._pass(frames, now_s)
+        if splitter.waiting_bytes or self._unfinished or self._held:
+            self._note_unfinished()
         if splitter.error is not None:
             self._break(splitter.error)
 
-    def _note_unfinished(self, budget: MemoryBudget, size_bytes: int) -> None:
+    def _note_unfinished(self) -> None:
+        size_bytes = self._splitter.waiting_bytes + self._held_bytes
+        if size_bytes == self._unfinished or self._budgets is None:
+            return
+        budget = self._budgets.unfinished
         if size_bytes < self._unfinished:
             budget.release(self)  # that frame was whole: another one began
         self._unfinished = size_bytes
@@ -349,23 +371,24 @@ class Peer(asyncio.Protocol):
     def _drop_unhandled(self) -> None:
         """Forget what has come and was not handled: nobody waits for its answers any more."""
         self._held.clear()
+        self._unsplit = b""
         self._splitter.clear()
-        self._unfinished = self._waiting_bytes = 0
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+        self._unfinished = self._held_bytes = 0
         if self._budgets is not None:
             self._budgets.unfinished.release(self)
-            self._budgets.work.turns.discard(self)
+            self._budgets.turns.leave(self)
 
-    def _pass(self, frames: list[Frame], now_s: float | None = None) -> None:
+    def _pass(self, frames: list[Frame], now_s: float) -> None:
         if self._held:
-            self._held += frames
+            self._hold(self._held + frames)
             return
         budgets = self._budgets
-        pass_s_max = PASS_S_MAX if budgets is None else budgets.work.pass_s_max
+        if budgets is None:
+            pass_s_max, ends_s = PASS_S_MAX, inf
+        else:
+            pass_s_max, ends_s = budgets.turns.turn_s_max, budgets.turns.ends_s
         received_s = self._received_s
-        began_s = now_s = received_s if now_s is None else now_s
+        began_s = now_s
         handlers = self._handlers
         self._in_pass = True
         try:
@@ -379,15 +402,12 @@ class Peer(asyncio.Protocol):
                 if self._out_bytes > FLUSH_BYTES:
                     self._flush()
                     if self._server_side:  # others come first, who may have asked for less
-                        self._held = frames[number:]
-                        if self.stalled_since_s is None:
-                            self._put_off()
+                        self._put_off(frames[number:])
                         return
                 if number % AGE_CHECK_FRAMES == 0 and number:
                     now_s = self._clock.monotonic_s()
                     if now_s - began_s > pass_s_max and self._server_side:
-                        self._held = frames[number:]
-                        self._put_off()
+                        self._put_off(frames[number:])
                         return
                 if runs:
                     run = runs.get(header[:12] if encoding == JSON else header[:2])
@@ -401,29 +421,34 @@ class Peer(asyncio.Protocol):
                     self._take(encoding, header, body, now_s)
                 else:
                     now_s = self._clock.monotonic_s()
-                    if now_s - began_s > pass_s_max:
-                        self._held = frames[number:]
-                        self._put_off()
+                    if now_s - began_s > pass_s_max or now_s > ends_s:
+                        self._put_off(frames[number:])
                         return
                     if size_bytes < MEASURED_FRAME_BYTES:
                         self._take(encoding, header, body, now_s)
-                    elif budgets.work.wait_s(self.source, now_s):
-                        self._held = frames[number:]
-                        self._wait_for_work(budgets.work, now_s)
-                        return
                     else:
-                        self._take_long(frames[number], budgets.work, now_s)
+                        self._take_long(frames[number], budgets, now_s)
+                        ends_s = budgets.turns.ends_s
+        except _WorkSpent:
+            self._wait_for_work(frames[number:])
         finally:
             handlers.end_pass()
             self._in_pass = False
             self._flush()
 
     def _take(self, encoding: int, header: bytes, body: bytes, now_s: float) -> None:
+        command: Command | None
         try:
-            command = decode_command(encoding, header, body)
+            command = decode_command(encoding, header, body, is_strict=True)
+        except UnusualHeader:
+            command = None
         except ProtocolError as error:
             self._break(error)
             return
+        if command is None:
+            command = self._read_unusual(header, body)
+            if command is None:
+                return
         if command.flag & ANSWER:
             self._take_answer(command)
             return
@@ -432,30 +457,73 @@ class Peer(asyncio.Protocol):
         asked = Request(self, command.code, None, command.body, self._received_s, command)
         self._handlers.handle(asked, now_s)
 
-    def _take_long(self, frame: Frame, work: WorkBudget, now_s: float) -> None:
+    def _read_unusual(self, header: bytes, body: bytes) -> Command | None:
+        """Read a header that is not strict JSON, and charge its source address with what that has cost."""
+        budgets, now_s = self._budgets, self._clock.monotonic_s()
+        if budgets is not None and budgets.work.wait_s(self.source, now_s):
+            raise _WorkSpent
+        before_s = self._clock.cpu_s()
+        try:
+            return decode_command(JSON, header, body)
+        except ProtocolError as error:
+            self._break(error)
+            return None
+        finally:
+            if budgets is not None:
+                budgets.work.charge(self.source, self._clock.cpu_s() - before_s, now_s)
+
+    def _take_long(self, frame: Frame, budgets: Budgets, now_s: float) -> None:
         """Handle a long frame, and charge its source address with what it has cost."""
+        if budgets.work.wait_s(self.source, now_s):
+            raise _WorkSpent
         before_s = self._clock.cpu_s()
         self._take(*frame, now_s)
-        work.charge(self.source, len(frame[1]) + len(frame[2]), self._clock.cpu_s() - before_s, now_s)
+        cost_s = self._clock.cpu_s() - before_s
+        budgets.work.charge_frame(self.source, len(frame[1]) + len(frame[2]), cost_s, now_s)
+        if cost_s > NOTED_S:
+            budgets.turns.begin()
 
-    def _wait_for_work(self, work: WorkBudget, now_s: float) -> None:
-        """Handle the held frames when their source address has paid back what earlier ones cost."""
-        self._waiting_bytes = sum(len(header) + len(body) for _, header, body in self._held)
+    def _hold(self, frames: list[Frame]) -> None:
+        """Keep frames that cannot be handled now, and read no others."""
+        self._held = frames
+        self._held_bytes = sum(len(header) + len(body) for _, header, body in frames)
         if self._transport is not None:
             self._transport.pause_reading()
-        if self._waiting is None:
-            self._waiting = self._clock.call_later(work.wait_s(self.source, now_s), self._waited)
 
-    def _waited(self) -> None:
-        self._waiting = None
-        self._waiting_bytes = 0
+    def _put_off(self, frames: list[Frame], unsplit: bytes = b"") -> None:
+        """Let other peers be served before the rest of what this peer sent."""
+        self._hold(frames)
+        self._unsplit += unsplit
+        if self._budgets is not None and self.stalled_since_s is None:
+            self._budgets.turns.add(self)
+
+    def _wait_for_work(self, frames: list[Frame]) -> None:
+        """Handle the frames when their source address has paid back what earlier ones cost."""
+        assert self._budgets is not None
+        self._hold(frames)
+        work, source, clock = self._budgets.work, self.source, self._clock
+        self._budgets.turns.wait(self, lambda: work.wait_s(source, clock.monotonic_s()))
+
+    def waited(self) -> None:
+        """See :class:`kerolox.net.turns.Holder`."""
         if self._is_left:
             self.close("the peer closed its side before its requests were handled", at_once=True)
-            return
-        self._go_on()
-        size_bytes = self._splitter.waiting_bytes + self._waiting_bytes
-        if self._budgets is not None and self.close_reason is None:
-            self._note_unfinished(self._budgets.unfinished, size_bytes)
+        else:
+            self.take_turn()
+
+    def take_turn(self) -> None:
+        """See :class:`kerolox.net.turns.Holder`."""
+        if self.close_reason is not None or self.stalled_since_s is not None:
+            return  # the connection is closed; or reading goes on when the answers can be written
+        held, self._held, self._held_bytes = self._held, [], 0
+        unsplit, self._unsplit = self._unsplit, b""
+        now_s = self._clock.monotonic_s()
+        if held:
+            self._pass(held, now_s)
+            self._note_unfinished()
+        if unsplit and self.close_reason is None:
+            self._read(unsplit, now_s)
+        self._read_on()
 
     @property
     def _is_left(self) -> bool:
@@ -467,24 +535,6 @@ class Peer(asyncio.Protocol):
             return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == CLOSE_WAIT)
         except (OSError, ValueError):  # the descriptor is closed
             return True
-
-    def _put_off(self) -> None:
-        """Let other peers be served before the rest of what this peer sent."""
-        if self._transport is not None:
-            self._transport.pause_reading()
-        if self._budgets is not None:
-            self._budgets.work.turns.add(self)
-        self._loop.call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        if self._budgets is not None:
-            self._budgets.work.turns.discard(self)
-        if self.close_reason is not None or self.stalled_since_s is not None:
-            return  # the connection is closed; or reading goes on when the answers can be written
-        held, self._held = self._held, []
-        if held:
-            self._pass(held, self._clock.monotonic_s())
-        self._read_on()
 
     def _read_on(self) -> None:
         if self._transport is None or self.close_reason is not None:
@@ -552,11 +602,8 @@ class Peer(asyncio.Protocol):
         self.stalled_since_s = None
         if self._budgets is not None:
             self._budgets.unread.release(self)
-        held, self._held = self._held, []
-        if held:
-            self._pass(held, self._clock.monotonic_s())
         if self._server_side:
-            self._read_on()
+            self.take_turn()
 
     # --- deadlines ---------------------------------------------------------------------------
 

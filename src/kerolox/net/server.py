@@ -11,6 +11,7 @@ from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.listener import Listener
 from kerolox.net.peer import Budgets, Peer, PeerEvents, PeerLimits
 from kerolox.net.tls import ServerTls
+from kerolox.net.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Server:
         )
         self._events: PeerEvents = events or CallerEvents()
         self._limits = limits
-        self._budgets = budgets or Budgets()  # shared where a process has several ports
+        self._budgets = budgets or Budgets(turns=Turns(clock))  # shared where a process has several ports
         self._clock = clock
         self._scan: TimerHandle | None = None
         self._closing = False

@@ -1,20 +1,15 @@
-"""Budget of the event loop's time that connections may cost before others are served.
+"""Budget of the event loop's time that one source address may cost before others are served.
 
-Two bounds. A round over all connections that have more to be handled takes about ROUND_S, so the turn of each
-gets shorter as they become more. And a long frame that costs much more processor time than its bytes explain
-(JSON in an unusual spelling, a table that has to be bent into shape) is charged to the source address of its
-connection: the next long frames of that address wait until the time was paid back, whichever connection they
-come by. Short frames and honest long ones never wait: what they cost grows with their bytes, and slowly.
+What costs much more processor time than its bytes explain (JSON in an unusual spelling, a table that has to
+be bent into shape) is charged to the source address of its connection. From then on such work waits until the
+time was paid back, whichever connection it comes by: long frames, and headers that are not strict JSON. Other
+short frames and honest long ones never wait: what they cost grows with their bytes, and slowly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Final
 
-PASS_S_MAX: Final = 0.01  # a server serves other connections after this long
-PASS_S_MIN: Final = 0.0005
-ROUND_S: Final = 0.05
 LONG_FRAME_BYTES: Final = 1024  # before a longer frame a connection's turn may end
 MEASURED_FRAME_BYTES: Final = 4096  # shorter frames are neither measured nor put off
 # Free cost of a frame: 20 ms a MiB is more than strict JSON, signatures and records cost.
@@ -27,27 +22,24 @@ SOURCES_MAX: Final = 4096
 
 
 class WorkBudget:
-    """Processor time that long frames have cost, for each source address."""
+    """Processor time that each source address has cost beyond what its bytes explain."""
 
-    __slots__ = ("_paid_back_s", "turns")
+    __slots__ = ("_paid_back_s",)
 
     def __init__(self) -> None:
-        self.turns: set[Hashable] = set()  # connections that have more to be handled, in this round
         self._paid_back_s: dict[str, float] = {}  # source address → when all it has cost is paid back
 
-    @property
-    def pass_s_max(self) -> float:
-        """Length of one connection's turn."""
-        return max(PASS_S_MIN, min(PASS_S_MAX, ROUND_S / (len(self.turns) + 1)))
-
     def wait_s(self, source: str, now_s: float) -> float:
-        """Return how long a long frame from this address has to wait."""
+        """Return how long costly work for this address has to wait."""
         paid_back_s = self._paid_back_s.get(source)
         return 0.0 if paid_back_s is None else max(0.0, paid_back_s - now_s - BURST_S * PAID_BACK_TIMES)
 
-    def charge(self, source: str, size_bytes: int, cost_s: float, now_s: float) -> None:
+    def charge_frame(self, source: str, size_bytes: int, cost_s: float, now_s: float) -> None:
         """Note the processor time that a long frame from this address has cost."""
-        beyond_s = cost_s - EXPLAINED_S - size_bytes * EXPLAINED_S_PER_BYTE
+        self.charge(source, cost_s - EXPLAINED_S - size_bytes * EXPLAINED_S_PER_BYTE, now_s)
+
+    def charge(self, source: str, beyond_s: float, now_s: float) -> None:
+        """Note processor time that nothing explains."""
         if beyond_s <= 0:
             return
         known = self._paid_back_s

@@ -64,16 +64,16 @@ def decode_json_fields(raw: bytes | memoryview | msgspec.Raw, cls: type[H]) -> H
     """A header from its ``extFields`` object as it stood in a JSON command header."""
     try:
         return _json_decoder(cls).decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         check_field_count(raw)
-        # Java's reader also takes what strict JSON does not (bare keys, "TRUE", a lone sign...):
+        # Java's reader also takes values of other types ("TRUE", a lone sign, bytes that are not UTF-8):
         # read again the slow and tolerant way before refusing.
         try:
             fields = _FIELDS.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            from kerolox.protocol.json_dialect import loads_header
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            from kerolox.protocol.json_dialect import loads_strict
 
-            table = loads_header(bytes(raw))
+            table = loads_strict(bytes(raw))
             if not isinstance(table, dict):
                 raise InvalidRequest(f"{cls.__name__}: extFields is not an object") from error
             fields = {str(key): _as_text(value) for key, value in table.items() if value is not None}

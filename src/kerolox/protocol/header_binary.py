@@ -18,6 +18,7 @@ from kerolox.errors import ProtocolError
 from kerolox.protocol.codes import VERSION, Language, language_named
 from kerolox.protocol.header import Header, Int32, Int64, spelling, without_none
 from kerolox.protocol.header import decode_fields as header_from_fields
+from kerolox.protocol.limits import EXT_FIELD_COUNT_MAX
 
 if TYPE_CHECKING:
     from kerolox.protocol.command import Command
@@ -87,6 +88,8 @@ def split_fields(raw: bytes) -> list[tuple[bytes, bytes, int]]:
             raise ProtocolError("entry of a binary header is cut short", at=start) from None
         value_at = position + 4
         position = value_at + value_length
+        if len(entries) == EXT_FIELD_COUNT_MAX:
+            raise ProtocolError(f"more fields than EXT_FIELD_COUNT_MAX, {EXT_FIELD_COUNT_MAX}", at=start)
         if key_length < 0 or value_length < 0 or position > end:
             raise ProtocolError(
                 f"entry with a key of {key_length} and a value of {value_length} bytes does not fit", at=start

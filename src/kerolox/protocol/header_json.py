@@ -15,7 +15,7 @@ import msgspec
 from kerolox.errors import ProtocolError
 from kerolox.protocol.codes import VERSION, language_numbered
 from kerolox.protocol.header import Header, check_field_count, decode_json_fields, encode_fields
-from kerolox.protocol.json_dialect import loads_header
+from kerolox.protocol.json_dialect import STRICT_ERRORS, loads_header, loads_strict
 from kerolox.protocol.limits import INT32_MAX, INT32_MIN
 
 if TYPE_CHECKING:
@@ -60,14 +60,18 @@ def decode_in_one_pass(code: int, cls: type[Header]) -> None:
     _ONE_PASS[(b'{"code":%d,' % code)[:11]] = (code, msgspec.json.Decoder(shape, strict=False).decode)
 
 
+class UnusualHeader(ProtocolError):
+    """A header that strict JSON does not explain: :func:`in_strict_spelling` reads it, if it can be read."""
+
+
 def decode_into(command: Command, header: bytes) -> None:
-    """Fill a command from the header bytes."""
+    """Fill a command from the header bytes. Raises UnusualHeader, ProtocolError."""
     hot = _ONE_PASS.get(header[:11])
     if hot is not None:
         try:
             envelope = hot[1](header)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            pass  # an unusual spelling: the tolerant way below decides
+        except STRICT_ERRORS:
+            pass  # not of these types, or no strict JSON: see below
         else:
             opaque = envelope.opaque
             # Eleven bytes cannot tell 310 from 3105, so the code is compared as well.
@@ -84,8 +88,8 @@ def decode_into(command: Command, header: bytes) -> None:
                 return
     try:
         plain = _decode_envelope(header)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        plain = _decode_tolerantly(header)
+    except STRICT_ERRORS:
+        raise UnusualHeader("command header: not strict JSON of these types") from None
     code, opaque, flag, version = plain.code, plain.opaque, plain.flag, plain.version
     if opaque is None:
         raise ProtocolError("command header has no opaque: its answer could not be told from others")
@@ -119,8 +123,8 @@ def decode_fields(raw: bytes) -> dict[str, str]:
     check_field_count(raw)
     try:
         return _decode_table(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        fields = loads_header(raw)
+    except STRICT_ERRORS:
+        fields = loads_strict(raw)
         if not isinstance(fields, dict):
             raise ProtocolError("command header: extFields is not an object") from None
         return {str(key): text_of(value) for key, value in fields.items() if value is not None}
@@ -206,36 +210,42 @@ def own_fields(header: bytes) -> bytes:
     return bytes(_decode_envelope(header).extFields) or _EMPTY
 
 
-def _decode_tolerantly(header: bytes) -> _Envelope:
-    """Read what strict JSON refuses but Java takes: bare keys, numbers as text, enum ordinals."""
+def in_strict_spelling(header: bytes) -> bytes:
+    """A header in the spelling that Java writes, from one that strict JSON refuses but Java takes: bare keys,
+    numbers as text, enum ordinals."""
     try:
         table = loads_header(header)
     except ProtocolError as error:
         raise ProtocolError(f"command header: {error.what}", at=error.at) from None
     if not isinstance(table, dict):
         raise ProtocolError("command header is not a JSON object", at=0)
-    numbers: dict[str, int] = {}
-    for name in ("code", "flag", "opaque", "version"):
+    plain: dict[str, object] = {}
+    for name in _NUMBERS:
         value = table.get(name)
         if value is None:
             continue
         try:
-            numbers[name] = int(value) if not isinstance(value, str) else int(float(value))
+            number = int(value) if not isinstance(value, str) else int(float(value))
         except (TypeError, ValueError, OverflowError):
             raise ProtocolError(f"command header: {name} {value!r} is no number") from None
+        _check_width(name, number)
+        plain[name] = number
     fields = table.get("extFields")
     if fields is not None and not isinstance(fields, dict):
         raise ProtocolError("command header: extFields is not an object")
-    remark = table.get("remark")
-    language = table.get("language", "JAVA")
-    return _Envelope(
-        code=numbers.get("code", 0),
-        flag=numbers.get("flag", 0),
-        opaque=numbers.get("opaque"),
-        version=numbers.get("version", 0),
-        language=language if isinstance(language, int | str) else None,
-        remark=None if remark is None else text_of(remark),
-        extFields=msgspec.Raw(
-            msgspec.json.encode({str(k): text_of(v) for k, v in (fields or {}).items() if v is not None})
-        ),
-    )
+    plain["extFields"] = {
+        str(key): text_of(value) for key, value in (fields or {}).items() if value is not None
+    }
+    remark, language = table.get("remark"), table.get("language", "JAVA")
+    plain["remark"] = None if remark is None else text_of(remark)
+    is_known = isinstance(language, str) or (isinstance(language, int) and INT32_MIN <= language <= INT32_MAX)
+    plain["language"] = language if is_known else None
+    return msgspec.json.encode(plain)
+
+
+_NUMBERS = ("code", "flag", "opaque", "version")
+
+
+def _check_width(name: str, value: int) -> None:
+    if not INT32_MIN <= value <= INT32_MAX:
+        raise ProtocolError(f"command header: {name} {value} is no signed 32-bit number")

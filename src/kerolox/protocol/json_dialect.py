@@ -34,7 +34,10 @@ from kerolox.protocol.limits import (
     JSON_SCAN_STEPS_MAX,
 )
 
-__all__ = ["ObjectKey", "dumps", "loads", "loads_header"]
+__all__ = ["STRICT_ERRORS", "ObjectKey", "dumps", "loads", "loads_header", "loads_strict"]
+
+# What the strict reader raises for bytes of a stranger. (Deep ones end the stack of whoever reads them.)
+STRICT_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class ObjectKey(Mapping[str, Any]):
@@ -119,13 +122,24 @@ def loads_header(raw: bytes) -> Any:
     return loads(raw, dialect_bytes_max=DIALECT_HEADER_BYTES_MAX, steps_max=DIALECT_HEADER_STEPS_MAX)
 
 
+def loads_strict(raw: bytes) -> Any:
+    """Read a part of a command header whose whole was strict JSON. It may have bytes that are not UTF-8,
+    which Java replaces, and values of other types, but its spelling needs no scanner."""
+    value = _loads_strict(raw)
+    if value is _REFUSED:
+        value = _loads_strict(raw.decode("utf-8", "replace").encode())
+    if value is _REFUSED:
+        raise ProtocolError("extFields cannot be read: its values are no texts, or numbers beyond 64 bits")
+    return value
+
+
 _REFUSED: Any = object()
 
 
 def _loads_strict(raw: bytes) -> Any:
     try:
         value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except STRICT_ERRORS:
         return _REFUSED
     if raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX and not _is_shallow(raw):
         brackets = _ALL_BUT_BRACKETS.sub(b"", raw).translate(_BRACKET_STEP)

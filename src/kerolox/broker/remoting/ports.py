@@ -17,6 +17,7 @@ from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.listener import ListenFailed
 from kerolox.net.peer import Budgets, PeerLimits
 from kerolox.net.server import Server
+from kerolox.net.turns import Turns
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.replication.ha_port import HaPort
 
@@ -57,7 +58,7 @@ class Ports:
         self._events = events
         self._clock = clock
         self._open = False
-        self._budgets = Budgets()  # shared by the connections of both ports
+        self._budgets = Budgets(turns=Turns(clock))  # shared by the connections of both ports
 
     @property
     def servers(self) -> tuple[Server, Server]:

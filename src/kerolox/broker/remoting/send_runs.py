@@ -171,7 +171,7 @@ class SendRuns:
         """Remember the topic and queue of a send as a target, if the sender may send there; returns whether
         it is new. Nobody has verified the frame yet, and this says nothing about it."""
         try:
-            command = decode_command(*frame)
+            command = decode_command(*frame, is_strict=True)
             if command.code not in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
                 return False
             header = command.header(SendRequestV2)
