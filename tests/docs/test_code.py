@@ -30,6 +30,7 @@ IMPORTS = (
     "from kerolox import Client, ClientOptions, DeadLetter, Message, Producer, ProducerOptions\n"
     "from kerolox import PullConsumer, PullOptions, PushConsumer, PushOptions, Received, Retry, Suspend\n"
 )
+ON_SPARK = "A topic as a Spark table"  # of the README: tests/docs/test_spark.py runs it
 NOTE = re.compile(r"^<!-- (before|until|after): (.*) -->$")
 
 
@@ -84,6 +85,7 @@ PLACES = [
     pytest.param(section, id=f"{path.stem}: {section.title}")
     for path in (ROOT / "docs" / "CLIENT.md", ROOT / "README.md")
     for section in sections(path)
+    if section.title != ON_SPARK
 ]
 
 

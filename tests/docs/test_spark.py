@@ -26,14 +26,23 @@ from kerolox.spark.sink.options import COLUMNS as SINK_COLUMNS
 from kerolox.spark.source.options import SOURCE
 from kerolox.testing import BrokerThread, broker_in_thread
 from tests.docs import option_tables
-from tests.docs.test_code import ADDRESS, Section, sections
+from tests.docs.test_code import ADDRESS, ON_SPARK, Section, sections
 from tests.spark.conftest import spark  # noqa: F401
 from tests.spark.store_maker import StoreMaker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).parents[2] / "docs" / "SPARK.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "SPARK.md"
+PLACES = [
+    *(pytest.param(each, id=each.title) for each in sections(PAGE, "python", "console")),
+    *(
+        pytest.param(each, id=f"README: {each.title}")
+        for each in sections(ROOT / "README.md")
+        if each.title == ON_SPARK
+    ),
+]
 # Commands that need more than a test has: another machine, other programs.
 NOT_RUN = re.compile(r"pip install |export |spark-submit |.* --master spark://|.* s3://")
 
@@ -91,9 +100,7 @@ def names(spark: SparkSession, broker: BrokerThread, folder: Path) -> dict[str, 
     }
 
 
-@pytest.mark.parametrize(
-    "section", [pytest.param(each, id=each.title) for each in sections(PAGE, "python", "console")]
-)
+@pytest.mark.parametrize("section", PLACES)
 def test_code(
     section: Section,
     names: dict[str, Any],
