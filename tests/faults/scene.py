@@ -35,6 +35,7 @@ from kerolox.testing.clock import ManualClock
 from kerolox.testing.faults import FaultyFiles
 from tests.broker.talk import BORN_MS, Talk
 from tests.broker.transaction_kit import COMMIT, GROUP, Half, Producer
+from tests.peers.processes import free_ports
 
 from .places import Fault, Place
 
@@ -420,19 +421,28 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(folder: Path, *, flush: FlushMode = FlushMode.ASYNC) -> AsyncIterator[Scene]:
+async def scene(
+    folder: Path, *, flush: FlushMode = FlushMode.ASYNC, ledger: bool = False
+) -> AsyncIterator[Scene]:
+    """``ledger``: a DLedger group of one in place of the leader and its follower."""
     clock, files = ManualClock(BORN_MS + 10**6), FaultyFiles()
     options = {**OPTIONS, "clock": clock, "flush_mode": flush}
+    own: dict[str, Any] = {}
+    if ledger:
+        peers = f"n0-127.0.0.1:{free_ports(1)[0]}"
+        own = {"ledger": True, "ledger_group": "broker-a", "ledger_self_id": "n0", "ledger_peers": peers}
     async with AsyncExitStack() as stack:
         leader = await stack.enter_async_context(
-            running_broker(directory=folder / "leader", files=files, **options)
+            running_broker(directory=folder / "leader", files=files, **options, **own)
         )
-        follower = await stack.enter_async_context(
-            running_broker(
-                directory=folder / "follower", nameserver=leader.nameserver, brokerRole="SLAVE", brokerId=1,
-                files=FaultyFiles(), **options,
-            )
-        )  # fmt: skip
+        follower = None
+        if not ledger:
+            follower = await stack.enter_async_context(
+                running_broker(
+                    directory=folder / "follower", nameserver=leader.nameserver, brokerRole="SLAVE", brokerId=1,
+                    files=FaultyFiles(), **options,
+                )
+            )  # fmt: skip
         made = Scene(leader, follower, clock, files)
         made.talk = Talk(await stack.enter_async_context(Dialer()), leader)
         made.payer = Producer(leader)

@@ -41,6 +41,7 @@ def test_the_gate_goes_through_two_hundred_places() -> None:
         ("/s/kerolox.sums.tmp", Kind.SUMS),
         ("/s/kerolox.deleted", Kind.NOTE),
         ("/s/dledger-n0/index/00000000000000000000", Kind.LEDGER_INDEX),
+        ("/s/dledger-n0/checkpoint", Kind.CHECKPOINT),
         ("/s/lock", Kind.LOCK),
         ("/s", None),
     ],

@@ -114,11 +114,6 @@ class StandingFailures:
             standing.said_s = now_s
         return row
 
-    def fence(self, kind: Kind, error: StoreError, *, work: str) -> None:
-        """Refuse sends until a restart, whatever the table says of the error: what failed has left two files
-        that contradict each other."""
-        self.state.set(Obstacle.FENCED, f"{_words(kind, work)}: {error}")
-
     def lift(self, kind: Kind, work: str) -> None:
         """Let the work be tried again: sends are taken until it fails once more. Not reported: it is a trial
         every second."""
