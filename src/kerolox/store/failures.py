@@ -146,7 +146,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         (Kind.LEDGER_INDEX,), _BUT_FLUSH, ANY, Action.REFUSE,
-        _REFUSED, "served", "store_not_writable", _OBSTACLE, "when the unit of an entry can be written, within seconds",
+        _REFUSED, "served", "store_not_writable", _OBSTACLE, "when the unit of an entry can be written",
         Obstacle.BEHIND,
     ),
     Row(

@@ -31,6 +31,7 @@ _WORDS = {
     (Kind.QUEUE, "remove"): "files of deleted queues cannot be removed",
     (Kind.INDEX, "flush"): "the key index cannot be written",
     (Kind.LEDGER_INDEX, "flush"): "the index of entries cannot be written",
+    (Kind.TIMER, "enter"): "messages cannot be entered into the timer",
     (Kind.TIMER, "flush"): "the timer's files cannot be written",
     (Kind.CHECKPOINT, "flush"): "the checkpoint cannot be written",
     (Kind.SUMS, "flush"): "the sums cannot be written",
