@@ -87,6 +87,25 @@ async def test_a_timer_without_descriptors_refuses_sends_until_there_are_some(
         assert (await talk.send("T")).code == 0
 
 
+async def test_a_checkpoint_that_only_time_makes_is_written_again(tmp_path: Path) -> None:
+    """It was once tried again a minute later, and sends were refused until then."""
+    clock, disk = ManualClock(NOW_MS), FaultyFiles()
+    async with timing(tmp_path, clock, files=disk) as talk:
+        store = talk.running.broker.store
+        await talk.send("T", b"far", after_s(1000))
+        await talk.entered()
+        await talk.timers.flush()
+        disk.fail(errno.ENOSPC, Operation.WRITE, path_contains="/timercheck")
+        for _ in range(70):
+            await clock.advance(1)
+            await talk.timers.flush()
+        assert list(store.state.obstacles) == [Obstacle.DISK_FULL]
+        disk.mend()
+        await talk.timers.flush()
+        assert not store.failing.current
+        assert store.state.writable
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_a_timer_whose_log_fails_is_shown_and_goes_on(

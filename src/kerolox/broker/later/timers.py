@@ -55,7 +55,7 @@ ENTER_MAX = 256  # in one turn of the loop
 SLEEP_S_MAX = 1.0  # while messages wait: so soon a clock that was set is noticed
 HASHES_MAX = 10_000
 CLEAN_S = 30.0
-ENTER = "enter"  # the work, of which failures stand; see standing_failures.py
+ENTER, FLUSH = "enter", "flush"  # the works, of which failures stand; see standing_failures.py
 STALE_MS = 60_000  # a checkpoint is not older, while messages wait
 _LOOK_BACK_MAX = 20_000
 
@@ -572,7 +572,9 @@ class Timers:
             changes = [*self._unwritten, *files.wheel.take_changes()]
             noting = (offset, end, self._moments)
             # Passed time alone needs no checkpoint: a start passes over moments without messages.
-            if not changes and noting == self._noted and read_ms - checkpoint.read_ms < STALE_MS:
+            failing = self._store.failing
+            is_new = changes or noting != self._noted or read_ms - checkpoint.read_ms >= STALE_MS
+            if not is_new and not failing.is_failing(Kind.TIMER, FLUSH):
                 return
             delivered = self._store.progress.flushed < self._store.progress.appended
             checkpoint.read_ms, checkpoint.log_flushed = read_ms, end
@@ -588,13 +590,12 @@ class Timers:
             except StoreError as error:  # the flusher has reported it
                 log.debug("timer_not_flushed error=%r", str(error))
                 return
-            failing = self._store.failing
             try:
                 await self._in_thread(self._make_safe, changes, data, partly)
             except StoreError as error:
-                failing.failed(Kind.TIMER, error, work="flush")
+                failing.failed(Kind.TIMER, error, work=FLUSH)
             else:
-                failing.passed(Kind.TIMER, "flush")
+                failing.passed(Kind.TIMER, FLUSH)
                 self._unwritten = []
                 self._noted = noting
 
