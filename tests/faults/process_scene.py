@@ -170,9 +170,6 @@ class ProcessScene(Scene):
         self.admin = Admin(names, self.talk.dialer)
         await self.admin.put_group(self.leader.address, GroupConfig(group_name=RESETTERS))
 
-    def _born_ms(self) -> int:
-        return self.clock.wall_ms()
-
     async def _ills(self) -> str:
         return await asyncio.to_thread(self.process.health)
 

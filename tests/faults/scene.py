@@ -242,14 +242,11 @@ class Scene:
     async def _send_half(self, body: bytes, *, ends: bool) -> None:
         own = {"TRAN_MSG": "true", "PGROUP": GROUP}
         answer = await self._call(
-            self.payer.send(ORDERS, body, own, sys_flag=4, born_timestamp=self._born_ms())
+            self.payer.send(ORDERS, body, own, sys_flag=4, born_timestamp=self.clock.wall_ms())
         )
         if self.sent.note(ORDERS, body, answer) and ends:
             assert answer is not None
             await self._call(self.payer.end(Half(answer)))  # when this fails, the broker asks
-
-    def _born_ms(self) -> int:
-        return BORN_MS
 
     async def _send_to(self, topic: str) -> None:
         await self._call(self.talk.send(topic, b"x"))
