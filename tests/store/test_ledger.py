@@ -726,7 +726,8 @@ async def test_an_index_that_cannot_be_written_refuses_sends_until_it_can(
         await rig.clock.advance(1.1)
         with pytest.raises(StoreError):
             await fill(store, 1, 5)
-    assert caplog.text.count("store_not_writable") == 1
+    # One for each work: a flush needs the file as well.
+    assert 1 <= caplog.text.count("store_not_writable") <= (2 if operation is Operation.OPEN else 1)
     rig.disk.mend()
     await rig.clock.advance(1.1)
     await until(lambda: store.state.writable)
