@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side, more of them than there are cores: half of their time they wait.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 
-.PHONY: demo test check bench crash chaos partition simulate jepsen dledger spark spark-versions long rebuild soak attack attacks access-decisions fuzz sanitize pure peers peers-4x lock clean install
+.PHONY: demo test check bench crash faults chaos partition simulate jepsen dledger spark spark-versions long rebuild soak attack attacks access-decisions fuzz sanitize pure peers peers-4x lock clean install
 
 install: $(STAMP)
 
@@ -87,6 +87,12 @@ crash: $(STAMP)
 	$(BIN)/python -m tests.crash.damage_run --places $(or $(PLACES),6000) --out docs/results/crash-damage.json
 	KEROLOX_REQUIRE_PEERS=1 KEROLOX_KILLS=$(or $(KILLS),50) KEROLOX_CRASH_RESULT=docs/results/crash-broker.json \
 	    $(BIN)/python -m pytest -q -m long -k "nothing_acknowledged and ours" tests/peers/scenarios/test_crashes.py
+
+# Every kind of file, operation and error number: a leader with its follower and clients of every kind while the
+# operation fails, and while the broker stops and starts. Then a sample of it against a broker process whose system
+# calls fail, one with few descriptors and one with a full disk. `make faults ARGS="--only log-write-EIO"`: one place.
+faults: $(STAMP)
+	$(BIN)/python -m tests.faults --out docs/results/faults.json $(ARGS)
 
 # A streaming query with its executors, driver, broker and name server killed at random, at each guarantee; then
 # pipelines with bad rows and an archive, over topics that are deleted and made anew between runs; then archives to S3 and to Iceberg, with the command, its JVM and its workers killed while a producer sends.

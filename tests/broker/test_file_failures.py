@@ -87,6 +87,51 @@ async def test_a_timer_without_descriptors_refuses_sends_until_there_are_some(
         assert (await talk.send("T")).code == 0
 
 
+async def test_a_checkpoint_that_only_time_makes_is_written_again(tmp_path: Path) -> None:
+    """It was once tried again a minute later, and sends were refused until then."""
+    clock, disk = ManualClock(NOW_MS), FaultyFiles()
+    async with timing(tmp_path, clock, files=disk) as talk:
+        store = talk.running.broker.store
+        await talk.send("T", b"far", after_s(1000))
+        await talk.entered()
+        await talk.timers.flush()
+        disk.fail(errno.ENOSPC, Operation.WRITE, path_contains="/timercheck")
+        for _ in range(70):
+            await clock.advance(1)
+            await talk.timers.flush()
+        assert list(store.state.obstacles) == [Obstacle.DISK_FULL]
+        disk.mend()
+        await talk.timers.flush()
+        assert not store.failing.current
+        assert store.state.writable
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_timer_whose_log_fails_is_shown_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, is_late: bool
+) -> None:
+    """``is_late``: what could not be entered is due before it can be."""
+    clock, disk = ManualClock(NOW_MS), FaultyFiles()
+    async with timing(tmp_path, clock, files=disk) as talk:
+        store = talk.running.broker.store
+        disk.fail(number, Operation.WRITE, path_contains="/timerlog/")
+        assert (await talk.send("T", b"hello", after_s(5))).code == 0
+        await until(lambda: store.failing.is_failing(Kind.TIMER, "enter"))
+        for _ in range(3):
+            await clock.advance(1)
+        assert store.failing.is_failing(Kind.TIMER, "enter")
+        assert store.state.writable is (number == errno.EIO)
+        assert caplog.text.count("store_failing" if number == errno.EIO else "store_not_writable") == 1
+        assert "timer_waits" not in caplog.text
+        if not is_late:
+            disk.mend()
+        for _ in range(10):
+            await clock.advance(1)
+        await until(lambda: not store.failing.current and store.state.writable)
+        assert await talk.bodies(count=1) == [b"hello"]
+
+
 async def test_probes_and_metrics_show_what_fails_and_what_refuses(tmp_path: Path) -> None:
     clock, disk = ManualClock(NOW_MS), FaultyFiles()
     options = {"metrics_exporter": MetricsExporter.PROM, "metrics_port": 0, "commit_log_file_bytes": 1 << 16}

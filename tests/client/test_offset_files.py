@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,51 +29,68 @@ class Ends:
         return self.end
 
 
-def offsets(folder: Path, *nameservers: str, end: int = 100) -> FileOffsets:
-    calls = Ends(end)
-    return FileOffsets(calls, "host@DEFAULT", "watchers", nameservers, str(folder))  # type: ignore[arg-type]
+Offsets = Callable[..., FileOffsets]
 
 
-async def test_each_cluster_has_a_file(tmp_path: Path) -> None:
-    first = offsets(tmp_path, "a:9876", "b:9876")
+@pytest.fixture
+def offsets(tmp_path: Path) -> Iterator[Offsets]:
+    made = []
+
+    def make(*nameservers: str, end: int = 100) -> FileOffsets:
+        calls = Ends(end)
+        one = FileOffsets(calls, "host@DEFAULT", "watchers", nameservers, str(tmp_path))  # type: ignore[arg-type]
+        made.append(one)
+        return one
+
+    yield make
+    for each in made:
+        each.close()
+
+
+async def test_each_cluster_has_a_file(offsets: Offsets) -> None:
+    first = offsets("a:9876", "b:9876")
     assert await first.save({QUEUE: 7}) == {}
     first.close()
-    other = offsets(tmp_path, "z:9876")
+    other = offsets("z:9876")
     assert await other.load(QUEUE) is None
     await other.save({QUEUE: 3})
     other.close()
     assert (first.path.name, other.path.name) == (FIRST, "offsets-2.json")
     # A name server replaced another one.
-    again = offsets(tmp_path, "b:9876", "c:9876")
+    again = offsets("b:9876", "c:9876")
     assert await again.load(QUEUE) == 7
     again.close()
-    assert await offsets(tmp_path, "c:9876").load(QUEUE) == 7
+    assert await offsets("c:9876").load(QUEUE) == 7
 
 
-async def test_the_file_of_rocketmq_is_taken_over_by_the_first_cluster(tmp_path: Path) -> None:
+async def test_the_file_of_rocketmq_is_taken_over_by_the_first_cluster(
+    tmp_path: Path, offsets: Offsets
+) -> None:
     file = tmp_path / "host@DEFAULT" / "watchers" / FIRST
     file.parent.mkdir(parents=True)
     file.write_bytes(encode_offsets({QUEUE: 9}))
-    assert await offsets(tmp_path, "a:9876").load(QUEUE) == 9
-    assert await offsets(tmp_path, "z:9876").load(QUEUE) is None
+    assert await offsets("a:9876").load(QUEUE) == 9
+    assert await offsets("z:9876").load(QUEUE) is None
 
 
 async def test_an_offset_behind_the_end_of_the_queue_is_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    offsets: Offsets, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = offsets(tmp_path, "a:9876")
+    before = offsets("a:9876")
     await before.save({QUEUE: 9})
     before.close()
-    assert await offsets(tmp_path, "a:9876", end=9).load(QUEUE) == 9
+    here = offsets("a:9876", end=9)
+    assert await here.load(QUEUE) == 9
+    here.close()
     with caplog.at_level(logging.WARNING):
-        assert await offsets(tmp_path, "a:9876", end=8).load(QUEUE) is None
+        assert await offsets("a:9876", end=8).load(QUEUE) is None
     assert "offset_refused" in caplog.text
 
 
 async def test_two_consumers_that_share_a_file_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    offsets: Offsets, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, two = offsets(tmp_path, "a:9876"), offsets(tmp_path, "a:9876")
+    one, two = offsets("a:9876"), offsets("a:9876")
     await one.load(QUEUE)
     with caplog.at_level(logging.WARNING):
         await two.load(QUEUE)
@@ -81,17 +99,17 @@ async def test_two_consumers_that_share_a_file_are_told(
     one.close()
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        await offsets(tmp_path, "a:9876").load(QUEUE)
+        await offsets("a:9876").load(QUEUE)
     assert "offsets_shared" not in caplog.text
 
 
-async def test_a_damaged_table_of_clusters_is_an_error(tmp_path: Path) -> None:
+async def test_a_damaged_table_of_clusters_is_an_error(tmp_path: Path, offsets: Offsets) -> None:
     folder = tmp_path / "host@DEFAULT" / "watchers"
     folder.mkdir(parents=True)
     for text in ("{", "[1]", json.dumps({FIRST: 5})):
         (folder / "clusters.json").write_text(text)
         with pytest.raises(KeroloxError, match=r"clusters\.json cannot be read"):
-            await offsets(tmp_path, "a:9876").load(QUEUE)
+            await offsets("a:9876").load(QUEUE)
 
 
 def test_the_file_of_a_cluster() -> None:

@@ -40,12 +40,12 @@ def kind_of(path: str) -> Kind | None:
         return Kind.QUEUE
     if "timerlog" in words or name in ("timerwheel", "timercheck", "kerolox.timer"):
         return Kind.TIMER
+    if name in ("checkpoint", "kerolox.marks"):
+        return Kind.CHECKPOINT
     if any(word.startswith("dledger-") for word in words):
         return Kind.LEDGER_INDEX if "index" in words else Kind.LOG
     if "index" in words:
         return Kind.INDEX
-    if name in ("checkpoint", "kerolox.marks"):
-        return Kind.CHECKPOINT
     if name == "kerolox.sums":
         return Kind.SUMS
     if name in _NOTES:

@@ -8,7 +8,9 @@ delays, timers, check-backs and retries of the store take no real time.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Coroutine
@@ -16,7 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kerolox import PushConsumer, PushOptions, Received
+from kerolox import ClientOptions, PushConsumer, PushOptions, Received
 from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.groups import GroupConfig
@@ -35,8 +37,10 @@ from kerolox.testing.clock import ManualClock
 from kerolox.testing.faults import FaultyFiles
 from tests.broker.talk import BORN_MS, Talk
 from tests.broker.transaction_kit import COMMIT, GROUP, Half, Producer
+from tests.peers.processes import free_ports
 
 from .places import Fault, Place
+from .witnesses import Lines, Reader, Sent
 
 T = TypeVar("T")
 
@@ -59,76 +63,18 @@ OPTIONS: dict[str, Any] = {
 }
 STEPS = 4  # of a second each, while a fault lasts
 RECOVER_STEPS = 90  # of a second each: then it must be over
-PATIENCE_S = 30.0  # of real time, for what threads and sockets have to do
+PATIENCE_S = 30.0  # of real time, for what threads and sockets have to do...
+PATIENCE_STEPS = 120  # ...and steps of a second, which take longer where others need the cores
 LINES_MAX = 40  # warnings and errors of one place...
 LINES_OF_ONE_MAX = 8  # ...and of one word
-RESETTERS = "resetters"
+_FENCED = "fenced: "  # in the words of a broker
+RESETTERS, PUSH, ORDERED = "resetters", "push", "ordered-push"  # groups
 KINDS = (Kind.LOG, Kind.QUEUE, Kind.INDEX, Kind.CHECKPOINT, Kind.SUMS, Kind.TIMER, Kind.NOTE, Kind.TABLE)
 
 
-class Lines(logging.Handler):
-    """Counts warnings and errors by their first word."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.words: Counter[str] = Counter()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not record.name.startswith("kerolox.client"):  # they tell of every broker
-            self.words[record.getMessage().split(" ", 1)[0]] += 1
-
-
-class Reader:
-    """Pulls one queue and notices what it is made to skip."""
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-        self.offset = 0
-        self.bodies: list[bytes] = []
-        self.wrong: list[str] = []
-
-    async def pull(self, talk: Talk) -> bool:
-        """One pull; whether it brought messages."""
-        answer = await talk.pull(self.topic, 0, self.offset, consumer_group="readers")
-        after = int(answer.fields.get("nextBeginOffset", self.offset))
-        if answer.code != 0:
-            if answer.code in _MOVES and after != self.offset:
-                self.wrong.append(
-                    f"{self.topic}: a pull at {self.offset} was sent to {after} ({answer.remark})"
-                )
-                self.offset = after
-            return False
-        found = decode_records(answer.body)
-        if [message.queue_offset for message in found] != list(range(self.offset, after)):
-            self.wrong.append(f"{self.topic}: a pull at {self.offset} skipped some before {after}")
-        self.bodies += [message.body for message in found]
-        self.offset = after
-        return True
-
-
-_MOVES = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
-
-
-class Sent:
-    """Answers that producers got, by topic."""
-
-    def __init__(self) -> None:
-        self.taken: dict[str, set[bytes]] = {topic: set() for topic in TOPICS}
-        self.refused: Counter[int] = Counter()  # by answer code, of the current place
-        self.unanswered = 0
-
-    def note(self, topic: str, body: bytes, answer: Command | None) -> bool:
-        if answer is None:
-            self.unanswered += 1
-        elif answer.code == 0:
-            self.taken[topic].add(body)
-            return True
-        else:
-            self.refused[answer.code] += 1
-        return False
-
-
 class Scene:
+    big = BIG
+
     def __init__(
         self, leader: RunningBroker, follower: RunningBroker | None, clock: ManualClock, files: FaultyFiles
     ) -> None:
@@ -136,12 +82,13 @@ class Scene:
         self.follower = follower
         self.clock = clock
         self.files = files
-        self.lines = Lines()
-        self.sent = Sent()
-        self.seen: Counter[bytes] = Counter()  # by the push consumer
+        self.lines = Lines(clock)
+        self._is_shown = False
+        self.sent = Sent(TOPICS)
+        self.seen: dict[str, Counter[bytes]] = {PUSH: Counter(), ORDERED: Counter()}  # by push consumers
         self.readers = [Reader(topic) for topic in TOPICS]
         self.restarts = 0
-        self.reached: Counter[str] = Counter()
+        self.hits = 0  # operations that failed at the last place
         self.wrong: list[str] = []
         self.talk: Talk
         self.payer: Producer
@@ -149,43 +96,107 @@ class Scene:
         self._known: tuple[bytes, int, int] = (b"", 0, 0)  # a plain message: its body, offset and store time
         self._half_of: dict[bytes, Half] = {}
 
+    async def set_up(self, stack: AsyncExitStack) -> None:
+        """Make the topics, and let the clients begin."""
+        self.talk = Talk(await stack.enter_async_context(Dialer()), self.leader)
+        self.payer = Producer(self.leader)
+        stack.push_async_callback(self.payer.dialer.close)
+        await self.payer.come()
+        self.payer.outcome = COMMIT
+        for topic in TOPICS:
+            await self.leader.create_topic(topic, queues=1)
+        names = self.leader.nameserver_address
+        client = ClientOptions(nameservers=names, route_refresh_s=0.5, heartbeat_s=1.0)
+        for name, seen in self.seen.items():
+            push = PushOptions(start="first", error_pause_s=0.02, workers=1, ordered=name == ORDERED)
+            consumer = await stack.enter_async_context(PushConsumer(client, group=name, options=push))
+
+            async def take(message: Received, seen: Counter[bytes] = seen) -> None:
+                seen[message.body] += 1
+
+            for topic in TOPICS:
+                consumer.subscribe(topic, take)
+
     # --- one place --------------------------------------------------------------------------------------
 
     async def run(self, place: Place) -> list[str]:
         """Go through a place; what is wrong."""
-        self.wrong = []
-        self.lines.words.clear()
-        self.sent.refused.clear()
-        self.sent.unanswered = 0
+        await self._begin()
         before = self.files.fault_hits
-        await self._passing(self._send(keep=True))
-        await self._passing(self.clock.advance(1))
-        if self.sent.refused:
-            self.wrong.append(f"sends are refused before the fault: {dict(self.sent.refused)}")
         doomed = f"doomed{self._number}"
-        self.store._open_files.limit = 2  # so that files are opened again and again
+        self._tighten()
         if place.operation is Operation.REMOVE:
             self._age()
         if self._deletes(place):
             await self._passing(self._send_to(doomed))
         self.files.fault = Fault(place.kind, place.operation, place.number)
+        self._is_shown = False
         for step in range(STEPS):
             await self._passing(asyncio.gather(self._send(), self._ask(step)))
             if step == 1:
                 await self._passing(self._administer(place, doomed))
             await self._passing(self.clock.advance(1))
+            self._is_shown |= bool(await self._ills())
         self.files.fault = None
-        hits = self.files.fault_hits - before
-        self.reached["reached" if hits else "not reached"] += 1
-        self._check_during(place)
+        hits = self.hits = self.files.fault_hits - before
+        await self._check_during(place)
         await self._recover(place)
         await self._check_after(place)
-        self._check_lines(place)
+        self._check_lines(place, hits)
         return [f"{place.name} ({hits} failed): {what}" for what in self.wrong]
+
+    async def run_start(self, place: Place) -> list[str]:
+        """Go through a place while the broker stops and starts; what is wrong."""
+        await self._begin()
+        before = self.files.fault_hits
+        self.files.fault = Fault(place.kind, place.operation, place.number)
+        await self._passing(self.leader.stop())
+        refused = await self._passing(self._start())
+        if refused is None:
+            await self._passing(asyncio.gather(self._send(), self._ask(0)))
+            await self._passing(self.clock.advance(1))
+        self.files.fault = None
+        hits = self.hits = self.files.fault_hits - before
+        if refused is not None:
+            if errno.errorcode[place.number] not in refused and os.strerror(place.number) not in refused:
+                self.wrong.append(f"the start is refused without the reason: {refused}")
+            if (again := await self._passing(self._start())) is not None:
+                self.wrong.append(f"the start is still refused after the fault: {again}")
+                await self.leader.start()
+        self.restarts += 1
+        await self.payer.come()
+        await self._recover(place)
+        await self._check_after(place)
+        return [f"{place.name} at a start ({hits} failed): {what}" for what in self.wrong]
+
+    async def _start(self) -> str | None:
+        """Start the broker; why it does not."""
+        try:
+            await self.leader.start()
+        except KeroloxError as error:
+            return str(error)
+        return None
+
+    async def _begin(self) -> None:
+        self.wrong = []
+        self.lines.begin()
+        self.sent.refused.clear()
+        self.sent.unanswered = 0
+        await self._passing(self._send(keep=True))
+        await self._passing(self.clock.advance(1))
+        if self.sent.refused:
+            self.wrong.append(f"sends are refused before the fault: {dict(self.sent.refused)}")
 
     @staticmethod
     def _deletes(place: Place) -> bool:
         return place.kind in (Kind.NOTE, Kind.QUEUE, Kind.SUMS) and place.operation is not Operation.READ
+
+    def _tighten(self) -> None:
+        """Let files be opened again and again."""
+        self.store._open_files.limit = 2
+
+    async def _clean(self) -> None:
+        await self.store.housekeeper.run_clean()
 
     def _age(self) -> None:
         """Let all files of the log but the last two expire. All readers have passed them."""
@@ -214,14 +225,14 @@ class Scene:
         number = b"%d" % self._number
         stored_ms = self.clock.wall_ms()
         plain, *_ = await asyncio.gather(
-            self._send_one(PLAIN, b"p%b." % number + BIG, {"KEYS": f"key{self._number}"}),
+            self._send_one(PLAIN, b"p%b." % number + self.big, {"KEYS": f"key{self._number}"}),
             self._send_one(DELAYED, b"d" + number, {"DELAY": "1"}),
             self._send_one(TIMED, b"t" + number, {"TIMER_DELAY_MS": "1500"}),
             self._send_half(b"c" + number, ends=True),
             self._send_half(b"u" + number, ends=False),
         )
         if keep and plain is not None and plain.code == 0:
-            self._known = (b"p%b." % number + BIG, int(plain.fields["queueOffset"]), stored_ms)
+            self._known = (b"p%b." % number + self.big, int(plain.fields["queueOffset"]), stored_ms)
 
     async def _send_one(self, topic: str, body: bytes, properties: dict[str, str]) -> Command | None:
         answer = await self._call(self.talk.send(topic, body, properties))
@@ -230,7 +241,9 @@ class Scene:
 
     async def _send_half(self, body: bytes, *, ends: bool) -> None:
         own = {"TRAN_MSG": "true", "PGROUP": GROUP}
-        answer = await self._call(self.payer.send(ORDERS, body, own, sys_flag=4, born_timestamp=BORN_MS))
+        answer = await self._call(
+            self.payer.send(ORDERS, body, own, sys_flag=4, born_timestamp=self.clock.wall_ms())
+        )
         if self.sent.note(ORDERS, body, answer) and ends:
             assert answer is not None
             await self._call(self.payer.end(Half(answer)))  # when this fails, the broker asks
@@ -295,7 +308,7 @@ class Scene:
             self._made = name
             await self._send_to(name)
         if place.operation is Operation.REMOVE:
-            await self.store.housekeeper.run_clean()
+            await self._clean()
         if self._deletes(place):
             header = DeleteTopicRequest(topic=doomed)
             await self._call(
@@ -312,55 +325,55 @@ class Scene:
     def store(self) -> Any:
         return self.leader.broker.store
 
-    def _check_during(self, place: Place) -> None:
-        row = place.row
-        if self.store.state.fenced and row.action is not Action.FENCE:
-            self.wrong.append(f"the store is fenced: {self.store.state.obstacles}")
+    async def _ills(self) -> str:
+        """What the broker says that does not work, in words; empty when all does."""
+        store = self.store
+        reasons = [f"{obstacle.value}: {why}" for obstacle, why in store.state.obstacles.items()]
+        lasting = [f"unreadable: {why}" for _, why in store.reads.lasting.values()]
+        return "; ".join([*reasons, *store.failing.reasons(), *lasting])
+
+    async def _check_during(self, place: Place) -> None:
+        row, ills = place.row, await self._ills()
+        if _FENCED in ills and row.action is not Action.FENCE:
+            self.wrong.append(f"the store is fenced: {ills}")
         if (
             row.action not in (Action.FENCE, Action.REFUSE)
             and self.sent.refused
             and place.kind is not Kind.LOCK
         ):
-            self.wrong.append(f"sends were refused: {dict(self.sent.refused)} {self.store.state.obstacles}")
-        if self.sent.unanswered and not self.store.state.fenced:
+            self.wrong.append(f"sends were refused: {dict(self.sent.refused)} {ills}")
+        if self.sent.unanswered and _FENCED not in ills:
             self.wrong.append(f"{self.sent.unanswered} sends got no answer")
 
     async def _recover(self, place: Place) -> None:
-        if self.store.state.fenced:
+        if _FENCED in await self._ills():
             self.restarts += 1
             await self.leader.stop()
             await self.leader.start()
             await self.payer.come()
-        for _ in range(RECOVER_STEPS):
-            if self._is_well():
+        for step in range(1, RECOVER_STEPS + 1):
+            if not (ills := await self._ills()):
                 break
             await self._passing(self.clock.advance(1))
+            if step % 10 == 0:
+                await self._passing(self._send())  # of a failed append only another one tells that it is over
             await asyncio.sleep(0.002)
         else:
-            store = self.store
-            self.wrong.append(
-                f"not over after {RECOVER_STEPS} s: {store.state.obstacles} {store.failing.reasons()} "
-                f"{store.reads.lasting}"
-            )
+            self.wrong.append(f"not over after {RECOVER_STEPS} s: {ills}")
         self.sent.refused.clear()
         await self._passing(self._send(keep=True))
         if self.sent.refused:
             self.wrong.append(f"sends are refused after the fault: {dict(self.sent.refused)}")
 
-    def _is_well(self) -> bool:
-        store = self.store
-        return store.state.writable and not store.failing.current and not store.reads.lasting
-
     async def _check_after(self, place: Place) -> None:
-        until_s = time.monotonic() + PATIENCE_S
-        while missing := self._missing():
-            if time.monotonic() > until_s:
+        until_s, steps = time.monotonic() + PATIENCE_S, 0
+        while missing := await self._missing():
+            if steps > PATIENCE_STEPS and time.monotonic() > until_s:
                 self.wrong += missing
                 break
+            steps += 1
             await self._passing(self.clock.advance(1))
-            for reader in self.readers:
-                while await reader.pull(self.talk):
-                    pass
+            await self._read_on()
             await asyncio.sleep(0.005)
         for reader in self.readers:
             self.wrong += reader.wrong
@@ -370,29 +383,45 @@ class Scene:
         for topic in TOPICS:
             self.sent.taken[topic].clear()
         if not self.restarts:
-            twice = [body[:20] for body, times in self.seen.items() if times > 1]
-            if twice:
-                self.wrong.append(f"the push consumer got some twice: {twice[:5]}")
+            for name, seen in self.seen.items():
+                if twice := [body[:20] for body, times in seen.items() if times > 1]:
+                    self.wrong.append(f"{name} got some twice: {twice[:5]}")
         self.restarts = 0
-        self.seen.clear()
-        if self._made and self.leader.broker.tables.topics.find(self._made) is None:
+        for seen in self.seen.values():
+            seen.clear()
+        if self._made and not await self._has_topic(self._made):
             self.wrong.append(f"topic {self._made} was made, and is not there")
         self._made = ""
 
-    def _missing(self) -> list[str]:
+    async def _read_on(self) -> None:
+        try:
+            await self.payer.come()  # as producers do by interval
+            for reader in self.readers:
+                while await reader.pull(self.talk):
+                    pass
+        except KeroloxError:
+            return  # no answer: asked again
+
+    async def _missing(self) -> list[str]:
         wrong = []
         for reader in self.readers:
             taken = self.sent.taken[reader.topic]
-            for who, had in (("the reader", set(reader.bodies)), ("the push consumer", self.seen.keys())):
-                if lost := taken - had:
+            for who, had in (("the reader", set(reader.bodies)), *self.seen.items()):
+                if lost := taken.difference(had):
                     wrong.append(
                         f"{reader.topic}: {who} did not get {len(lost)} of {len(taken)}: "
                         f"{sorted(body[:12] for body in lost)[:4]}"
                     )
-        follower = self.follower
-        if follower is not None and follower.broker.store.log.max_offset != self.store.log.max_offset:
+        if await self._is_follower_behind():
             wrong.append("the follower does not have all of the log")
         return wrong
+
+    async def _is_follower_behind(self) -> bool:
+        follower = self.follower
+        return follower is not None and follower.broker.store.log.max_offset != self.store.log.max_offset
+
+    async def _has_topic(self, name: str) -> bool:
+        return self.leader.broker.tables.topics.find(name) is not None
 
     def _check_doubles(self, reader: Reader) -> None:
         twice = [body[:12] for body, times in Counter(reader.bodies).items() if times > 1]
@@ -400,10 +429,18 @@ class Scene:
         if twice and not self.restarts:
             self.wrong.append(f"{reader.topic}: stored twice: {twice[:5]}")
 
-    def _check_lines(self, place: Place) -> None:
-        words = self.lines.words
+    def _check_lines(self, place: Place, hits: int) -> None:
+        words, row = self.lines.words, place.row
         if words.total() > LINES_MAX or max(words.values(), default=0) > LINES_OF_ONE_MAX:
             self.wrong.append(f"too many log lines: {dict(words)}")
+        if hits < 2 or (row.action is Action.ANSWER and place.kind is not Kind.LOG):
+            return  # the one that met it was answered, or it passed with the second try
+        # A file that was opened to be written is read by the same handle.
+        lines = {row.line, "store_unreadable"} - {""}
+        if lines and not self.lines.has_any(*lines):
+            self.wrong.append(f"no line {row.line}, but {dict(words)}")
+        if row.gauge and not self._is_shown and not lines & words.keys():
+            self.wrong.append("neither /healthz nor a gauge shows it")
 
     async def same_logs(self) -> list[str]:
         """The bytes of both logs, at the end of a scene."""
@@ -420,38 +457,31 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(folder: Path, *, flush: FlushMode = FlushMode.ASYNC) -> AsyncIterator[Scene]:
+async def scene(
+    folder: Path, *, flush: FlushMode = FlushMode.ASYNC, ledger: bool = False
+) -> AsyncIterator[Scene]:
+    """``ledger``: a DLedger group of one in place of the leader and its follower."""
     clock, files = ManualClock(BORN_MS + 10**6), FaultyFiles()
     options = {**OPTIONS, "clock": clock, "flush_mode": flush}
+    own: dict[str, Any] = {}
+    if ledger:
+        peers = f"n0-127.0.0.1:{free_ports(1)[0]}"
+        own = {"ledger": True, "ledger_group": "broker-a", "ledger_self_id": "n0", "ledger_peers": peers}
     async with AsyncExitStack() as stack:
         leader = await stack.enter_async_context(
-            running_broker(directory=folder / "leader", files=files, **options)
+            running_broker(directory=folder / "leader", files=files, **options, **own)
         )
-        follower = await stack.enter_async_context(
-            running_broker(
-                directory=folder / "follower", nameserver=leader.nameserver, brokerRole="SLAVE", brokerId=1,
-                files=FaultyFiles(), **options,
-            )
-        )  # fmt: skip
+        follower = None
+        if not ledger:
+            follower = await stack.enter_async_context(
+                running_broker(
+                    directory=folder / "follower", nameserver=leader.nameserver, brokerRole="SLAVE",
+                    brokerId=1, files=FaultyFiles(), **options,
+                )
+            )  # fmt: skip
         made = Scene(leader, follower, clock, files)
-        made.talk = Talk(await stack.enter_async_context(Dialer()), leader)
-        made.payer = Producer(leader)
-        stack.push_async_callback(made.payer.dialer.close)
-        await made.payer.come()
-        made.payer.outcome = COMMIT
-        for topic in TOPICS:
-            await leader.create_topic(topic, queues=1)
         leader.broker.tables.groups.put(GroupConfig(group_name=RESETTERS))
-        push = PushOptions(start="first", error_pause_s=0.02, workers=1)
-        consumer = await stack.enter_async_context(
-            PushConsumer(leader.nameserver_address, group="pushed", options=push)
-        )
-
-        async def take(message: Received) -> None:
-            made.seen[message.body] += 1
-
-        for topic in TOPICS:
-            consumer.subscribe(topic, take)
+        await made.set_up(stack)
         log = logging.getLogger("kerolox")
         log.addHandler(made.lines)
         stack.callback(log.removeHandler, made.lines)

@@ -145,6 +145,11 @@ TABLE: tuple[Row, ...] = (
         "taken", "served", "store_failing", _FAILING, "removed in a later round, or by the next start",
     ),
     Row(
+        (Kind.LEDGER_INDEX,), _BUT_FLUSH, ANY, Action.REFUSE,
+        _REFUSED, "served", "store_not_writable", _OBSTACLE, "when the unit of an entry can be written",
+        Obstacle.BEHIND,
+    ),
+    Row(
         _DERIVED, _CHANGES, ANY, Action.REDO,
         "taken; 14, may be sent again, once more waits than memory is meant for", "served from memory",
         "store_failing", _FAILING, "with a round that writes and flushes all of it, or by a restart",

@@ -31,6 +31,7 @@ _WORDS = {
     (Kind.QUEUE, "remove"): "files of deleted queues cannot be removed",
     (Kind.INDEX, "flush"): "the key index cannot be written",
     (Kind.LEDGER_INDEX, "flush"): "the index of entries cannot be written",
+    (Kind.TIMER, "enter"): "messages cannot be entered into the timer",
     (Kind.TIMER, "flush"): "the timer's files cannot be written",
     (Kind.CHECKPOINT, "flush"): "the checkpoint cannot be written",
     (Kind.SUMS, "flush"): "the sums cannot be written",
@@ -113,11 +114,6 @@ class StandingFailures:
             self._say(kind, work, standing, row)
             standing.said_s = now_s
         return row
-
-    def fence(self, kind: Kind, error: StoreError, *, work: str) -> None:
-        """Refuse sends until a restart, whatever the table says of the error: what failed has left two files
-        that contradict each other."""
-        self.state.set(Obstacle.FENCED, f"{_words(kind, work)}: {error}")
 
     def lift(self, kind: Kind, work: str) -> None:
         """Let the work be tried again: sends are taken until it fails once more. Not reported: it is a trial

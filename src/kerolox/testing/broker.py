@@ -120,8 +120,8 @@ class RunningBroker:
         options = replace(before.options, **before.endpoints.as_options())
         if isinstance(self.files, MortalFiles):
             self.files = MortalFiles()
-        self.broker = Broker(options, clock=before.clock, files=self.files)
-        await self.broker.__aenter__()
+        broker = Broker(options, clock=before.clock, files=self.files)
+        self.broker = await broker.__aenter__()  # of one that does not start the old one stays
         self._is_down = False
 
 

@@ -55,6 +55,7 @@ ENTER_MAX = 256  # in one turn of the loop
 SLEEP_S_MAX = 1.0  # while messages wait: so soon a clock that was set is noticed
 HASHES_MAX = 10_000
 CLEAN_S = 30.0
+ENTER, FLUSH = "enter", "flush"  # the works, of which failures stand; see standing_failures.py
 STALE_MS = 60_000  # a checkpoint is not older, while messages wait
 _LOOK_BACK_MAX = 20_000
 
@@ -360,7 +361,8 @@ class Timers:
             except Stopped:
                 return
             except StoreError as error:
-                await pause(self._clock, self._closing, self._retry.failed(error))
+                reported = self._store.failing.is_failing(Kind.TIMER, ENTER)
+                await pause(self._clock, self._closing, self._retry.failed(error, reported=reported))
                 continue
             except Exception:
                 log.exception("timer_failed next='it is tried again'")
@@ -460,7 +462,8 @@ class Timers:
         except Unreadable:
             pass  # counted where it was read; the next turn tries again
         except StoreError as error:
-            log.error("timer_waits error=%r next='it is tried again'", str(error))
+            if not self._store.failing.is_failing(Kind.TIMER, ENTER):
+                log.error("timer_waits error=%r next='it is tried again'", str(error))
 
     async def _enter_all(self, entering: list[tuple[Entering, str]], now_ms: int) -> None:
         files = self.files
@@ -469,10 +472,17 @@ class Timers:
             # The clock was set back. The moments up to where it was are to come once more.
             files.wheel.clear(files.moment(first_ms), files.moment(self._read_ms))
             self._read_ms = first_ms - first_ms % self._precision_ms
+        if not entering:  # what could not be entered was due meanwhile
+            self._store.failing.passed(Kind.TIMER, ENTER)
         while entering:
-            if not files.log.room:
-                await self._in_thread(files.log.roll)
-            count = files.enter([message for message, _ in entering], now_ms)
+            try:
+                if not files.log.room:
+                    await self._in_thread(files.log.roll)
+                count = files.enter([message for message, _ in entering], now_ms)
+            except StoreError as error:
+                self._store.failing.failed(Kind.TIMER, error, work=ENTER)
+                raise
+            self._store.failing.passed(Kind.TIMER, ENTER)
             changed: Counter[str] = Counter()
             for message, topic in entering[:count]:
                 self.entered[topic] += 1
@@ -562,7 +572,9 @@ class Timers:
             changes = [*self._unwritten, *files.wheel.take_changes()]
             noting = (offset, end, self._moments)
             # Passed time alone needs no checkpoint: a start passes over moments without messages.
-            if not changes and noting == self._noted and read_ms - checkpoint.read_ms < STALE_MS:
+            failing = self._store.failing
+            is_new = changes or noting != self._noted or read_ms - checkpoint.read_ms >= STALE_MS
+            if not is_new and not failing.is_failing(Kind.TIMER, FLUSH):
                 return
             delivered = self._store.progress.flushed < self._store.progress.appended
             checkpoint.read_ms, checkpoint.log_flushed = read_ms, end
@@ -578,13 +590,12 @@ class Timers:
             except StoreError as error:  # the flusher has reported it
                 log.debug("timer_not_flushed error=%r", str(error))
                 return
-            failing = self._store.failing
             try:
                 await self._in_thread(self._make_safe, changes, data, partly)
             except StoreError as error:
-                failing.failed(Kind.TIMER, error, work="flush")
+                failing.failed(Kind.TIMER, error, work=FLUSH)
             else:
-                failing.passed(Kind.TIMER, "flush")
+                failing.passed(Kind.TIMER, FLUSH)
                 self._unwritten = []
                 self._noted = noting
 

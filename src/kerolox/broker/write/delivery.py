@@ -224,14 +224,15 @@ class Retry:
         self._since_s = 0.0
         self._line_s: float | None = None  # when the last line was written; None without any
 
-    def failed(self, error: KeroloxError, at_least_s: float = FIRST_S) -> float:
-        """Count a failure; how many seconds to wait before the next try."""
+    def failed(self, error: KeroloxError, at_least_s: float = FIRST_S, *, reported: bool = False) -> float:
+        """Count a failure; how many seconds to wait before the next try. ``reported``: it has a log line."""
         now_s = self._clock.monotonic_s()
         self.times += 1
         if self.times == 1:
             self._since_s = now_s
         # Failed reads are counted and reported where they were read.
-        if not isinstance(error, Unreadable) and (self._line_s is None or now_s - self._line_s >= LINE_S):
+        reported |= isinstance(error, Unreadable)
+        if not reported and (self._line_s is None or now_s - self._line_s >= LINE_S):
             self._line_s = now_s
             log.warning(
                 "%s times=%d error=%r next='it is tried again until it succeeds, at least every %g s'",

@@ -240,9 +240,9 @@ class SegmentFiles:
             # is a file of the log that this process has made.
             if not self._remade and path not in self._made:
                 raise
-            logger.warning("left_file_replaced path=%s", path)
             self._files.remove(path)
             file = self._files.create(path, self.size, write_zeros=self.warm, sparse=self.grows)
+            logger.warning("left_file_replaced path=%s", path)
         if not self._remade:
             self._made.add(path)
         self._open_files.adopt(segment, file)

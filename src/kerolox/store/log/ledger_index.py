@@ -30,13 +30,17 @@ class LedgerIndex:
         self.segments = Segments(
             files, directory, INDEX_FILE_BYTES, open_files=open_files, grows=True, remade=True
         )
+        self._is_torn = False  # units of an append that failed lie behind the end
 
     # --- writing -----------------------------------------------------------------------------------------
 
     def append(self, first: int, units: bytes) -> None:
-        """Add the units of the entries from ``first`` on. Raises with some of them written, maybe: see
-        :meth:`cut`."""
+        """Add the units of the entries from ``first`` on. Raises with some of them written, maybe: the next
+        append cuts these."""
         segments = self.segments
+        if self._is_torn:
+            self.cut(first)
+        self._is_torn = True
         if segments.last is None:
             segments.start_at(first * UNIT_BYTES)
         assert segments.wrote == first * UNIT_BYTES, "a unit lies where its index says"
@@ -47,6 +51,12 @@ class LedgerIndex:
             piece = units[at : at + segments.room]
             segments.append(piece)
             at += len(piece)
+        self._is_torn = False
+
+    def take_back(self) -> None:
+        """Note that the entries of the last append are not in the log: the next one cuts their units. Not
+        cut here: what kept the entries from the log may keep the index from being cut, too."""
+        self._is_torn = True
 
     def cut(self, end: int) -> None:
         """Entries from this index on are gone. Waits for the disk."""

@@ -196,21 +196,14 @@ class LedgerLog(CommitLog):
             self.index.append(first, units)
         except StoreError as error:
             self._failing.failed(Kind.LEDGER_INDEX, error, work="append", full=True)
-            self._cut_index(first)
             raise
         try:
             self._append(data)
         except BaseException:
-            self._cut_index(first)
+            self.index.take_back()
             raise
         if self._failing.current:
             self._failing.passed(Kind.LEDGER_INDEX, "append")
-
-    def _cut_index(self, end: int) -> None:
-        try:
-            self.index.cut(end)
-        except StoreError as error:
-            self._failing.fence(Kind.LEDGER_INDEX, error, work="cut back behind a failed append")
 
     # --- appending, as follower ------------------------------------------------------------------------
 
