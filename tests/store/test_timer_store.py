@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kerolox.errors import ProtocolError
 from kerolox.store.disk.files import Files
-from kerolox.store.errors import WrongFileSize
+from kerolox.store.errors import FsyncFailed, WrongFileSize
 from kerolox.store.timer.checkpoint import TimerCheckpoint, decode_leader
 from kerolox.store.timer.log import (
     DELETE,
@@ -24,6 +24,7 @@ from kerolox.store.timer.log import (
     encode_unit,
 )
 from kerolox.store.timer.timer_store import Entering, TimerRecovered, TimerStore
+from kerolox.testing.faults import FaultyFiles
 
 NOW_MS = 1_700_000_000_000
 SMALL = UNIT_BYTES * 10 + 16
@@ -61,6 +62,26 @@ def physicals(store: TimerStore, seconds: int) -> list[int]:
     if slot is None:
         return []
     return [unit.physical for unit in reversed(store.log.units(store.log.chain(slot.last).places))]
+
+
+def test_units_of_a_killed_process_outlast_a_failed_flush(tmp_path: Path) -> None:
+    """The failed flush may have dropped them from memory: they are written again, without a restart."""
+    disk = FaultyFiles()
+    killed = TimerStore(disk, tmp_path, log_file_bytes=SMALL)
+    killed.open(NOW_MS)
+    flush(killed)
+    enter(killed, [message(number) for number in range(12)])
+    again = TimerStore(disk, tmp_path, log_file_bytes=SMALL)
+    again.open(NOW_MS)
+    disk.fail_syncs(1)
+    with pytest.raises(FsyncFailed):
+        flush(again)
+    flush(again)
+    disk.power_loss()
+    recovered = TimerStore(disk, tmp_path, log_file_bytes=SMALL)
+    recovered.open(NOW_MS)
+    assert physicals(recovered, 10) == [1000 + number * 200 for number in range(12)]
+    recovered.close()
 
 
 # --- bytes -------------------------------------------------------------------------------------------

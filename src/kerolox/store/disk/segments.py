@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 _BUFFERS = (bytes, bytearray, memoryview)
 _STEP_MAX = 1 << 20  # the most a file that grows gets at once
 NOWHERE = 1 << 63  # behind all there can be
+FOUND_BYTES_MAX = 64 << 20  # of remade files: found at the start, kept until they are flushed
 
 
 class Segments:
@@ -187,6 +188,21 @@ class Segments:
         self.wrote = self.committed = self.flushed = offset
 
     # Growing
+
+    def doubt_from(self, offset: int) -> None:
+        """Count what was found from ``offset`` on as not flushed: the process that wrote it has ended.
+
+        The bytes are kept like those that are appended, up to FOUND_BYTES_MAX. Waits for the disk.
+        """
+        self.flushed = min(self.flushed, offset)
+        low = max(self.flushed, self.min_offset)
+        if self._unflushed is None or self.wrote - low > FOUND_BYTES_MAX:
+            return  # a flush that fails ends with the next start
+        for segment in self._segments:
+            begin, end = max(low, segment.start), min(self.wrote, segment.end)
+            if begin < end:
+                self._unflushed.append((begin, self.read(begin, end - begin)))
+        self._unflushed_from = self.flushed
 
     def start_at(self, offset: int) -> None:
         """Begin an empty log at this offset; the file starts at the multiple of its size below."""

@@ -273,4 +273,4 @@ class TimerStore:
         segments = self.log.segments
         if segments.last is not None and end < segments.wrote:
             segments.truncate_to(end)
-        segments.flushed = min(segments.flushed, start)  # the rest may be in memory only
+        segments.doubt_from(start)
