@@ -355,18 +355,15 @@ class Scene:
             await self.leader.start()
             await self.payer.come()
         for step in range(1, RECOVER_STEPS + 1):
-            if not (ills := await self._ills()):
-                break
+            ills = await self._ills()
+            if not ills or step % 10 == 0:  # of a failed append only another one tells that it is over
+                self.sent.refused.clear()
+                await self._passing(self._send(keep=True))
+                if not (ills or self.sent.refused):
+                    return
             await self._passing(self.clock.advance(1))
-            if step % 10 == 0:
-                await self._passing(self._send())  # of a failed append only another one tells that it is over
             await asyncio.sleep(0.002)
-        else:
-            self.wrong.append(f"not over after {RECOVER_STEPS} s: {ills}")
-        self.sent.refused.clear()
-        await self._passing(self._send(keep=True))
-        if self.sent.refused:
-            self.wrong.append(f"sends are refused after the fault: {dict(self.sent.refused)}")
+        self.wrong.append(f"not over after {RECOVER_STEPS} s: {ills} {dict(self.sent.refused)}")
 
     async def _check_after(self, place: Place) -> None:
         until_s, steps = time.monotonic() + PATIENCE_S, 0

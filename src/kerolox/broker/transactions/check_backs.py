@@ -249,11 +249,10 @@ class CheckBacks:
                     is_ending = True  # the topic is on its way to the disk: likewise
                     topic_saved = self._topics.unsaved.saved(reserved.CHECKED_TOO_OFTEN_TOPIC)
                     break
-                self._intake.store(half_messages.given_up(half))
-                ended.give_up(half)
+                ended.give_up(half, self._intake.store(half_messages.given_up(half)))
                 given_up.append(half_messages.real_topic(half))
             else:
-                ended.put_back(half, first, place[1])
+                ended.put_back(half, first, place)
                 put_back.append(offset)
                 if fate is Fate.CHECK:
                     half.packed_properties = pending.properties

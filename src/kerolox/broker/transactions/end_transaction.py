@@ -47,6 +47,7 @@ class _Ended(NamedTuple):
     request: Request[EndTransactionRequest]
     half: Open
     stored: tuple[str, int] | None  # topic and size of the committed message
+    end: int  # of the committed message in the log; 0: there is none
     answer: Answer
 
 
@@ -150,6 +151,7 @@ class EndTransaction:
             return Answer()
         self._store.state.check_writable()
         stored: tuple[str, int] | None = None
+        end = 0
         answer = Answer()
         self._recent.forget(half.physical_offset)  # whatever comes of this, its pending message is used up
         if told.commit_or_rollback == TRANSACTION_COMMIT:
@@ -157,28 +159,33 @@ class EndTransaction:
             if pending is None:
                 raise Refused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it belongs")
             pending.parked_at = half.physical_offset
-            _, _, size = self._delivery.put(pending)
-            stored = pending.topic, size
+            at, _, size = self._delivery.put(pending)
+            stored, end = (pending.topic, size), at + size
             if pending.refused is not None:
                 remark = f"committed, but it cannot be delivered: {pending.refused}. It is in {pending.topic}"
                 answer = Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
-        self._finished.end(half.queue_offset)
+        self._finished.end(half.queue_offset, end)
         if not self._waiting:
             self._intake.soon(self._written)
-        self._waiting.append(_Ended(request, half, stored, answer))
+        self._waiting.append(_Ended(request, half, stored, end, answer))
         return None
 
     def _written(self, failed: KeroloxError | None) -> None:
         waiting, self._waiting = self._waiting, []
         if failed is not None:
             refused = Answer(code=failed.code, remark=str(failed))
+            written = self._store.log.progress.appended
             for ended in waiting:
-                ended.request.answer(refused)
-            return
+                if not 0 < ended.end <= written:
+                    ended.request.answer(refused)
+            # These were stored before the log had to go on in a new file.
+            waiting = [ended for ended in waiting if 0 < ended.end <= written]
+            if not waiting:
+                return
         now_ms = self._clock.wall_ms()
         latencies: dict[str, list[int]] = {}
         sizes: dict[str, list[int]] = {}
-        for _, half, stored, _ in waiting:
+        for _, half, stored, _, _ in waiting:
             if stored is None:
                 self._counts.rolled_back(half.topic)
                 continue

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.transactions import half_messages
@@ -29,6 +30,7 @@ from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record, decode_records
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SYS_FLAG
 from kerolox.store.errors import Unreadable
+from kerolox.store.log.commit_log import Place
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.offsets import ConsumerOffsets
 
@@ -46,6 +48,13 @@ PENDING_COUNT_MAX = 100_000  # half messages looked at after a start
 
 # By what a message and its copies are known: unique key, time and place of birth, body.
 Sameness = tuple[str, int, bytes, bytes]
+
+
+class Note(NamedTuple):
+    """A half message that is done with, whose op message is not in the log yet."""
+
+    by_producer: bool  # its producer ended it
+    end: int  # of the committed message or the copy in the log; 0: there is none
 
 
 class HalfTransaction:
@@ -89,9 +98,8 @@ class FinishedHalfMessages:
         self._put_back: dict[int, HalfTransaction] = {}
         self._ops: deque[tuple[int, int]] = deque()  # offset of the op message, highest offset it notes
         self._op_progress = 0
-        # Not yet in the log, each with whether its producer ended it.
-        self._noted: dict[int, bool] = {}
-        self._in_write: dict[int, bool] = {}
+        self._noted: dict[int, Note] = {}  # not yet in the log
+        self._in_write: dict[int, Note] = {}
         self._ops_in_write: list[tuple[int, int]] = []
         self._is_asked = False
 
@@ -123,18 +131,19 @@ class FinishedHalfMessages:
 
     # --- notes ---------------------------------------------------------------------------------------
 
-    def end(self, offset: int) -> None:
-        """Note that its producer has ended a half message. Counts with the next write, together with what was
-        appended for it."""
+    def end(self, offset: int, end: int = 0) -> None:
+        """Note that its producer has ended a half message; ``end`` is that of the committed message in the
+        log. Counts with the next write, together with what was appended for it."""
         transaction = self._put_back.get(offset)
         if transaction is not None:
             transaction.ended = True
             offset = transaction.offsets[-1]
-        self._note(offset, True)
+        self._note(offset, Note(True, end))
 
-    def put_back(self, half: StoredMessage, first: int | None, copy: int) -> None:
-        """Note that a half message was put back as a copy; ``first`` is its first offset, when the half
-        message names one."""
+    def put_back(self, half: StoredMessage, first: int | None, place: Place) -> None:
+        """Note that a half message was put back as a copy at this place; ``first`` is its first offset, when
+        the half message names one."""
+        at, copy, size = place
         transaction = self._put_back.get(half.queue_offset)
         if transaction is None:
             transaction = self._put_back[half.queue_offset] = HalfTransaction(half.queue_offset)
@@ -143,22 +152,24 @@ class FinishedHalfMessages:
                 self._put_back[first] = transaction
         transaction.offsets.append(copy)
         self._put_back[copy] = transaction
-        self._note(half.queue_offset, False)
+        self._note(half.queue_offset, Note(False, at + size))
 
     def not_put_back(self, offset: int) -> None:
-        """Take the note back: the copy could not be written."""
+        """Take the note back after a failed write, unless the copy is in the log."""
+        if self.is_ending(offset):
+            return
         transaction = self._put_back[offset]
         del self._put_back[transaction.offsets.pop()]
 
-    def give_up(self, half: StoredMessage) -> None:
-        self._note(half.queue_offset, False)
+    def give_up(self, half: StoredMessage, place: Place) -> None:
+        self._note(half.queue_offset, Note(False, place[0] + place[2]))
 
     def moved(self, offset: int) -> None:
         """Another broker has the half message now: nothing is written about it here, progress alone tells."""
         self._done.add(offset)
 
-    def _note(self, offset: int, by_producer: bool) -> None:
-        self._noted[offset] = by_producer
+    def _note(self, offset: int, note: Note) -> None:
+        self._noted[offset] = note
         if not self._is_asked:
             self._is_asked = True
             self._intake.soon(self._written)
@@ -210,17 +221,26 @@ class FinishedHalfMessages:
         ended, self._in_write = self._in_write, {}
         ops, self._ops_in_write = self._ops_in_write, []
         if failed is not None:
-            ended |= self._noted
-            self._noted = {}
-            for offset in ended:
-                if (transaction := self._put_back.get(offset)) is not None:
-                    transaction.ended = False
+            self._take_back(ended | self._noted)
             return
+        # The log had no room for these, but it has what they are about.
+        self._noted = {offset: note._replace(end=max(1, note.end)) for offset, note in self._noted.items()}
         self._ops.extend(ops)
         self._done.update(offset for offset in ended if offset >= self.progress)
-        for offset, by_producer in ended.items():
-            if by_producer:
+        for offset, note in ended.items():
+            if note.by_producer:
                 self._remember(offset)
+
+    def _take_back(self, notes: dict[int, Note]) -> None:
+        """Forget the notes of a failed write, but for those whose message is in the log: an earlier write
+        stored it, or this one did before it had to go on in a new file."""
+        written = self._store.log.progress.appended
+        self._noted = {offset: note for offset, note in notes.items() if 0 < note.end <= written}
+        for offset in notes.keys() - self._noted.keys():
+            if (transaction := self._put_back.get(offset)) is not None:
+                transaction.ended = False
+        if self._noted and self._retry_timer is None:
+            self._retry_timer = self._clock.call_later(RETRY_S, self._retry)
 
     def _remember(self, offset: int) -> None:
         transaction = self._put_back.get(offset)
@@ -306,7 +326,7 @@ class FinishedHalfMessages:
             return
         log.warning("transactions_noted_late count=%d next='nothing: it was made good'", len(unnoted))
         for offset in unnoted:
-            self._note(offset, False)
+            self._note(offset, Note(False, 1))
         try:
             await self._intake.written()
         except KeroloxError as error:  # a full disk: it is known, and looked for again at the next start
