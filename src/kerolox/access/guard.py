@@ -298,8 +298,7 @@ class Guard:
         return needs
 
     def _like_it(self, asked: Request[Any]) -> tuple[int, str | None, str | None] | None:
-        """What requests have in common about which the same is decided; None for those that are decided one
-        by one."""
+        """Return the key of requests that share one decision; None if each request is decided separately."""
         rule = self._rules.get(asked.code)
         key = None if rule is None or rule.key is None else rule.key(asked)
         return None if key is None else (asked.code, *key)
