@@ -1,10 +1,10 @@
-"""Budget of the event loop's time that connections may cost before others are served.
+"""Limits of the event loop's time that a connection may use before others are served.
 
-Two bounds. A round over all connections that have more to be handled takes about ROUND_S, so the turn of each
-gets shorter as they become more. And a long frame that costs much more processor time than its bytes explain
-(JSON in an unusual spelling, a table that has to be bent into shape) is charged to the source address of its
-connection: the next long frames of that address wait until the time was paid back, whichever connection they
-come by. Short frames and honest long ones never wait: what they cost grows with their bytes, and slowly.
+There are two limits. A round over all connections with pending frames takes about ROUND_S, so each turn gets
+shorter as they become more. And a long frame that costs much more processor time than its size explains (JSON
+in an unusual spelling, a table that needs conversion) is charged to the source address of its connection: the
+next long frames of that address wait until the time is paid back, on whichever connection they arrive. Short
+frames and usual long ones never wait.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
-PASS_S_MAX: Final = 0.01  # a server serves other connections after this long
+PASS_S_MAX: Final = 0.01  # a server serves other connections after this time
 PASS_S_MIN: Final = 0.0005
 ROUND_S: Final = 0.05
-LONG_FRAME_BYTES: Final = 1024  # before a longer frame a connection's turn may end
-MEASURED_FRAME_BYTES: Final = 4096  # shorter frames are neither measured nor put off
-# Free cost of a frame: 20 ms a MiB is more than strict JSON, signatures and records cost.
+LONG_FRAME_BYTES: Final = 1024  # a connection's turn may end before a longer frame
+MEASURED_FRAME_BYTES: Final = 4096  # shorter frames are neither measured nor delayed
+# Free cost of a frame: 20 ms per MiB is more than strict JSON, signatures and records cost.
 EXPLAINED_S: Final = 0.002
 EXPLAINED_S_PER_BYTE: Final = 20e-9
-PAID_BACK_TIMES: Final = 20  # a second of the loop is paid back in so many: 5 % for each address
-BURST_S: Final = 0.05  # of the loop, free: what is done for the first time costs more
+PAID_BACK_TIMES: Final = 20  # a second of the loop is paid back in 20 s: 5 % of the loop per address
+BURST_S: Final = 0.05  # free time of the loop per address: first-time work costs more
 WAIT_S_MAX: Final = 10.0
 SOURCES_MAX: Final = 4096
 
 
 class WorkBudget:
-    """Processor time that long frames have cost, for each source address."""
+    """Processor time that long frames have cost, by source address."""
 
     __slots__ = ("_paid_back_s", "turns")
 
     def __init__(self) -> None:
-        self.turns: set[Hashable] = set()  # connections that have more to be handled, in this round
-        self._paid_back_s: dict[str, float] = {}  # source address → when all it has cost is paid back
+        self.turns: set[Hashable] = set()  # connections with pending frames in this round
+        self._paid_back_s: dict[str, float] = {}  # source address → time at which its cost is paid back
 
     @property
     def pass_s_max(self) -> float:
@@ -41,12 +41,12 @@ class WorkBudget:
         return max(PASS_S_MIN, min(PASS_S_MAX, ROUND_S / (len(self.turns) + 1)))
 
     def wait_s(self, source: str, now_s: float) -> float:
-        """Return how long a long frame from this address has to wait."""
+        """Return the time that a long frame from this address has to wait."""
         paid_back_s = self._paid_back_s.get(source)
         return 0.0 if paid_back_s is None else max(0.0, paid_back_s - now_s - BURST_S * PAID_BACK_TIMES)
 
     def charge(self, source: str, size_bytes: int, cost_s: float, now_s: float) -> None:
-        """Note the processor time that a long frame from this address has cost."""
+        """Charge the processor time of a long frame to its source address."""
         beyond_s = cost_s - EXPLAINED_S - size_bytes * EXPLAINED_S_PER_BYTE
         if beyond_s <= 0:
             return
