@@ -148,7 +148,7 @@ def test_texts_are_bounded_and_what_is_no_number_is_refused() -> None:
 
 
 def test_so_many_options_are_changed_at_once() -> None:
-    with pytest.raises(InvalidRequest, match="1001 options at once, at most are 1000"):
+    with pytest.raises(InvalidRequest, match="1001 options at once, the limit is 1000"):
         change(Demo(), {f"key{number}": "x" for number in range(1001)})
 
 

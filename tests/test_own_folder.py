@@ -52,7 +52,7 @@ def test_a_link_in_its_place_is_refused(temporary: Path, tmp_path: Path) -> None
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (temporary / f"kerolox-{os.getuid()}").symlink_to(elsewhere)
-    with pytest.raises(KeroloxError, match="is no folder"):
+    with pytest.raises(KeroloxError, match="is not a folder"):
         own_folder("archives", "x")
     assert list(elsewhere.iterdir()) == []
 

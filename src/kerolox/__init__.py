@@ -1,6 +1,6 @@
 """kerolox: Apache RocketMQ rebuilt in Python.
 
-The names of the client are here; they are loaded when they are first used.
+The names of the client are exported here and loaded when first used.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public name → the module it lives in.
+# Public name → its module.
 _PLACES = {
     "AccessDenied": "kerolox.client.errors",
     "AfterFork": "kerolox.client.errors",

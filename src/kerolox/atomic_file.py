@@ -1,7 +1,7 @@
-"""Small files that are replaced as a whole: after a crash there is the old content or the new, never half.
+"""Small files that are replaced as a whole: after a crash the content is either the old or the new one.
 
-The content goes to a temporary file beside the target, is forced to disk, and takes the target's name; then
-the directory is forced too, or the new name could be lost with the power.
+The content is written to a temporary file beside the target, flushed to disk and renamed to the target; then
+the directory is flushed, because the new name could be lost in a power failure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes, *, private: bool = False) -> None:
-    """Replace a file, making its directory when there is none. ``private``: nobody but its owner may read it.
+    """Replace a file; create its directory if it does not exist. ``private``: only its owner may read it.
     Blocking: not on the event loop."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -33,10 +33,10 @@ def write_atomically(path: str | os.PathLike[str], content: bytes, *, private: b
 
 
 class LatestSave:
-    """Saves one file again and again, off the event loop.
+    """Saves one file repeatedly, off the event loop.
 
-    Saves never overlap and never change places. Contents that pile up while one is being written are not
-    all written: the newest is, once, and all who wait for an older one are content with it.
+    Saves run in order and never overlap. If several contents are queued during a write, only the newest is
+    written next; it completes the older saves too.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -46,7 +46,8 @@ class LatestSave:
         self._task: asyncio.Task[None] | None = None
 
     def save(self, content: bytes) -> asyncio.Future[None]:
-        """Done when this content, or a newer one, is on disk; or fails with the OSError."""
+        """Return a future that is done when this content, or a newer one, is on disk; it fails with the
+        OSError."""
         loop = asyncio.get_running_loop()
         saved: asyncio.Future[None] = loop.create_future()
         self._content = content
@@ -56,7 +57,7 @@ class LatestSave:
         return saved
 
     async def close(self) -> None:
-        """Wait for what was asked for. Errors went to those who asked."""
+        """Wait for pending saves. Their errors are reported to the callers of :meth:`save`."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
@@ -81,8 +82,8 @@ class LatestSave:
 
 
 def _mode_of(target: Path) -> int:
-    # mkstemp's files are private. A file that is replaced keeps the rights it had; a new one in a directory
-    # that only its owner reads has none for others.
+    # mkstemp's files are private. A replaced file keeps its permissions; a new file in a directory that only
+    # its owner can read is private too.
     try:
         return target.stat().st_mode & 0o777
     except OSError:
@@ -90,7 +91,7 @@ def _mode_of(target: Path) -> int:
 
 
 def sync_directory(directory: Path) -> None:
-    if os.name != "posix":  # Windows cannot open directories; its rename is in the journal
+    if os.name != "posix":  # Windows cannot open directories; its journal contains the rename
         return
     handle = os.open(directory, os.O_RDONLY)
     try:

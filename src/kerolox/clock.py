@@ -1,7 +1,7 @@
-"""Time and timers behind one object, so that a three-day delay is tested in a millisecond.
+"""Time and timers behind one object, so that tests of a three-day delay take a millisecond.
 
-Everything that asks the time or waits for it takes a :class:`Clock`. The system clock is used
-everywhere but in tests; :class:`kerolox.testing.clock.ManualClock` stands still until moved.
+All code that reads the time or waits takes a :class:`Clock`. The system clock is used everywhere except in
+tests; :class:`kerolox.testing.clock.ManualClock` advances only when a test moves it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class TimerHandle(Protocol):
-    """What ``call_later`` returns: a timer that can be called off."""
+    """Return value of ``call_later``: a timer that can be cancelled."""
 
     def cancel(self) -> None: ...
 
@@ -21,28 +21,30 @@ class Clock:
     """The system's time, and timers of the running event loop."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, as the operating system has them; may step either way."""
+        """Return the milliseconds since 1970 of the operating system's clock, which may step in either
+        direction."""
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        """Seconds since some start; never runs backwards. For deadlines and ages."""
+        """Return the seconds since an arbitrary start; never decreases. For deadlines and ages."""
         return time.monotonic()
 
     def cpu_s(self) -> float:
-        """Seconds of processor time used by this thread: the cost of work, however busy the machine is."""
+        """Return the processor time of this thread in seconds: the cost of work, independent of the machine's
+        load."""
         return time.thread_time()
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
         """Call back on the running event loop after ``delay_s`` seconds."""
-        import asyncio  # here: who has no event loop asks the time too, and need not load it
+        import asyncio  # here, because users without an event loop need not load it
 
         return asyncio.get_running_loop().call_later(delay_s, callback)
 
     def beat(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
-        """The same for one of many regular looks at something, which sets the next one.
+        """Schedule the next of many periodic checks; the callback schedules the following one.
 
-        What is due at a certain moment uses ``call_later``. Of beats no single one matters: a clock that is
-        moved by hours leaves most of them out, or it would have tens of thousands to call in every hour.
+        Events due at a certain time use ``call_later``. No single beat matters: a manual clock that is moved
+        by hours skips most of them instead of calling tens of thousands.
         """
         return self.call_later(delay_s, callback)
 
@@ -53,11 +55,11 @@ class Clock:
 
 
 class StoreTime:
-    """Wall time that never runs backwards.
+    """Wall time that never decreases.
 
-    The look-up of an offset by time is a binary search over store times, so they must not fall
-    even when an administrator or NTP sets the system clock back: then the last time given is
-    given again until the system clock has caught up.
+    Searching an offset by time is a binary search over store times, so store times must not decrease when an
+    administrator or NTP sets the clock back: the last time is then repeated until the system clock has caught
+    up.
     """
 
     __slots__ = ("_clock", "_last_ms")
@@ -67,7 +69,7 @@ class StoreTime:
         self._last_ms = 0
 
     def not_before(self, floor_ms: int) -> None:
-        """No time given from now on is earlier than this: what was stored before has it."""
+        """Raise the minimum of future times to this one, the store time of existing messages."""
         self._last_ms = max(self._last_ms, floor_ms)
 
     def now_ms(self) -> int:

@@ -1,7 +1,7 @@
-"""The hot core, compiled from ``core/`` where a compiler was at hand when kerolox was installed.
+"""The compiled core of the hot path, built from ``core/`` if a compiler was available at installation.
 
-Every function of the core has a twin in Python that does the same, slower. ``KEROLOX_PURE=1`` in the
-environment keeps to the twins.
+Every function of the core has a slower Python twin with the same result. ``KEROLOX_PURE=1`` in the
+environment selects the twins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def load() -> ModuleType | None:
-    """The compiled module, if there is one."""
+    """Return the compiled module; None if it is missing or disabled."""
     try:
         return importlib.import_module("kerolox._core")
     except ImportError:
@@ -27,5 +27,5 @@ CORE = None if os.environ.get("KEROLOX_PURE", "") not in ("", "0") else load()
 
 
 def compiled(name: str, pure: F) -> F:
-    """The compiled function of this name, or its twin."""
+    """Return the compiled function of this name, or its twin."""
     return cast(F, getattr(CORE, name, pure))

@@ -1,7 +1,7 @@
-"""File that options changed at run time are written to.
+"""The file that receives options changed at run time.
 
-The rest of the file stays: comments, order, keys that this server does not know. Only changed options are
-written, so flags and defaults of this run do not become settings of the next.
+The rest of the file is kept: comments, order, and keys that this server does not know. Only changed options
+are written, so flags and defaults of this run do not become settings of the next one.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class ConfigFile:
     async def change(self, options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
         """Change options of a running role, by key, and write them: all of them or none.
 
-        Return the new values by our names. Raises OptionError and NotSaved.
+        Return the new values by attribute name. Raises OptionError and NotSaved.
         """
         async with self._changing:
-            # First on a copy: a change that cannot be written does not take effect.
+            # Applied to a copy first, so that a change that cannot be written has no effect.
             changed = change(copy.copy(options), wanted)
             if changed:
                 keys = [spec.key for spec in specs(type(options)) if spec.name in changed]
@@ -46,7 +46,8 @@ class ConfigFile:
             return change(options, wanted)
 
     async def _text(self) -> bytes:
-        """Return the file as it is now: an operator may have edited it. Empty if it does not exist yet."""
+        """Return the current content of the file, because an operator may have edited it; empty if it does
+        not exist."""
         try:
             return await asyncio.to_thread(self.path.read_bytes)
         except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Shares of the process's descriptors: connections of all ports together, files of a store, a reserve.
+"""Shares of the process's file descriptors: connections of all ports, files of a store, a reserve.
 
-The kernel gives out the lowest free number, so the number of a new connection tells how many descriptors of
-any kind are in use, without counting them: from :attr:`Descriptors.ceiling` on, what is left belongs to the
-store. A store that finds no descriptor refuses sends (see RELIABILITY.md, "File failures").
+The kernel assigns the lowest free number, so the number of a new connection shows how many descriptors of any
+kind are in use, without counting them: from :attr:`Descriptors.ceiling` on, the rest is reserved for the
+store. A store without a free descriptor rejects sends (see RELIABILITY.md, "File failures").
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Sized
 from typing import Final
 from weakref import WeakSet
 
-CONNECTIONS_MAX: Final = 500_000  # of all ports, however many files may be open
+CONNECTIONS_MAX: Final = 500_000  # all ports together, regardless of the limit of open files
 UNLIMITED: Final = 1 << 20
 FILES_MAX: Final = 256  # open files of queues and the log
-OTHERS: Final = 32  # notes, tables, connections to others, libraries
+OTHERS: Final = 32  # small files, tables, outgoing connections, libraries
 
 
 class Descriptors:
-    """The shares under one limit, and the connections of all ports."""
+    """The shares of one limit, and the connections of all ports."""
 
     def __init__(self, limit: int | None = None) -> None:
         limit = open_files_limit() if limit is None else limit
@@ -33,11 +33,11 @@ class Descriptors:
         self._ports: WeakSet[Sized] = WeakSet()
 
     def add_port(self, connections: Sized) -> None:
-        """Count the connections of one more port, for as long as it lives."""
+        """Count the connections of a further port for its lifetime."""
         self._ports.add(connections)
 
     def connections_left(self, port: Sized) -> int:
-        """Return the number of connections that a port may have, with those that all others have."""
+        """Return the number of connections that a port may have, given those of all other ports."""
         return self.connections_max - sum(len(other) for other in self._ports if other is not port)
 
 
@@ -51,5 +51,5 @@ def open_files_limit() -> int:
     return UNLIMITED if soft in (-1, resource.RLIM_INFINITY) else soft
 
 
-# The limit is the process's, whoever listens in it.
+# The limit applies to the whole process.
 PROCESS: Final = Descriptors()

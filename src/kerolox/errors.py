@@ -1,9 +1,8 @@
-"""One tree of errors. Each says what happened with its values, and what to do next.
+"""All errors of kerolox. Each message contains the values and the next step.
 
-``code`` is the response code the error becomes on the wire, ``retriable`` tells whether the same
-call may succeed later. Two kinds matter to a connection: an error that is answered and after which
-the connection goes on (the default), and one after which it is closed (:class:`ProtocolError`,
-because what follows on the stream cannot be trusted).
+``code`` is the response code of the error on the wire; ``retriable`` is true if the same call may succeed
+later. A connection continues after an error has been answered (the default), and is closed after a
+:class:`ProtocolError`, because the rest of the stream is unusable.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import Any, TypeVar
 
 E = TypeVar("E", bound=Exception)
 
-# The response codes errors carry; the whole table with its names is protocol/codes.py, which this
-# module cannot import: everything imports errors, errors imports nothing.
+# Response codes of errors. The table with their names is protocol/codes.py, which cannot be imported here:
+# every module imports errors, and errors imports none.
 _SYSTEM_ERROR = 1
 _SYSTEM_BUSY = 2
 _SERVICE_NOT_AVAILABLE = 14
@@ -22,14 +21,15 @@ _INVALID_PARAMETER = 29
 
 
 def sentences(what: str, *more: str) -> str:
-    """What happened and what to do, each ended by one mark: texts may end with one already."""
+    """Join a description and next steps to sentences, each with one full stop even if the text already ends
+    with one."""
     texts = [what, *(text[:1].upper() + text[1:] for text in more)]
     return " ".join(text if text.endswith((".", "?", "!")) else f"{text}." for text in texts)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A question to end an error with, when ``name`` looks like a slip for one that is known; or nothing."""
-    import difflib  # not at the top: only a slip needs it
+    """Return a question for the end of an error if ``name`` resembles a known name; else ""."""
+    import difflib  # not at the top: only misspellings need it
 
     by_folded = {text.lower(): text for text in known}
     found = difflib.get_close_matches(name.lower(), by_folded, n=2, cutoff=0.7)
@@ -37,14 +37,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 class KeroloxError(Exception):
-    """Anything kerolox raises on purpose."""
+    """Base class of all errors that kerolox raises deliberately."""
 
     code: int = _SYSTEM_ERROR
     retriable: bool = False
-    next_step: str = ""  # what to do about it; part of the text as well
+    next_step: str = ""  # the next step; it is part of the message too
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Constructors take values, not the text: an error crosses processes by its attributes.
+        # Constructors take values instead of the text, so errors are pickled by their attributes.
         return restored, (type(self), self.args, self.__dict__)
 
 
@@ -56,9 +56,9 @@ def restored(kind: type[E], args: tuple[Any, ...], attributes: dict[str, Any]) -
 
 
 class ProtocolError(KeroloxError):
-    """Bytes that are not what they claim to be: what was read, where, and what was expected.
+    """Invalid bytes: the message has the value found, its position, and the expected value.
 
-    After it the stream has lost its place, so the connection is closed.
+    The position in the stream is lost, so the connection is closed.
     """
 
     def __init__(self, what: str, *, at: int | None = None) -> None:
@@ -68,13 +68,13 @@ class ProtocolError(KeroloxError):
 
 
 class InvalidRequest(KeroloxError):
-    """A well-formed request with a missing or wrong field. Answered; the connection goes on."""
+    """A well-formed request with a missing or wrong field. It is answered; the connection stays open."""
 
     code = _INVALID_PARAMETER
 
 
 class Refused(KeroloxError):
-    """A request that is answered with this code and remark."""
+    """A request that is rejected with this code and remark."""
 
     def __init__(self, code: int, remark: str) -> None:
         self.code = code
@@ -82,7 +82,7 @@ class Refused(KeroloxError):
 
 
 class OptionError(KeroloxError):
-    """A setting that is unknown, or has a value it cannot take."""
+    """A setting that is unknown or has an invalid value."""
 
     def __init__(self, key: str, value: object, expected: str, source: str = "") -> None:
         self.key = key
@@ -94,12 +94,12 @@ class OptionError(KeroloxError):
 
 
 class NotThere(OptionError):
-    """A setting that asks for something this program does not have: refused, for it would do nothing."""
+    """A setting for a feature that kerolox lacks. It is rejected, because it would have no effect."""
 
     def __init__(self, key: str, value: object, why: str, source: str = "") -> None:
         super().__init__(key, value, "", source)
         where = f" (from {source})" if source else ""
-        self.args = (f"option {key} = {value!r}{where} is refused, for it would have no effect: {why}.",)
+        self.args = (f"option {key} = {value!r}{where} is rejected because it would have no effect: {why}.",)
 
 
 class RequestFailed(KeroloxError):
@@ -124,11 +124,13 @@ class ConnectFailed(KeroloxError):
 
     def __init__(self, address: str, reason: object) -> None:
         self.address = address
-        super().__init__(f"cannot connect to {address}: {reason}. Is it running, and reachable from here?")
+        super().__init__(
+            f"cannot connect to {address}: {reason}. Check that the server runs and is reachable from here."
+        )
 
 
 class ConnectionLost(KeroloxError):
-    """The connection closed while a request was waiting for its answer. It may have been carried out."""
+    """The connection closed before the answer arrived. The request may have been carried out."""
 
     retriable = True
 
@@ -147,18 +149,18 @@ class RequestTimeout(KeroloxError):
         self.timeout_s = timeout_s
         super().__init__(
             f"no answer to {request} from {address} within {timeout_s:.3g} s. "
-            "It may have been carried out; a longer timeout or a look at the peer's load may help."
+            "It may have been carried out; check the peer's load, or use a longer timeout."
         )
 
 
 class Overloaded(KeroloxError):
-    """A bound on waiting work was reached; nothing was done."""
+    """A limit on pending work was reached; the request was not carried out."""
 
     code = _SYSTEM_BUSY
     retriable = True
 
 
 class Closed(KeroloxError):
-    """Used after close, or while shutting down."""
+    """Use after close, or during shutdown."""
 
     code = _SERVICE_NOT_AVAILABLE

@@ -1,4 +1,4 @@
-"""A histogram as Prometheus knows it."""
+"""Histogram in Prometheus's format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate
 
 
 class Histogram:
-    """How many values lie up to which bound, and their sum."""
+    """Counts of values by upper bound, and their sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -32,14 +32,14 @@ class Histogram:
 
     def add_all(self, values: Sequence[float]) -> None:
         self.total += sum(values)
-        if max(values, default=0) <= self.bounds[0]:  # as most are
+        if max(values, default=0) <= self.bounds[0]:  # the usual case
             self.counts[0] += len(values)
             return
         for value in values:
             self.counts[bisect_left(self.bounds, value)] += 1
 
     def parts(self) -> Iterator[tuple[str, dict[str, object], float]]:
-        """Its series: the end of the name, the label that is its own, and the value."""
+        """Yield its series: suffix of the name, additional label, and value."""
         bounds = (*map(float, self.bounds), "+Inf")
         for bound, count in zip(bounds, accumulate(self.counts), strict=True):
             yield "_bucket", {"le": bound}, count

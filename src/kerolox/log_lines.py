@@ -1,8 +1,8 @@
-"""Log lines of our programs: each is one line, short, and written so many times only.
+"""Log format of the kerolox programs: one line per record, limited in length and repetition.
 
-What peers send reaches log lines as names, addresses and errors. The formatter cuts and quotes it, whatever
-the line's own format says. The handler writes a line with the same format LINES_MAX times in WINDOW_S, counts
-the others, and writes their number when the time is over.
+Data from peers appears in log lines as names, addresses and errors. The formatter truncates and quotes it,
+regardless of the line's format. The handler writes lines of one format at most LINES_MAX times in WINDOW_S,
+counts the others, and writes their number at the end of the window.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any, Final, TextIO
 from kerolox.shown_text import shortened, visible
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
-VALUE_CHARS_MAX: Final = 512  # of one value
+VALUE_CHARS_MAX: Final = 512  # per value
 LINE_CHARS_MAX: Final = 4096
 TRACE_CHARS_MAX: Final = 16_384
-LINES_MAX: Final = 100  # with one format, in one window
+LINES_MAX: Final = 100  # per format and window
 WINDOW_S: Final = 10.0
-FORMATS_MAX: Final = 1000  # known at once; further ones count together
+FORMATS_MAX: Final = 1000  # formats counted separately; further ones are counted together
 
 _PLAIN = (int, float, type(None))
 
 
 class _Short:
-    """A value of a log line, cut when it is written."""
+    """A value of a log line that is truncated when it is written."""
 
     __slots__ = ("_value",)
 
@@ -48,7 +48,7 @@ def _short(value: object) -> object:
 
 
 class LineFormatter(logging.Formatter):
-    """Formatter of records: one line without control characters, and a stack trace in lines of its own."""
+    """Formats a record as one line without control characters, and a stack trace in separate lines."""
 
     def __init__(self) -> None:
         super().__init__(FORMAT)
@@ -61,7 +61,7 @@ class LineFormatter(logging.Formatter):
             short.args = tuple(_short(value) for value in short.args)
         try:
             return super().format(short)
-        except TypeError:  # a number format that wants the value itself
+        except TypeError:  # a numeric format needs the original value
             short.args = record.args
             return super().format(short)
 
@@ -74,8 +74,8 @@ class LineFormatter(logging.Formatter):
 
 
 class CountingHandler(logging.StreamHandler[TextIO]):
-    """Handler that writes lines to a stream and counts those that repeat. It writes all lines of DEBUG, and
-    all that a caller marks with ``extra={"every": True}``."""
+    """Writes lines to a stream and counts repeated ones. DEBUG lines, and records with ``extra={"every":
+    True}``, are always written."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__(stream or sys.stderr)
@@ -119,7 +119,7 @@ class CountingHandler(logging.StreamHandler[TextIO]):
             self.release()
 
     def _tell(self) -> None:
-        """Write how many lines were left out of the window that is over."""
+        """Write the number of lines omitted in the past window."""
         counts, self._counts = self._counts, {}
         timer, self._timer = self._timer, None
         if timer is not None:

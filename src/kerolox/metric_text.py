@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them: samples are collected, and become text when it is asked for."""
+"""Metrics in Prometheus's text format: samples are collected first and formatted on request."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class MetricsExporter(enum.Enum):
 
 
 class MetricText:
-    """Collects samples of metrics, each metric with its type once. They become text when it is asked for."""
+    """Collects samples of metrics, one type per metric, and formats them on request."""
 
     def __init__(self, common: Labels) -> None:
         self._common = _labels(common)
-        # Lines, and what becomes one: the name of a series, its labels, and its value or values.
+        # Finished lines, or the parts of a line: name of the series, labels, and value or values.
         self._parts: list[str | tuple[str, Labels, float | Histogram]] = []
 
     def metric(
@@ -34,7 +34,7 @@ class MetricText:
         self._parts += [(name, labels, value) for labels, value in samples]
 
     def histogram(self, name: str, about: str, found: Iterable[tuple[Labels, Histogram]]) -> None:
-        """Add histograms. They are copied: a thread makes the text, while counting goes on."""
+        """Add histograms. They are copied, because a thread formats them while counting continues."""
         self.metric(name, "histogram", about, [(labels, one.copy()) for labels, one in found])
 
     def gauge(self, name: str, about: str, value: float) -> None:
@@ -61,7 +61,7 @@ class MetricText:
 
 
 def own_labels(text: str) -> dict[str, str]:
-    """``instance:a,zone:b`` → the labels an operator wants on all of them. Raises OptionError."""
+    """Parse ``instance:a,zone:b`` to labels that are added to all metrics. Raises OptionError."""
     labels: dict[str, str] = {}
     for item in text.split(","):
         name, separator, value = item.strip().partition(":")
@@ -69,7 +69,7 @@ def own_labels(text: str) -> dict[str, str]:
             continue
         if not separator or not name.isascii() or not name.isidentifier():
             raise OptionError(
-                "metricsLabel", text, "name:value, joined by commas; names of letters and digits"
+                "metricsLabel", text, "name:value pairs separated by commas; names of letters and digits"
             )
         labels[name] = value
     return labels

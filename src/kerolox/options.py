@@ -1,10 +1,10 @@
 """Options: one typed dataclass per role, merged from defaults < file < environment < flags.
 
-The file is RocketMQ's properties file, with RocketMQ's keys, so an existing ``broker.conf`` or
-``namesrv.conf`` is read as it is. A wrong value names the key, what was found, where, and what was
-expected; an unknown key is a warning. The few options marked ``changeable`` may change while running,
-through :func:`change` alone. A setting of RocketMQ that asks for something a role does not have is refused,
-for whoever set it relies on it (:class:`Absent`).
+The file is RocketMQ's properties file with RocketMQ's keys, so an existing ``broker.conf`` or
+``namesrv.conf`` can be used unchanged. The error for a wrong value names the key, the value, its source and
+the expected value; an unknown key is a warning. The few options marked ``changeable`` may change at run time,
+only through :func:`change`. A RocketMQ setting for a feature that the role lacks is rejected, because its
+users rely on it (:class:`Absent`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound="Options")
 
-CHANGED_AT_ONCE_MAX = 1000  # by one request
+CHANGED_AT_ONCE_MAX = 1000  # per request
 TEXT_LENGTH_MAX = 4096
 KEY_SHOWN_MAX = 100  # characters of an unknown key in a log line
 ENVIRONMENT_PREFIX = "KEROLOX_"
@@ -44,7 +44,7 @@ def _rocketmqs() -> frozenset[str]:
 
 
 def meant(key: str, known: Iterable[str]) -> str:
-    """Return a question for the end of an error: the setting that ``key`` may stand for."""
+    """Return a question for the end of an error, with the setting that ``key`` may have meant."""
     own = list(known)
     exact = [name for name in (*own, *_rocketmqs()) if name.lower() == key.lower()]
     if not exact:
@@ -53,8 +53,8 @@ def meant(key: str, known: Iterable[str]) -> str:
 
 
 def is_rocketmqs(key: str) -> bool:
-    """Whether RocketMQ's name server, broker or controller has a setting of this name, in any version from
-    4.4 to 5.5."""
+    """Return whether RocketMQ's name server, broker or controller has this setting, in any version from 4.4
+    to 5.5."""
     return key in _rocketmqs()
 
 
@@ -62,8 +62,8 @@ def is_rocketmqs(key: str) -> bool:
 class Form:
     """Syntax of an option that is text."""
 
-    pattern: str  # the whole text matches it
-    expected: str  # the same in words, for errors
+    pattern: str  # must match the whole text
+    expected: str  # description of the syntax, for errors
 
 
 def option(
@@ -78,7 +78,8 @@ def option(
     secret: bool = False,
     form: Form | None = None,
 ) -> Any:
-    """A field of an Options class. ``key`` is its name in RocketMQ's files (camelCase of ours if absent)."""
+    """Declare a field of an Options class. ``key`` is its name in RocketMQ's files; None: the camelCase
+    name."""
     return dataclasses.field(
         default=default,
         metadata={
@@ -96,9 +97,9 @@ def option(
 
 @dataclass(frozen=True)
 class Absent:
-    """What a setting of RocketMQ asks for and a role does not have."""
+    """A RocketMQ setting for a feature that a role lacks."""
 
-    harmless: tuple[str, ...]  # values that do not ask for it; the last is what it is by default
+    harmless: tuple[str, ...]  # values that do not request the feature; the last is the default
     why: str
 
     def is_asked_for(self, text: str) -> bool:
@@ -110,16 +111,16 @@ class Options:
     """Base of a role's options."""
 
     ROLE: ClassVar[str] = ""
-    ABSENT: ClassVar[Mapping[str, Absent]] = {}  # by key; its own options may be among them
+    ABSENT: ClassVar[Mapping[str, Absent]] = {}  # by key; may contain the role's own options
 
     def chosen(self) -> Mapping[str, object]:
-        """Values, by our names, that hold where its options leave it open."""
+        """Return effective values, by attribute name, of options that were left open."""
         return {}
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One option: what is known of it without an instance."""
+    """Metadata of one option."""
 
     name: str
     key: str
@@ -134,7 +135,7 @@ class Spec:
     form: Form | None = None
 
     def parse(self, text: object, source: str = "") -> Any:
-        """A value of the right type from text. Raises OptionError."""
+        """Convert text to a checked value. Raises OptionError."""
         kind, optional = _unwrap(self.kind)
         if not isinstance(text, str):
             if text is None and optional:
@@ -167,7 +168,7 @@ class Spec:
         if too_long:
             value = value[:KEY_SHOWN_MAX] + "..."
         malformed = self.form is not None and re.fullmatch(self.form.pattern, value) is None
-        if too_low or too_high or too_long or malformed or value != value:  # the last one is no number
+        if too_low or too_high or too_long or malformed or value != value:  # the last condition is NaN
             raise OptionError(self.key, value, self.expected, source)
         return value
 
@@ -207,7 +208,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Loaded(Generic[T]):
-    """Options and where each value came from."""
+    """Options and the source of each value."""
 
     options: T
     sources: dict[str, str]
@@ -225,19 +226,18 @@ class Loaded(Generic[T]):
             )
 
     def without_effect(self) -> list[tuple[str, str]]:
-        """Key and source of every setting that only RocketMQ has."""
+        """Return key and source of every setting that only RocketMQ has."""
         return [(key, source) for key, source in self.unknown.items() if is_rocketmqs(key)]
 
     def slips(self) -> list[tuple[str, str, str]]:
-        """Key, source and a guess at what was meant, of every key that is no option, neither here nor of
-        RocketMQ."""
+        """Return key, source and a suggestion for every key that neither kerolox nor RocketMQ has."""
         keys = [spec.key for spec in specs(type(self.options))]
         return [
             (key, source, meant(key, keys)) for key, source in self.unknown.items() if not is_rocketmqs(key)
         ]
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Key, value and source of every option: what ``--print-config`` shows."""
+        """Return key, value and source of every option, for ``--print-config``."""
         chosen = self.options.chosen()
         return [
             (
@@ -250,7 +250,7 @@ class Loaded(Generic[T]):
 
 
 def specs(cls: type[Options]) -> tuple[Spec, ...]:
-    """Every option of a role, in the order of its class."""
+    """Return every option of a role, in the order of its class."""
     known = _SPECS.get(cls)
     if known is None:
         hints = typing.get_type_hints(cls)
@@ -281,7 +281,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> Loaded[T]:
-    """Merge the sources. ``flags`` are by our names; ``None`` means the flag was not given."""
+    """Merge the sources. ``flags`` are by attribute name; ``None`` means that the flag was not given."""
     by_key = {spec.key: spec for spec in specs(cls)}
     by_name = {spec.name: spec for spec in specs(cls)}
     values: dict[str, Any] = {}
@@ -310,20 +310,20 @@ def load(
 
 
 def refuse_absent(cls: type[Options], key: str, text: str, source: str) -> None:
-    """Raises NotThere for a setting that asks for what this role does not have."""
+    """Raise NotThere if a setting requests a feature that this role lacks."""
     absent = cls.ABSENT.get(key)
     if absent is not None and absent.is_asked_for(text):
         raise NotThere(key, text.strip(), absent.why, source)
 
 
 def change(options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
-    """Change options of a running role, by key. All or none; gives the new values by our names.
+    """Change options of a running role, by key: all or none. Return the new values by attribute name.
 
-    Raises OptionError for a wrong value and for an option that may not change while running. Unknown
-    keys are ignored, as RocketMQ does, with a warning.
+    Raises OptionError for a wrong value and for an option that may not change at run time. Unknown keys are
+    ignored with a warning, as in RocketMQ.
     """
     if len(wanted) > CHANGED_AT_ONCE_MAX:
-        raise InvalidRequest(f"{len(wanted)} options at once, at most are {CHANGED_AT_ONCE_MAX}")
+        raise InvalidRequest(f"{len(wanted)} options at once, the limit is {CHANGED_AT_ONCE_MAX}")
     by_key = {spec.key: spec for spec in specs(type(options))}
     values: dict[str, Any] = {}
     for key, text in wanted.items():
@@ -341,7 +341,7 @@ def change(options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
         if value == getattr(options, spec.name):
             continue
         if not spec.changeable:
-            raise OptionError(key, text, "no change while running: set it in the file and restart", "update")
+            raise OptionError(key, text, "no change at run time: set it in the file and restart", "update")
         values[spec.name] = value
     for name, value in values.items():
         setattr(options, name, value)
@@ -349,9 +349,9 @@ def change(options: Options, wanted: Mapping[str, str]) -> dict[str, Any]:
 
 
 def to_properties(options: Options, found: Mapping[str, object] = MappingProxyType({})) -> str:
-    """All options as ``key=value`` lines, as tools expect them, and what is off because it is not there.
+    """Return all options as ``key=value`` lines, as tools expect them, including absent features as off.
 
-    ``found`` are values, by our names, that were chosen where the options leave it open.
+    ``found`` are values, by attribute name, of options that were left open.
     """
     absent = {key: absent.harmless[-1] for key, absent in type(options).ABSENT.items()}
     found = {**options.chosen(), **found}
@@ -363,7 +363,7 @@ def to_properties(options: Options, found: Mapping[str, object] = MappingProxyTy
 
 
 def sample(cls: type[Options]) -> str:
-    """A commented sample file: ``##`` is prose, ``#`` a default."""
+    """Return a commented sample file: ``##`` is prose, ``#`` a default."""
     lines = []
     for spec in specs(cls):
         lines += [
@@ -379,7 +379,7 @@ _SPECS: dict[type[Options], tuple[Spec, ...]] = {}
 
 
 def _unwrap(kind: Any) -> tuple[Any, bool]:
-    """``int | None`` → ``(int, True)``."""
+    """Return the type without None and whether it was optional: ``int | None`` → ``(int, True)``."""
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
         arms = [arm for arm in typing.get_args(kind) if arm is not type(None)]
         return arms[0], True

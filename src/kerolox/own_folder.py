@@ -1,7 +1,7 @@
-"""A folder of the user's own in the temporary folder, for locks and for work.
+"""A private folder in the temporary folder, for locks and temporary work.
 
-The temporary folder belongs to everybody: under a name that can be guessed another user may have put a folder
-or a symbolic link that leads elsewhere.
+All users can write to the temporary folder: another user may have created a folder or a symbolic link under a
+predictable name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kerolox.errors import KeroloxError
 
 
 def own_folder(*names: str) -> Path:
-    """Return a folder in the temporary folder that only this user reads and writes, made if there is none."""
+    """Return a folder in the temporary folder that only this user can read and write; create it if needed."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
     path = Path(tempfile.gettempdir(), f"kerolox-{user}")
     try:
@@ -32,10 +32,10 @@ def _check(path: Path) -> None:
         return
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        what = "is no folder" if not stat.S_ISDIR(found.st_mode) else f"belongs to user {found.st_uid}"
+        what = "is not a folder" if not stat.S_ISDIR(found.st_mode) else f"belongs to user {found.st_uid}"
         raise KeroloxError(
-            f"{path} {what}, so somebody else may read or change what is put there. Remove it, or set TMPDIR "
-            "to a folder of your own."
+            f"{path} {what}, so other users may read or change its content. Remove it, or set TMPDIR "
+            "to a private folder."
         )
     if found.st_mode & 0o077:
         path.chmod(0o700)

@@ -1,7 +1,7 @@
-"""Text that peers wrote, as people see it: in log lines, in errors and remarks, on a terminal.
+"""Text from peers, prepared for display in log lines, errors, remarks and terminals.
 
-Two rules. A long text is cut in its middle: it begins with what happened and ends with the next step.
-Characters that steer a terminal, end a line or turn the direction of writing are shown as escapes.
+A long text is truncated in its middle: the beginning describes the event and the end the next step.
+Characters that control a terminal, end a line or change the writing direction are shown as escapes.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-REMARK_CHARS_MAX: Final = 2048  # of an answer, and of a line of a command
+REMARK_CHARS_MAX: Final = 2048  # of an answer's remark, and of a line of command output
 _STEERING = (
     "\\x00-\\x1f\\x7f-\\x9f"  # C0, DEL, C1
     "\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"  # marks, breaks and directions
-    "\\ud800-\\udfff"  # half characters, which no terminal can be sent
+    "\\ud800-\\udfff"  # surrogates, which a terminal cannot display
 )
 _ANY_STEERING = re.compile(f"[{_STEERING}]")
 _STEERING_IN_LINES = re.compile(f"(?!\n)[{_STEERING}]")
@@ -21,7 +21,7 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def shortened(text: str, chars_max: int = REMARK_CHARS_MAX) -> str:
-    """Return the beginning and the end of a text that is longer, and how much was left out."""
+    """Return the beginning and the end of a long text, with the number of omitted characters."""
     if len(text) <= chars_max:
         return text
     tail = chars_max // 3
@@ -29,7 +29,7 @@ def shortened(text: str, chars_max: int = REMARK_CHARS_MAX) -> str:
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """Return the text with escapes for characters that steer a terminal; ``lines`` keeps line breaks."""
+    """Return the text with control characters escaped; ``lines`` keeps line breaks."""
     if text.isprintable():
         return text
     return (_STEERING_IN_LINES if lines else _ANY_STEERING).sub(_escape, text)

@@ -1,8 +1,8 @@
-"""Changes that were promised: on disk before anybody hears of success, or undone.
+"""Changes that are acknowledged only once they are on disk, and undone otherwise.
 
-Whoever changes a table by name notes here what the name meant before. When the table was written the change
-stays. When it could not be, the change is taken back and all who wait hear why: so memory and disk agree, and
-nothing was acknowledged that a restart forgets.
+The owner of a table records the previous value of each changed key here. After the table was written the
+change is final. If the write fails, the change is undone and all waiting callers receive the error: so memory
+and disk agree, and no acknowledged change is lost by a restart.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ V = TypeVar("V")
 
 
 class NotSaved(KeroloxError):
-    """A change could not be written, and was undone."""
+    """A change could not be written and was undone."""
 
     code = 14  # SERVICE_NOT_AVAILABLE
     retriable = True
-    next_step = "try again when it can be: space or rights may be missing on that disk"
+    next_step = "free disk space or correct the permissions, then try again"
 
     def __init__(self, path: object, why: object) -> None:
         self.path = str(path)
@@ -33,9 +33,9 @@ class NotSaved(KeroloxError):
         )
 
 
-# Told when a save has ended: None, or why the change is not on disk.
+# Called at the end of a save: with None, or with the error if the change is not on disk.
 Then = Callable[["NotSaved | None"], None]
-# Saves a table as it is now, soon, and tells when that has ended.
+# Saves the current table soon and calls `Then` at the end.
 Save = Callable[[Then], None]
 
 
@@ -48,16 +48,16 @@ class _Change(Generic[V]):
 
 
 class Unsaved(Generic[K, V]):
-    """The changes of one table that are on their way to the disk.
+    """The changes of one table that are being written.
 
-    ``put_back`` gives a key the value it had; None: it was not there. Without ``save``, as in tests of parts,
-    every change counts as written.
+    ``put_back`` restores the previous value of a key; None: the key did not exist. Without ``save``, as in
+    unit tests, every change counts as written.
     """
 
     def __init__(self, put_back: Callable[[K, V | None], None]) -> None:
         self.save: Save | None = None
         self._put_back = put_back
-        self._changes: dict[K, list[_Change[V]]] = {}  # the oldest first
+        self._changes: dict[K, list[_Change[V]]] = {}  # oldest first
 
     def __contains__(self, key: K) -> bool:
         return key in self._changes
@@ -66,7 +66,7 @@ class Unsaved(Generic[K, V]):
         return len(self._changes)
 
     def changed(self, key: K, before: V | None) -> None:
-        """The table has just changed: save it, and keep the change or undo it."""
+        """Record that the table has changed: save it, then keep or undo the change."""
         if self.save is None:
             return
         change = _Change(before)
@@ -74,7 +74,7 @@ class Unsaved(Generic[K, V]):
         self.save(lambda error: self._ended(key, change, error))
 
     def when_saved(self, key: K, then: Then) -> None:
-        """Tell when the last change of this key has ended; at once when there is none under way."""
+        """Call back when the last change of this key is final; at once if none is pending."""
         changes = self._changes.get(key)
         if changes is None:
             then(None)
@@ -82,13 +82,13 @@ class Unsaved(Generic[K, V]):
             changes[-1].waiting.append(then)
 
     def all_saved(self) -> Awaitable[None]:
-        """The same as :meth:`saved` for all that are under way."""
+        """Wait until all pending changes are on disk. Raises NotSaved."""
         return self.saved(*self._changes)
 
     def saved(self, *keys: K) -> Awaitable[None]:
         """Wait until the changes of these keys are on disk. Raises NotSaved.
 
-        Call it before anything else is awaited: a change that was undone meanwhile is none any more.
+        Call it before anything else is awaited: a change that was undone meanwhile is no longer known.
         """
         loop = asyncio.get_running_loop()
         ends: list[asyncio.Future[NotSaved | None]] = []
@@ -112,7 +112,7 @@ class Unsaved(Generic[K, V]):
             del self._changes[key]
         if error is not None:
             if at < len(left):
-                left[at].before = change.before  # a later change stands on this one
+                left[at].before = change.before  # the later change now builds on this one's previous value
             else:
                 self._put_back(key, change.before)
         for then in [then for one in ended for then in one.waiting]:
@@ -125,7 +125,7 @@ def _end(future: asyncio.Future[NotSaved | None], error: NotSaved | None) -> Non
 
 
 class _FirstError:
-    """Awaits them all. An object, since a coroutine that is never awaited complains."""
+    """Awaits all of them. An object, because a coroutine that is never awaited would warn."""
 
     def __init__(self, ends: list[asyncio.Future[NotSaved | None]]) -> None:
         self._ends = ends

@@ -46,15 +46,17 @@ def test_every_rule_says_why_it_does_or_does_not_decide() -> None:
     assert not told.allowed
     assert "deny Pub on Topic:ord*" in told.why
     assert {str(step.entry.pattern): step.verdict for step in told.steps} == {
-        "Topic:orders": "it is about other actions",
+        "Topic:orders": "it covers other actions",
         "Topic:ord*": "it decides",
-        "Topic:*": "it matches, but a narrower one decides",
-        "Group:orders": "it is about other resources",
-        "Topic:orde*": "it is not about 10.0.0.9",
+        "Topic:*": "it matches, but a narrower entry decides",
+        "Group:orders": "it covers other resources",
+        "Topic:orde*": "it does not cover 10.0.0.9",
         "*": "it matches, but Custom comes before Default",
     }
     nowhere = explain(ALICE, rules, topic("orders", Action.PUB), None)
-    assert "it is about some addresses alone: say from where" in [step.verdict for step in nowhere.steps]
+    assert "it covers only some addresses: name the client's with --from" in [
+        step.verdict for step in nowhere.steps
+    ]
     by_default = explain(ALICE, policies(default=(entry("*", Action.ALL),)), topic("t", Action.PUB), HERE)
     assert by_default.allowed
     assert "Default policy" in by_default.why

@@ -76,7 +76,7 @@ def test_the_command_ends_with_one_line(tmp_path: Path, where: str) -> None:
         capture_output=True, text=True, timeout=60, env={**os.environ, "NO_COLOR": "1"},
     )  # fmt: skip
     assert done.returncode != 0
-    assert "plain_acl.yml: there is no such file" in "".join(done.stderr.split("\n"))
+    assert "plain_acl.yml: it does not exist" in "".join(done.stderr.split("\n"))
     assert "Traceback" not in done.stderr
     assert "ready" not in done.stdout
 

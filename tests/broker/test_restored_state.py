@@ -103,7 +103,9 @@ async def test_an_older_state_is_found_out_by_its_number_and_all_in_sync_are_ask
         assert group.leader is None, "broker 2 lacks what was acknowledged"
         info = await told(group)
         assert info.waits_for == (1,)
-        assert "the controller's state is an older copy, and [1] of those in sync, [1, 2]" in caplog.text
+        assert (
+            "the controller's state is an older copy, and [1] of the in-sync replicas [1, 2]" in caplog.text
+        )
         await group.start_again(1)
         assert await group.leading() is group.broker(1)
         await group.in_sync(2)

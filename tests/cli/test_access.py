@@ -200,8 +200,8 @@ def test_rules(file: Path) -> None:
     ok("policy", "set", "alice", "Topic:orders", "--actions", "Sub", *at)  # in place of the one before
     assert as_json("policy", "list", "--resource", "orders", *at)[0]["actions"] == ["Sub"]
 
-    assert "'Publish' is no action" in error("policy", "set", "alice", "*", "--actions", "Publish", *at)
-    assert "is no resource" in error("policy", "set", "alice", "orders", "--actions", "Pub", *at)
+    assert "'Publish' is not an action" in error("policy", "set", "alice", "*", "--actions", "Publish", *at)
+    assert "is not a resource" in error("policy", "set", "alice", "orders", "--actions", "Pub", *at)
     assert "there is no user 'zoe'" in error("policy", "set", "zoe", "*", "--actions", "Pub", *at)
     assert "there are no rules" in error("policy", "list", "--resource", "nowhere", *at)
     assert "has no Custom rule for Topic:order" in error("policy", "delete", "alice", "Topic:order", *at)
@@ -244,7 +244,7 @@ def test_explain(file: Path) -> None:
     assert [rule["decides"] for rule in told["rules"]] == [True, False]
     shown = ok("explain", "alice", "pub", "topic:orders", "--from", "192.168.0.1", *at)
     assert shown.startswith("DENIED: alice, Pub on Topic:orders from 192.168.0.1, at ")
-    assert "it is not about 192.168.0.1" in shown
+    assert "it does not cover 192.168.0.1" in shown
     # Retries belong to their group, as at the broker.
     (told,) = as_json("explain", "alice", "Sub", "Topic:%RETRY%g", *at)
     assert (told["allowed"], told["resource"]) == (True, "Group:g")
@@ -252,7 +252,7 @@ def test_explain(file: Path) -> None:
         "admin is a Super user"
     )
     assert "Did you mean alice?" in error("explain", "alicia", "Pub", "Topic:t", *at)
-    assert "means many resources" in error("explain", "alice", "Pub", "Topic:*", *at)
+    assert "matches many resources" in error("explain", "alice", "Pub", "Topic:*", *at)
     assert "All is for rules" in error("explain", "alice", "All", "Topic:t", *at)
     assert "one address" in error("explain", "alice", "Pub", "Topic:t", "--from", "10.0.0.0/8", *at)
 

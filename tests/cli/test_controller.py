@@ -228,11 +228,11 @@ async def test_a_replica_that_refuses_its_leaders_log_is_shown_with_its_reason(
     controller: Controller, pair: tuple[FakeBroker, FakeBroker]
 ) -> None:
     _, two = pair
-    await two.heartbeat(epoch=1, max_offset=5000, follower_refusal="the leader's log is another one")
+    await two.heartbeat(epoch=1, max_offset=5000, follower_refusal="the leader's log differs")
     found = (await told(controller.address, "status"))["brokers"]["broker-a"]["replicas"][1]
-    assert (found["refused"], found["behindBytes"]) == ("the leader's log is another one", None)
+    assert (found["refused"], found["behindBytes"]) == ("the leader's log differs", None)
     code, out, _ = await command(controller.address, "status")
     rows = [line.split() for line in out.splitlines()]
     assert code == 0
     assert ["broker-a", "2", two.address, "refused", "yes", "yes", "5000", "-"] in rows
-    assert "replica 2 does not copy from the master: the leader's log is another one" in out
+    assert "replica 2 does not copy from the master: the leader's log differs" in out

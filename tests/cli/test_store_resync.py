@@ -74,7 +74,7 @@ def test_it_says_what_it_finds_asks_and_does_it(store: Path, leader: Cluster) ->
     address = leader.running.address
     before = contents(store)
     told = run(store, "--leader", address, *conf, "--dry-run")
-    assert "The two logs go on differently." in told
+    assert "The two logs diverge." in told
     assert "20 messages" in told
     assert "Nothing was changed: --dry-run." in told
     assert "--yes" in run(store, "--leader", address, *conf, code=1)  # nobody is there to ask
@@ -114,7 +114,7 @@ def test_a_leader_without_its_log_is_not_obeyed(tmp_path: Path) -> None:
     with running_cluster(directory=tmp_path / "leader", **SIZES) as leader:
         told = run(*arguments, "--leader", leader.running.address, code=1)
         assert "this store has more than the leader" in told
-        assert "Let this broker lead instead" in told
+        assert "Make this broker the leader instead" in told
         assert not list((tmp_path / "follower/store").glob("resync-*"))
         assert "The log ends at 0." in run(*arguments, "--leader", leader.running.address, "--anyway")
 

@@ -60,7 +60,7 @@ async def test_many_groups_are_loaded(carrier: Carrier) -> None:
 
 
 async def test_who_does_not_lead_changes_nothing(carrier: Carrier) -> None:
-    with pytest.raises(Deposed, match="nobody leads"):
+    with pytest.raises(Deposed, match="no controller leads"):
         await carrier.commit(1, "broker-a", NEW, group())
     old = await carrier.lead("n0", "a:1")
     new = await carrier.lead("n0", "b:1")

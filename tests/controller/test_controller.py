@@ -157,7 +157,7 @@ async def test_a_restarted_controller_knows_all_and_does_not_judge_at_once(
             await two.heartbeat(heartbeat_timeout_mills=600_000)
             answer = await two.elect()
             assert answer.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
-            assert "just begun to listen" in (answer.remark or "")
+            assert "just become leader" in (answer.remark or "")
             await clock.advance(6)  # a look for masters, which is too early
             assert second.groups[A].master == 1
             await clock.advance(10)
@@ -345,7 +345,7 @@ def test_peers_as_rocketmq_has_them() -> None:
     own = of("controllerDLegerPeers=n0-10.0.0.5:9878\ncontrollerDLegerSelfId=n0")
     assert own.own_peer == ("n0", "10.0.0.5", 9878)
     several = "controllerDLegerPeers=n0-10.0.0.5:1;n1-[::1]:2\ncontrollerDLegerSelfId=n1\n"
-    with pytest.raises(OptionError, match="through etcd"):
+    with pytest.raises(OptionError, match="shared state in etcd"):
         of(several).own_peer  # noqa: B018
     own = of(several + "controllerCarrier=etcd\n")
     assert own.own_peer is not None

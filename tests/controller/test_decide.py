@@ -219,9 +219,9 @@ def test_names_have_a_length(wrong: tuple[str, str, str]) -> None:
 def test_groups_and_replicas_are_bounded() -> None:
     run = Run()
     run.state = ControllerState({f"g{n}": ReplicaGroup(cluster=C, name=f"g{n}") for n in range(GROUPS_MAX)})
-    assert "one group more than" in str(run.ask(TakeId(C, A, 1, "c;1")).remark)
+    assert "exceed the limit of" in str(run.ask(TakeId(C, A, 1, "c;1")).remark)
     run = Run(REPLICAS_MAX)
-    assert "the most there may be" in str(run.ask(TakeId(C, A, REPLICAS_MAX + 1, "c;1")).remark)
+    assert "replicas, the limit" in str(run.ask(TakeId(C, A, REPLICAS_MAX + 1, "c;1")).remark)
     assert run.ask(TakeId(C, A, REPLICAS_MAX, run.code(REPLICAS_MAX))).code == 0  # again
 
 
@@ -310,7 +310,7 @@ def test_a_controller_that_has_just_started_does_not_judge() -> None:
         refused = run.decide(asked)
         assert refused.answer.code in (2004, 2012)
         assert not refused.events
-        assert "have not said yet" in str(refused.answer.remark)
+        assert "have not reported their log yet" in str(refused.answer.remark)
     assert run.ask(Forget(group=A, ids="3")).code == 2009
     run.alive = {2: LastSign(1, 0)}
     run.gone = frozenset({(A, 1)})  # it was heard, and lost
@@ -379,11 +379,11 @@ def test_what_brokers_and_tools_are_told() -> None:
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        (Forget(group="other"), "no broker 'other'"),
+        (Forget(group="other"), "broker 'other' has no id"),
         (Forget(group=A), "has a master, 1"),
         (Forget(group=A, ids="x"), "expected numbers"),
-        (Forget(group=A, ids="2;3"), r"\[2\] are alive"),
-        (Forget(group=A, ids="9"), r"no replica of \[9\]"),
+        (Forget(group=A, ids="2;3"), r"\[2\] of broker 'broker-a' are alive"),
+        (Forget(group=A, ids="9"), r"none of the replicas \[9\]"),
     ],
 )
 def test_what_is_not_forgotten(asked: Forget, why: str) -> None:

@@ -73,7 +73,7 @@ async def test_every_damaged_file_is_named_and_left_alone(carrier: EmbeddedCarri
     for data in damaged:
         carrier.path.write_bytes(data)
         with pytest.raises(
-            StateUnusable, match=r"controller\.state cannot be used: .*Restore a copy"
+            StateUnusable, match=r"controller\.state cannot be used: .*Restore it from a backup"
         ) as found:
             embedded._read(carrier.path)
         assert str(carrier.path) in str(found.value)
@@ -118,7 +118,7 @@ async def test_a_state_that_comes_without_the_number_of_the_last_commit_may_be_a
 async def test_a_file_that_cannot_be_read_is_not_to_be_replaced(carrier: EmbeddedCarrier) -> None:
     await carrier.close()
     carrier.path.mkdir()
-    with pytest.raises(StateUnreadable, match=r"cannot be read \(.*Let the controller read") as found:
+    with pytest.raises(StateUnreadable, match=r"cannot be read \(.*Allow the controller to read") as found:
         embedded._read(carrier.path)
     assert "remove" not in str(found.value)
 

@@ -133,7 +133,7 @@ async def test_a_commit_whose_end_is_unknown_ends_the_term(
     carrier, other = await opened(shelf, "e1"), await opened(shelf, "e2")
     token = await carrier.lead("n0", "a:1")
     own_members.pause("e1")
-    with pytest.raises(EtcdUnsure, match="did not tell whether the change was made"):
+    with pytest.raises(EtcdUnsure, match="did not confirm the change"):
         await carrier.commit(token, "broker-a", NEW, group())
     assert not carrier.holds(token)  # nothing is said as leader any more
     new = await other.lead("n1", "b:1")

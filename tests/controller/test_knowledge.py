@@ -164,7 +164,7 @@ def test_a_master_of_an_older_state_does_not_take_out_who_may_know_more() -> Non
     wish = ChangeInSync(group=A, master=1, master_epoch=3, in_sync=frozenset({1}), in_sync_epoch=5)
     refused = run.ask(wish).answer
     assert refused.code == 2013
-    assert "[2] of 'broker-a' cannot be taken out of the in-sync set yet" in str(refused.remark)
+    assert "[2] of 'broker-a' cannot be removed from the in-sync set yet" in str(refused.remark)
     run.live = LiveBrokers({A: {1: sign(1), 2: LastSign(start=12), 3: sign(3)}})
     assert run.ask(replace(wish, in_sync=frozenset({1, 2, 3}))).answer.code == 0  # more may join
 
@@ -201,7 +201,7 @@ def test_whose_log_ends_before_what_was_confirmed_is_not_elected() -> None:
     run = Run(group(confirmed=150), b2=sign(2, 100))
     refused = run.ask(Elect(group=A)).answer
     assert refused.code == 2004
-    assert "confirmed up to 150, and of those in sync, [1, 2], 2 lacks 50 bytes of that" in str(
+    assert "confirmed up to 150, and of the in-sync replicas [1, 2], 2 lacks 50 bytes of that" in str(
         refused.remark
     )
     assert run.ask(Elect(group=A, id=2, is_wanted=True, accepted_loss=49)).answer.code == 2012

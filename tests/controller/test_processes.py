@@ -35,7 +35,7 @@ async def test_a_copy_at_another_address_is_refused_while_the_other_one_lives(
         refused = await copy.register(broker_start=12, **HAS)
         assert refused.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
         assert f"id 1 of broker 'broker-a' belongs to the process at {one.address}" in str(refused.remark)
-        assert "Stop this one, and remove brokerIdentity*" in str(refused.remark)
+        assert "Stop this one and remove brokerIdentity*" in str(refused.remark)
         assert f"identity_refused group='broker-a' id=1 address={copy.address!r}" in caplog.text
         heard = await copy.heartbeat(broker_start=12, **HAS)
         assert heard.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED

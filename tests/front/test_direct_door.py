@@ -259,7 +259,7 @@ async def test_refusals_are_those_of_every_door(door: DirectDoor, clock: ManualC
     assert unknown.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     long = await caller.ask(RequestCode.HEART_BEAT, None, bytes(BODY_BYTES_MAX + 1))
     assert long.code == ResponseCode.SYSTEM_ERROR
-    assert f"a body of {BODY_BYTES_MAX + 1} bytes" in (long.remark or "")
+    assert f"the body has {BODY_BYTES_MAX + 1} bytes" in (long.remark or "")
     old = await caller.ask(RequestCode.PULL_MESSAGE, pulling(), age_s=60)
     assert old.code == ResponseCode.SYSTEM_BUSY
     assert "[TIMEOUT_CLEAN_QUEUE]" in (old.remark or "")

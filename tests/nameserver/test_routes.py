@@ -275,17 +275,17 @@ def test_a_broker_that_goes_takes_its_mappings_along(routes: Routes) -> None:
 def test_what_a_broker_may_bring_is_bounded(routes: Routes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route_tables, "TOPICS_OF_BROKER_MAX", 3)
     many = routes.register(broker(topics=topics("t1", "t2", "t3", "t4")), 0)
-    assert many.refused == "4 topics of broker broker-a, at most are TOPICS_OF_BROKER_MAX, 3"
+    assert many.refused == "4 topics of broker broker-a, the limit is 3 (TOPICS_OF_BROKER_MAX)"
     assert not routes.topics
     assert routes.register(broker(topics=topics("t1", "t2", "t3")), 0).refused is None
     again = broker(topics=topics("t3", "t4"), version=version(2))
     assert "4 topics of broker broker-a" in (routes.register(again, 1).refused or "")
     monkeypatch.setattr(route_tables, "TOPICS_MAX", 4)
     other = broker(name="b", address=B, connection="b", topics=topics("t1", "t5", "t6"))
-    assert routes.register(other, 1).refused == "3 topics here and 2 new ones, at most are TOPICS_MAX, 4"
+    assert routes.register(other, 1).refused == "3 topics and 2 new ones, the limit is 4 (TOPICS_MAX)"
     monkeypatch.setattr(route_tables, "BROKERS_MAX", 1)
     other = broker(name="b", address=B, connection="b")
-    assert routes.register(other, 1).refused == "1 brokers are registered, at most are BROKERS_MAX, 1"
+    assert routes.register(other, 1).refused == "1 brokers are registered, the limit is 1 (BROKERS_MAX)"
     named = routes.register(broker(name="n" * 300), 1)
     assert "name has 300 characters" in (named.refused or "")
     servers = routes.register(broker(filter_servers=tuple(map(str, range(101)))), 1)
@@ -320,7 +320,7 @@ def test_a_topic_of_too_many_queues_is_not_taken(routes: Routes, caplog: pytest.
     assert routes.register(wanted, 0).refused is None
     assert set(perms(routes, "t1")) == {"broker-a"}
     assert set(perms(routes, "t2")) == {"broker-a", "broker-b"}
-    assert "2147483647 queues, at most are 65536" in caplog.text
+    assert "2147483647 queues, the limit is 65536" in caplog.text
 
 
 def test_the_last_broker_of_a_name_takes_its_topics_along(routes: Routes) -> None:

@@ -52,7 +52,7 @@ async def test_unfinished_frames_have_one_budget_and_the_oldest_goes(echo: Echo,
             answer = await dialer.call(server.address, ECHO, Word(word="x"), bytes(2 * MIB), timeout_s=30)
             assert len(answer.body) == 2 * MIB
         await until(lambda: recorder.closed_peers)
-        assert "this one has held them the longest" in recorder.closed_peers[0][1]
+        assert "this connection has held its bytes the longest" in recorder.closed_peers[0][1]
         await until(lambda: used.used <= 3 * MIB)
         for writer in (first, *others):
             writer.close()
@@ -86,7 +86,7 @@ async def test_a_long_body_of_a_short_conversation_is_refused(echo: Echo) -> Non
         refused = await dialer.call(server.address, ECHO, Word(word="x"), bytes(1001))
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert refused.remark is not None
-        assert refused.remark.startswith("a body of 1001 bytes, the limit for this request is 1000")
+        assert refused.remark.startswith("the body has 1001 bytes, the limit for this request is 1000")
         assert (await dialer.call(server.address, ECHO, Word(word="x"))).code == 0
 
 

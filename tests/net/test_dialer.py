@@ -94,12 +94,12 @@ async def test_a_failed_connect_backs_off_and_recovers(echo: Echo) -> None:
     async with Dialer(clock=clock) as dialer:
         with pytest.raises(ConnectFailed, match="reachable"):
             await dialer.call(address, ECHO, Word(word="x"))
-        with pytest.raises(ConnectFailed, match=r"tried again in 0\.05 s"):
+        with pytest.raises(ConnectFailed, match=r"next attempt in 0\.05 s"):
             await dialer.call(address, ECHO, Word(word="x"))
         await clock.advance(0.06)
         with pytest.raises(ConnectFailed):
             await dialer.call(address, ECHO, Word(word="x"))
-        with pytest.raises(ConnectFailed, match=r"failed 2 times, tried again in 0\.10 s"):
+        with pytest.raises(ConnectFailed, match=r"failed 2 times, next attempt in 0\.10 s"):
             await dialer.call(address, ECHO, Word(word="x"))
         await clock.advance(1)
         async with Server(echo.handlers, host="127.0.0.1", port=port):

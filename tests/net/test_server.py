@@ -313,7 +313,7 @@ async def test_nothing_goes_past_a_gate_in_runs(server: Server, echo: Echo) -> N
         echo.handlers.add_gate(lambda request: None)
         await dialer.call(server.address, ECHO, Word(word="x"))
         assert taken == [0]
-    with pytest.raises(ValueError, match="would go past 1 gates"):
+    with pytest.raises(ValueError, match="would bypass 1 gates"):
         echo.handlers.add_run(start, take, echo.quick)
 
 

@@ -60,7 +60,7 @@ def test_epochs_that_cannot_be(data: bytes, match: str) -> None:
 
 
 def test_epochs_that_do_not_rise_are_not_written() -> None:
-    with pytest.raises(ProtocolError, match="both numbers have to rise"):
+    with pytest.raises(ProtocolError, match="both numbers must increase"):
         encode_epochs([Epoch(1, 0), Epoch(2, 0)])
 
 

@@ -36,7 +36,7 @@ def test_of_reports_the_last_whole_one_counts() -> None:
 
 
 def test_reports_that_cannot_be() -> None:
-    with pytest.raises(ProtocolError, match=r"log to end at -1 .at byte 8"):
+    with pytest.raises(ProtocolError, match=r"log end of -1 .at byte 8"):
         ReportReader().feed(pack_report(1) + pack_report(-1))
     hello = bytes.fromhex("00000001 0000 0001 0000000000000002")
     with pytest.raises(ProtocolError, match="follower 2 speaks the protocol of groups with a controller"):

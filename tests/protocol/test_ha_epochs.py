@@ -89,7 +89,7 @@ def test_of_a_leader_cut_anywhere() -> None:
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        (REPORT + pack_epoch_report(-1), r"log to end at -1 .at byte 12"),
+        (REPORT + pack_epoch_report(-1), r"log end of -1 .at byte 12"),
         (HELLO + bytes.fromhex("00000000 000003e8"), r"kind 0 .*without a controller.*at byte 16"),
         (bytes.fromhex("00000001 0002 0000 0000000000000002"), "settings 2, 0"),
         (bytes.fromhex("00000001 0000 0000 ffffffffffffffff"), "id -1"),
@@ -114,7 +114,7 @@ def test_of_a_follower_that_cannot_be(data: bytes, match: str) -> None:
         (pack_welcome(9, [Epoch(2, 0), Epoch(2, 5)]), "epoch 2 from 5 after epoch 2 from 0"),
         (pack_welcome(9, [Epoch(2, 5), Epoch(3, 5)]), "epoch 3 from 5 after epoch 2 from 5"),
         (pack_welcome(9, [Epoch(-1, 5)]), "epoch -1"),
-        (WELCOME[:16] + bytes.fromhex("00000009") + WELCOME[20:], "last epoch is 9"),
+        (WELCOME[:16] + bytes.fromhex("00000009") + WELCOME[20:], "last epoch 9"),
     ],
 )
 def test_of_a_leader_that_cannot_be(data: bytes, match: str) -> None:

@@ -63,7 +63,7 @@ def test_who_does_not_know_the_secret_is_refused(name: str, secret: str) -> None
         leader.feed(proof)
     assert not leader.done
     # The same words whether there is such a user or not.
-    assert str(refused.value) == f"the proof of user {name!r} is wrong, or that is no user who may"
+    assert str(refused.value) == f"the proof of user {name!r} is wrong, or the user may not replicate"
 
 
 def test_what_was_recorded_is_of_no_use() -> None:
@@ -96,7 +96,7 @@ def test_a_leader_that_does_not_know_the_secret_is_not_followed() -> None:
 def test_a_refusal_is_heard() -> None:
     follower = FollowersProof("inner", SECRETS["inner"])
     follower.feed(OPENING + bytes(CHALLENGE_BYTES))
-    with pytest.raises(ProofRefused, match="does not take the proof"):
+    with pytest.raises(ProofRefused, match="rejects the proof"):
         follower.feed(b"\x00")
 
 

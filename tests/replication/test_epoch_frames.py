@@ -277,7 +277,7 @@ async def test_a_follower_of_apaches_leader(tmp_path: Path, slowly: bool) -> Non
 @pytest.mark.parametrize(
     ("frame", "state", "text"),
     [
-        (pack_epoch_head(7, 1, Epoch(1, 0), 0) + b"x", LinkState.NOT_A_LOG, "from 7, where 1 comes next"),
+        (pack_epoch_head(7, 1, Epoch(1, 0), 0) + b"x", LinkState.NOT_A_LOG, "from 7, but 1 is next"),
         (b"\0\0\0\3", LinkState.LOST, "a frame of kind 3"),
         (pack_epoch_head(1, 0, Epoch(1, 0), 0), LinkState.LEADER_BEHIND, "the leader's log ends at 1"),
         (pack_epoch_head(1, 4, Epoch(1, 0), 0) + b"xxxx", LinkState.DIVERGED, "the two logs differ at 1"),
@@ -303,7 +303,7 @@ async def test_ranges_before_they_were_asked_for(tmp_path: Path) -> None:
     async with LeaderPort() as port, replica_at(tmp_path, 7) as follower:
         await follower.follow(port.address)
         await (await port.next()).say(pack_epoch_head(0, 4, Epoch(1, 0), 0) + b"xxxx")
-        assert "before it was asked to" in await follower.becomes(LinkState.LOST)
+        assert "before it was requested" in await follower.becomes(LinkState.LOST)
         assert follower.store.log.max_offset == 0
 
 
@@ -325,7 +325,7 @@ async def test_an_epoch_that_falls_is_another_history(tmp_path: Path) -> None:
 async def test_a_leader_that_says_nothing(tmp_path: Path) -> None:
     async with LeaderPort() as port, replica_at(tmp_path, 7, ha_silence_ms=100) as follower:
         await follower.follow(port.address)
-        assert "said nothing for" in await follower.becomes(LinkState.LOST)
+        assert "sent nothing for" in await follower.becomes(LinkState.LOST)
 
 
 async def test_a_cut_in_the_middle_of_a_record_is_refused(tmp_path: Path) -> None:

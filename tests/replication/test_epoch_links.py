@@ -165,7 +165,7 @@ async def test_an_old_leader_without_room_for_the_cut_goes_on_when_there_is(
         assert raw(one.store) == had
         assert one.store.state.obstacles.keys() == {Obstacle.FOLLOWER}
         (line,) = [line for line in caplog.messages if "kerolox.cut.tmp" in line]
-        assert "Next: free space on that disk or shorten the retention.' next='it is tried again'" in line
+        assert "Next: free space on that disk or shorten the retention.' next='retried automatically'" in line
         files.make_room()
         await one.has(two)
 
@@ -307,7 +307,7 @@ async def test_logs_that_only_begin_together(tmp_path: Path) -> None:
         end = two.store.log.max_offset
         await two.follow(one)
         text = await two.becomes(LinkState.DIVERGED)
-        assert f"the same as this one up to 0 only, and here messages up to {end} were confirmed" in text
+        assert f"agrees with this one only up to 0, but messages up to {end} are confirmed here" in text
         assert two.store.log.max_offset == end
 
 
@@ -325,8 +325,8 @@ async def test_what_was_confirmed_is_not_cut_away(tmp_path: Path) -> None:
         put(two.store, 5)
         await one.follow(two)
         text = await one.becomes(LinkState.DIVERGED)
-        assert f"here messages up to {len(before)} were confirmed" in text
-        assert "Let this broker lead" in text
+        assert f"but messages up to {len(before)} are confirmed here" in text
+        assert "Make this broker the leader" in text
         assert raw(one.store) == before
         assert one.history.entries == epochs((1, 0))
 

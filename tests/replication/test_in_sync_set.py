@@ -240,7 +240,7 @@ def test_at_rest_nothing_more_is_confirmed() -> None:
 
 def test_a_set_that_is_too_large_is_refused() -> None:
     rig = Rig()
-    with pytest.raises(ValueError, match="an in-sync set of 66 members: at most 65"):
+    with pytest.raises(ValueError, match="an in-sync set of 66 members, the limit is 65"):
         rig.set.adopt(range(1, 67), 99)
 
 

@@ -69,7 +69,7 @@ async def test_silence_ends_the_connection_on_both_sides(tmp_path: Path) -> None
         await following.has(leads)
         between.open.clear()
         await until(lambda: following.follower.state is LinkState.LOST)
-        assert "the leader said nothing for" in following.follower.text
+        assert "the leader sent nothing for" in following.follower.text
         await until(lambda: leading.told.names == [])
         between.open.set()
         put(leads, 5)
@@ -102,7 +102,7 @@ async def test_a_black_hole_is_left_after_twenty_seconds(tmp_path: Path) -> None
         assert len(list(leads.replicas)) == 1
         await clock.advance(2.0)
         await until(lambda: following.follower.state is LinkState.LOST)
-        assert "the leader said nothing for" in following.follower.text
+        assert "the leader sent nothing for" in following.follower.text
         await until(lambda: not list(leads.replicas))
         assert leading.leader.refused[Why.SILENT] == 1
         between.cut()

@@ -42,7 +42,7 @@ async def test_other_bytes_where_both_have_some(tmp_path: Path, caplog: pytest.L
             text = await following.becomes(LinkState.DIVERGED)
             assert f"in the record at {same}: the leader's was stored at 20" in text
             assert f"this follower's log ends at {len(had)}" in text
-            assert f"run `kerolox store resync {follows.root} --leader HOST:PORT` to go on" in text
+            assert f"run `kerolox store resync {follows.root} --leader HOST:PORT` to continue" in text
             await until(lambda: following.follower.refusals > 3)
             assert raw(follows) == had
             # Nothing behind what is equal is acknowledged.
@@ -71,7 +71,7 @@ async def test_a_leader_that_lost_messages(tmp_path: Path) -> None:
             assert (
                 f"the leader's log ends at {leads.log.max_offset} and this follower's at {len(had)}" in text
             )
-            assert "let this broker lead" in text.lower()
+            assert "make this broker the leader" in text.lower()
             assert raw(follows) == had
 
 
@@ -85,7 +85,8 @@ async def test_a_leader_that_came_back_empty(tmp_path: Path, caplog: pytest.LogC
             assert raw(follows) == had
             assert following.follower.state is LinkState.LOST
             assert (
-                "this leader's at 0. If this leader has lost messages, let the follower lead" in caplog.text
+                "this leader's at 0. If this leader lost messages, make the follower the leader"
+                in caplog.text
             )
 
 
@@ -97,7 +98,7 @@ async def test_a_follower_that_is_too_old(tmp_path: Path, caplog: pytest.LogCapt
         leads.segments.delete_before(2 * FILE + 1)
         async with Leading(leads) as leading, Following(follows, leading.address):
             await until(lambda: leading.leader.refused[Why.TOO_OLD] > 1)
-            assert f"this leader's begins at {2 * FILE}: what lies between was deleted" in caplog.text
+            assert f"this leader's begins at {2 * FILE}: the part between was deleted" in caplog.text
             # Once a minute, however often it comes.
             assert len([line for line in caplog.messages if "follower_refused" in line]) == 1
 
@@ -144,11 +145,11 @@ async def test_a_disk_that_takes_nothing_is_told_and_costs_the_leader_nothing(
             files.make_room()
             files.read_only = False
             if broken == "full":
-                assert "It goes on by itself" in following.follower.text
+                assert "Replication continues automatically" in following.follower.text
                 follows.state.clear(Obstacle.DISK_FULL)  # housekeeping does, when it looks the next time
                 await following.has(leads)
             else:
-                assert "Start this broker again when its disk is mended" in following.follower.text
+                assert "Restart this broker when its disk is repaired" in following.follower.text
         async with (
             store_at(tmp_path / "follower") as follows,
             Following(follows, leading.address) as following,

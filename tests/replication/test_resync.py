@@ -210,7 +210,7 @@ async def test_a_leader_that_came_back_empty_is_not_obeyed(tmp_path: Path, writt
         assert "this store has more than the leader" in text
         assert f"0 to {parting.own.end}" in text
         assert ("is empty" in text) is not bool(written)
-        assert "Let this broker lead instead" in text
+        assert "Make this broker the leader instead" in text
         await resync(tmp_path, leader)  # --anyway
         await copies_on(tmp_path, leader)
 

@@ -1,4 +1,4 @@
-"""The audit log: one line for each decision that an operator asked to see. Never a signature or a secret."""
+"""Audit log: one line per decision, as set by accessAudit. It never contains signatures or secrets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kerolox.protocol.signature import ACCESS_KEY
 
 log = logging.getLogger(__name__)
 
-EVERY = {"every": True}  # these lines are the record of what was done: none is left out
-NAME_SHOWN_MAX = 64  # characters of what a stranger said about itself
+EVERY = {"every": True}  # exempts these records from rate limiting: the audit log must be complete
+NAME_SHOWN_MAX = 64  # characters of an unverified access key
 
 
 class AuditLog:
     def __init__(self, options: AccessOptions) -> None:
-        self._options = options  # what is logged may change while the server runs
+        self._options = options  # the audit level may change at run time
 
     def not_known(self, asked: Request[Any], why: str) -> None:
         if self._options.audit is Audit.NONE:
@@ -48,7 +48,7 @@ class AuditLog:
         )  # fmt: skip
 
     def changed(self, asked: Request[Any], what: str) -> None:
-        """Users and rules changed: always told."""
+        """Log a change of users or rules, at every audit level."""
         log.info(
             "access_changed by=%r from=%s what=%r", asked.identity, asked.caller.address, what, extra=EVERY
         )

@@ -1,7 +1,7 @@
-"""The book of users and their rules: who they are, and every change of it, checked.
+"""Users and their rules in memory; every change is validated.
 
-The book is plain values in memory; :mod:`kerolox.access.book_file` keeps it on disk. Those who remember
-something they learned from it ask to be told (``on_change``).
+:mod:`kerolox.access.book_file` keeps the book on disk. Caches of its content register in ``on_change`` and
+drop their entries when the book changes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NOT_IN_NAMES = frozenset("*:/\\")
 
 
 class User(msgspec.Struct, frozen=True):
-    """Somebody who may sign requests."""
+    """A user who may sign requests."""
 
     name: str
     password: str
-    is_super: bool = False  # may do everything
+    is_super: bool = False  # not limited by rules
     is_enabled: bool = True
 
     @property
@@ -54,13 +54,13 @@ class Book:
         self.on_change: list[Callable[[], None]] = []
 
     def copy(self) -> Book:
-        """Another book with the same content, for changes that must be on disk before they count."""
+        """Return a copy. A change is applied to the copy first and counts only once the copy is on disk."""
         book = Book()
         book.users, book.policies = dict(self.users), dict(self.policies)
         return book
 
     def replace(self, users: Mapping[str, User], policies: Mapping[str, Policies]) -> None:
-        """Take over another content, as it was read or copied."""
+        """Replace the content with users and rules that were read from disk or copied."""
         self.users = dict(users)
         self.policies = {name: found for name, found in policies.items() if name in self.users}
         self._changed()
@@ -69,7 +69,7 @@ class Book:
         return self.policies.get(name, NONE)
 
     def secret_of_super(self, name: str) -> str | None:
-        """The secret of a user who may do everything; None for others."""
+        """Return the secret of an enabled Super user; None for any other name."""
         user = self.users.get(name)
         return user.password if user is not None and user.is_super and user.is_enabled else None
 
@@ -82,13 +82,13 @@ class Book:
         if not (body.password or "").strip():
             raise Refused(ResponseCode.NO_PERMISSION, "The password can not be blank")
         if len(self.users) >= USERS_MAX:
-            raise Refused(ResponseCode.NO_PERMISSION, f"there are {len(self.users)} users, the limit")
+            raise Refused(ResponseCode.NO_PERMISSION, f"the limit of {USERS_MAX} users is reached")
         user = User(name, body.password or "", _is_super(body.user_type), _is_enabled(body.user_status))
         self._put(user)
         return user
 
     def update_user(self, body: bodies.User) -> User:
-        """What the body leaves out stays as it is."""
+        """Update a user. Fields that the body omits keep their values."""
         user = self.users.get(check_user_name(body.username))
         if user is None:
             raise Refused(ResponseCode.NO_PERMISSION, "The user is not exist")
@@ -104,7 +104,7 @@ class Book:
         return user
 
     def ensure_super(self, name: str, password: str) -> bool:
-        """Make a user that may do everything, unless there is one of that name; returns whether it is new."""
+        """Create a Super user unless the name exists. Return whether it was created."""
         if name in self.users:
             return False
         check_new_user_name(name)
@@ -121,11 +121,11 @@ class Book:
     # --- rules ---------------------------------------------------------------------------------------
 
     def merge_rules(self, subject: str, body: bodies.Acl) -> None:
-        """Put entries in place of those with the same patterns, and beside the others. All or none."""
+        """Add entries; an entry with the pattern of an existing one replaces it. All are added, or none."""
         name = self._known(subject)
         found = parse_entries(body)
         if not any(found.values()):
-            raise InvalidRequest(f"rules of {subject} without an entry")
+            raise InvalidRequest(f"the rules of {subject} have no entry")
         merged = self.rules_of(name)
         for type, entries in found.items():
             merged = merged.merged(type, entries)
@@ -133,7 +133,7 @@ class Book:
         self._changed()
 
     def delete_rules(self, subject: str, policy_type: str | None, resource: str | None) -> None:
-        """Delete one entry, or without a resource all."""
+        """Delete the entry for `resource`; delete all entries if no resource is given."""
         name = self._known(subject)
         if name not in self.policies:
             raise Refused(ResponseCode.NO_PERMISSION, "The acl is not exist.")
@@ -180,7 +180,7 @@ def user_body(user: User, *, with_password: bool) -> bodies.User:
 
 
 def users_of(found: Iterable[bodies.User]) -> dict[str, User]:
-    """Users as they were read from a file or from another server."""
+    """Return users, by name, as decoded from a file or from another server's answer."""
     users = {}
     for body in found:
         name = check_user_name(body.username)
@@ -191,7 +191,7 @@ def users_of(found: Iterable[bodies.User]) -> dict[str, User]:
 
 
 def rules_of(found: Iterable[bodies.Acl]) -> dict[str, Policies]:
-    """Rules likewise."""
+    """Return rules, by user, as decoded from a file or from another server's answer."""
     rules = {}
     for body in found:
         policies = NONE
@@ -202,23 +202,25 @@ def rules_of(found: Iterable[bodies.Acl]) -> dict[str, Policies]:
 
 
 def check_user_name(name: str | None) -> str:
-    """Names come into log lines, files and tables of tools."""
+    """Check a user name. Names appear in log lines, files and tables of tools."""
     name = name or ""
     if not name.strip() or len(name) > NAME_LENGTH_MAX or not name.isprintable():
         raise InvalidRequest(
-            f"{name[:40]!r} is no user name: 1 to {NAME_LENGTH_MAX} characters that can be printed"
+            f"{name[:40]!r} is not a user name: use 1 to {NAME_LENGTH_MAX} printable characters"
         )
     return name
 
 
 def check_new_user_name(name: str | None) -> str:
-    """Names that mean something else in rules, paths or tables of tools. There may be users of that name from
-    before, who can be looked at, changed and deleted."""
+    """Check the name of a new user: reject names with a special meaning in rules, paths or tables of tools.
+
+    Existing users with names like these can still be read, updated and deleted.
+    """
     name = check_user_name(name)
     if name != name.strip() or name in (".", "..") or not _NOT_IN_NAMES.isdisjoint(name):
         raise InvalidRequest(
-            f"{name[:40]!r} is no name for a new user: expected none of "
-            f"{' '.join(sorted(_NOT_IN_NAMES))} in it, no space around it, and neither . nor .."
+            f"{name[:40]!r} is not allowed as the name of a new user: it must not contain "
+            f"{' '.join(sorted(_NOT_IN_NAMES))} , begin or end with a space, or be . or .."
         )
     return name
 
@@ -236,5 +238,5 @@ def _choice(text: str | None, what: str, choices: dict[str, bool], *, otherwise:
         return otherwise
     found = choices.get(text.strip().lower())
     if found is None:
-        raise InvalidRequest(f"{text!r} is no {what}: there are {', '.join(choices)}")
+        raise InvalidRequest(f"{text!r} is not a {what}: use one of {', '.join(choices)}")
     return found

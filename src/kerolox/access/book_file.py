@@ -1,10 +1,10 @@
-"""The file of the book: users with their passwords, and rules. Nobody but its owner may read it (0600).
+"""The file of users, passwords and rules, readable only by its owner (mode 0600).
 
 It is one JSON object, ``{"users": [...], "acls": [...], "keroloxCrc32": n}``, with users and rules in the
-shape in which tools exchange them, and ends with the CRC-32 of the rest: a digit that flips must not give
-somebody a right. Who writes the file by hand leaves the CRC out. It is replaced as a whole, and read again
-when somebody else has replaced it: a name server beside a broker knows the broker's users. A file that
-cannot be read refuses the start; later it changes nothing, and says so.
+shape that tools exchange, and ends with the CRC-32 of the rest, so that a flipped bit cannot grant a right.
+Leave the CRC out when you write the file by hand. The file is replaced as a whole. It is read again when
+another process has replaced it: a name server that shares a broker's file knows the broker's users. An
+unreadable file prevents the start; at run time it is reported and the users and rules in memory stay.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CRC = "keroloxCrc32"
-LOOK_S = 0.25  # how often it is looked whether somebody has changed the file
+LOOK_S = 0.25  # interval of checks for changes of the file by other processes
 FILE_BYTES_MAX = 64 << 20
 
 Stamp = tuple[int, int, int]
@@ -44,18 +44,19 @@ class BookBroken(KeroloxError):
 
     def __init__(self, path: str, why: object) -> None:
         super().__init__(
-            f"{path} cannot be read: {why}. Restore it from a copy, or make a new one: kerolox access init"
+            f"{path} cannot be read: {why}. Restore it from a backup, or create a new one: kerolox access "
+            "init"
         )
 
 
 class BookFile:
-    """A book and its file. Without a path the book is in memory alone."""
+    """A book and its file. Without a path the book is kept only in memory."""
 
     def __init__(self, path: str, clock: Clock) -> None:
         self.path = path
         self.book = Book()
         self._clock = clock
-        self._stamp: Stamp | None = None  # of the file as this process knows it
+        self._stamp: Stamp | None = None  # of the version of the file that this process has read or written
         self._changing = asyncio.Lock()
         self._timer: TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -64,7 +65,7 @@ class BookFile:
     # --- reading -------------------------------------------------------------------------------------
 
     async def load(self) -> bool:
-        """Read the file; False when there is none. Raises BookBroken."""
+        """Read the file. Return False if it does not exist. Raises BookBroken."""
         found = await asyncio.to_thread(self._read)
         if found is None:
             return False
@@ -72,11 +73,11 @@ class BookFile:
         return True
 
     def watch(self) -> None:
-        """Look now and then whether somebody else has changed the file."""
+        """Check the file for changes by other processes every LOOK_S."""
         self._timer = self._clock.call_later(LOOK_S, self._look)
 
     async def refresh(self) -> None:
-        """Look now whether somebody else has changed the file. Raises BookBroken."""
+        """Check the file for changes by other processes now. Raises BookBroken."""
         async with self._changing:
             await self._read_changed()
 
@@ -96,13 +97,16 @@ class BookFile:
                     log.info("access_read_again path=%s users=%d", self.path, len(self.book.users))
                 self._told = ""
         except KeroloxError as error:
-            if self._told != str(error):  # told once
+            if self._told != str(error):  # log each error once
                 self._told = str(error)
-                log.warning("access_not_read error=%r next='the users of before stay; mend it'", str(error))
+                log.warning(
+                    "access_not_read error=%r next='the previous users stay in effect; repair the file'",
+                    str(error),
+                )
         self.watch()
 
     def _read(self, known: Stamp | None = None) -> tuple[Book, Stamp] | None:
-        """None: there is no file, or it is the one that is known."""
+        """Read the file. Return None if it does not exist, or still has the stamp `known`."""
         try:
             with open(self.path, "rb") as file:
                 stat = os.fstat(file.fileno())
@@ -125,12 +129,12 @@ class BookFile:
     # --- changing ------------------------------------------------------------------------------------
 
     async def change(self, change: Callable[[Book], T]) -> T:
-        """Change the book by a function of it: on disk before it counts, or not at all. Gives what the
-        function gives. Raises its error, or NotSaved."""
+        """Apply `change` to the book. The change counts only once it is on disk; otherwise the book is
+        unchanged. Return the result of `change`. Raises its error, or NotSaved."""
         async with self._changing:
             alone = await asyncio.to_thread(lock_book, self.path) if self.path else None
             try:
-                await self._read_changed()  # what another server has changed since is not undone
+                await self._read_changed()  # keep the changes of other servers
                 draft = self.book.copy()
                 result = change(draft)
                 if draft.version:
@@ -159,11 +163,11 @@ class BookFile:
 
 
 def lock_book(path: str) -> int:
-    """Wait until no other process changes the file; closing the descriptor lets the next one in. Blocking.
-    The lock is on the directory: the file itself is another one after each change."""
+    """Wait for the exclusive lock on the file across processes; close the returned descriptor to release it.
+    Blocking. The lock is on the directory, because each change replaces the file."""
     try:
         import fcntl
-    except ImportError:  # Windows: servers there have a file each
+    except ImportError:  # Windows: every server has its own file there
         return os.open(os.devnull, os.O_RDONLY)
     directory = os.path.dirname(path) or "."
     os.makedirs(directory, exist_ok=True)
@@ -173,7 +177,7 @@ def lock_book(path: str) -> int:
 
 
 def save_book(path: str, book: Book) -> Stamp:
-    """Blocking."""
+    """Write the book to its file. Blocking."""
     write_atomically(path, encode_book(book), private=True)
     stat = os.stat(path)
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
@@ -193,12 +197,12 @@ def encode_book(book: Book) -> bytes:
 
 
 def decode_book(data: bytes) -> Book:
-    """Raises a KeroloxError that says what is wrong with it."""
+    """Decode the content of a file. Raises a KeroloxError with the reason."""
     head, separator, tail = data.rpartition(b',\n "%b": ' % CRC.encode())
     if separator:
         data = head + b"\n}"
         if crc32(data) != int(tail.strip(b"\n }") or b"-1"):
-            raise KeroloxError(f"its CRC is wrong; who changes it by hand leaves {CRC} out")
+            raise KeroloxError(f"its CRC is wrong. If it was edited by hand, remove {CRC}")
     tree = loads(data)
     if not isinstance(tree, dict):
         raise KeroloxError("it is no JSON object")

@@ -1,7 +1,7 @@
-"""What rules have decided of late, kept beside the caller that asked.
+"""Recent decisions of rules, cached per connection.
 
-A consumer asks for the same topic with the same group a thousand times a second, and a user may have a
-thousand rules. Nothing that is kept outlives a change of the book.
+A consumer may ask for the same topic with the same group a thousand times a second, and a user may have a
+thousand rules. Every change of the book empties the cache.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from kerolox.access.resources import Need
 from kerolox.access.sources import address_of
 from kerolox.front.caller import Caller
 
-NAME_LENGTH_MAX = 255  # of what is kept; no topic and no group has a longer name
-KEPT_MAX = 256  # needs, and requests, for each caller; past that they are decided anew
+NAME_LENGTH_MAX = 255  # longest name in the cache; no topic or group has a longer one
+KEPT_MAX = 256  # needs, and requests, per connection; the cache is emptied at this limit
 
-_DECIDED = "decided"  # of a caller: Decided
+_DECIDED = "decided"  # key in ``caller.data``: Decided
 
 
 class Decided:
-    """Of one user at one caller, by one version of the book."""
+    """Cached decisions for one user on one connection, by one version of the book."""
 
     __slots__ = ("allowed", "name", "needs", "version")
 
@@ -37,14 +37,14 @@ class Decisions:
         self._book = book
 
     def kept(self, name: str, caller: Caller) -> Decided:
-        """What was decided for a user at this caller and is still so."""
+        """Return the cached decisions for a user on this connection that are still valid."""
         found: Decided | None = caller.data.get(_DECIDED)
         if found is None or found.version != self._book.version or found.name != name:
             found = caller.data[_DECIDED] = Decided(self._book.version, name)
         return found
 
     def of(self, name: str, caller: Caller, need: Need) -> Decision:
-        """What the rules of a user say about a need of a request from this caller."""
+        """Return the decision of a user's rules about a need of a request from this caller."""
         needs = self.kept(name, caller).needs
         found = needs.get(need)
         if found is None:
@@ -56,7 +56,7 @@ class Decisions:
         return found
 
     def keep_allowed(self, name: str, caller: Caller, request: Hashable) -> None:
-        """All that such a request needs is allowed."""
+        """Remember that every need of requests with this code and key is allowed."""
         words = request if isinstance(request, tuple) else (request,)
         if any(isinstance(word, str) and len(word) > NAME_LENGTH_MAX for word in words):
             return

@@ -1,4 +1,4 @@
-"""Why something is decided as it is: every rule of a user, and what it says of one need."""
+"""Explain a decision: list every rule of a user with its verdict on one need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DECIDES = "it decides"
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One entry, and what it has to say."""
+    """One entry and its verdict."""
 
     type: PolicyType
     entry: Entry
@@ -30,12 +30,15 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 def explain(user: User, policies: Policies, need: Need, source: Address | None) -> Explanation:
-    """What a server with authentication and authorization decides about a request that this user has signed.
-    ``source`` is where it comes from; None: from nowhere that an entry names."""
+    """Explain how a server with authentication and authorization decides about a request that this user
+    signed.
+
+    ``source`` is the address of the client; None is an address that matches no entry with addresses.
+    """
     if not user.is_enabled:
-        return Explanation(False, f"{user.name} is disabled: nothing that it signs is let in")
+        return Explanation(False, f"{user.name} is disabled: its requests are rejected")
     if user.is_super:
-        return Explanation(True, f"{user.name} is a Super user, who may do everything: no rule is asked")
+        return Explanation(True, f"{user.name} is a Super user: rules do not apply")
     decision = policies.decide(need, source)
     steps = tuple(
         Step(type, entry, _verdict(entry, type, need, source, decision))
@@ -49,21 +52,21 @@ def _why(user: User, decision: Decision, steps: tuple[Step, ...]) -> str:
     if decision.entry is not None and decision.type is not None:
         return f"the {decision.type.value} policy of {user.name} says: {decision.entry}"
     if not steps:
-        return f"{user.name} has no rules, and what no rule allows is denied"
-    return f"none of the {len(steps)} rules of {user.name} matches, and what no rule allows is denied"
+        return f"{user.name} has no rules; requests that no rule allows are denied"
+    return f"none of the {len(steps)} rules of {user.name} matches; requests that no rule allows are denied"
 
 
 def _verdict(entry: Entry, type: PolicyType, need: Need, source: Address | None, decision: Decision) -> str:
     if entry is decision.entry:
         return DECIDES
     if not entry.pattern.matches(need.resource):
-        return "it is about other resources"
+        return "it covers other resources"
     if Action.ALL not in entry.actions and entry.actions.isdisjoint(need.actions):
-        return "it is about other actions"
+        return "it covers other actions"
     if not entry.matches(need, source):
         if source is None:
-            return "it is about some addresses alone: say from where"
-        return f"it is not about {source}"
+            return "it covers only some addresses: name the client's with --from"
+        return f"it does not cover {source}"
     if type is not decision.type:
         return "it matches, but Custom comes before Default"
-    return "it matches, but a narrower one decides"
+    return "it matches, but a narrower entry decides"

@@ -1,4 +1,5 @@
-"""Failures by address: who fails often hears of it late, and who does not wait is cut off."""
+"""Rejected requests by source address: after repeated failures answers are delayed, and floods are cut
+off."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from kerolox.front.requests import Answer, Request
 
 log = logging.getLogger(__name__)
 
-FREE = 10  # refusals of one address that are answered at once
-FORGIVEN_S = 60.0  # after so long without one, all is forgotten
+FREE = 10  # rejections of one address that are answered without delay
+FORGIVEN_S = 60.0  # the count of an address restarts after this time without a rejection
 DELAY_FIRST_S = 0.1
-# Clients wait for three seconds: who has the wrong keys by mistake should hear that, not silence.
+# Clients time out after three seconds: a client with a wrong key must receive the error within that time.
 DELAY_MAX_S = 1.0
-WAITING_MAX = 32  # refusals of one address that wait; whoever sends more is cut off
-ADDRESSES_MAX = 10_000  # known at once; the longest quiet are forgotten first
+WAITING_MAX = 32  # delayed answers per address; beyond it the connection is closed
+ADDRESSES_MAX = 10_000  # addresses counted at a time; the least recent are dropped first
 
 
 class _Address:
@@ -31,7 +32,7 @@ class _Address:
 
 
 class Failures:
-    """Answers refusals, at once or late."""
+    """Answers rejected requests, at once or with a delay."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -71,15 +72,15 @@ class Failures:
         known.last_s = now_s
         if known.count == FREE + 1:
             log.warning(
-                "refused_often address=%s count=%d next='its refusals are answered late from now on; a wrong "
-                "secret, or somebody who guesses'",
+                "refused_often address=%s count=%d next='further rejections are answered late; check its "
+                "secret key, or block the address if it guesses secrets'",
                 host, known.count,
             )  # fmt: skip
         return known
 
 
 def delay_after(count: int) -> float:
-    """How late the answer to this failure comes, in seconds."""
+    """Return the delay of the answer to the `count`-th rejection, in seconds."""
     if count <= FREE:
         return 0.0
     return min(DELAY_FIRST_S * 2.0 ** min(count - FREE - 1, 10), DELAY_MAX_S)

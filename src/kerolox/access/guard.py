@@ -1,8 +1,8 @@
-"""The guard of a server: who asks, and may they? Every request passes it before its handler.
+"""The guard of a server: it authenticates and authorizes every request before its handler runs.
 
-Requests are checked one by one, as the protocol has it: there is no login. A stranger hears one text,
-whatever was wrong; the log says what it was. Who has failed often hears refusals late: secrets cannot be
-guessed at the speed of the network, and nobody else waits for it.
+Each request is checked separately: the protocol has no login. Every failed authentication returns the same
+text; only the log gives the reason. After repeated failures an address receives its rejections late, so that
+secrets cannot be guessed at network speed; other addresses are not delayed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from kerolox.protocol.signature_v2 import SIGNATURE_V2, verified_stamp
 
 log = logging.getLogger(__name__)
 
-SIGNED_BY = "signed_by"  # of a caller: who has signed what came last from it
+SIGNED_BY = "signed_by"  # key in ``caller.data``: the user that signed the caller's last request
 
-# One text for everything that may be wrong with a signature: it tells nobody which users there are.
+# One text for every authentication failure, so that it does not reveal which users exist.
 NOT_KNOWN = (
-    "access denied: this server takes requests that a known user has signed. Check access key and secret "
-    "key; the log of the server says what was wrong."
+    "access denied: requests must be signed by a known user. Check the access key and the secret "
+    "key; the reason is in the server's log."
 )
 
 
@@ -45,7 +45,7 @@ NOBODYS_SECRET = "nobody has this one, for nobody has signed with it"
 
 
 class NotKnown(Refused):
-    """The request is not signed by a known user. ``why`` is for the log alone."""
+    """A request that is not signed by a known user. ``why`` is written only to the log."""
 
     def __init__(self, why: str) -> None:
         super().__init__(ResponseCode.NO_PERMISSION, NOT_KNOWN)
@@ -53,7 +53,7 @@ class NotKnown(Refused):
 
 
 class NotAllowed(Refused):
-    """A known user may not do this."""
+    """A request that a known user has no right to."""
 
     def __init__(self, subject: str, need: object, source: object, why: str) -> None:
         super().__init__(
@@ -64,12 +64,14 @@ class NotAllowed(Refused):
 
 
 class NotFound(Refused):
-    """What a known user asked for is not there, or not for them: they do not hear which."""
+    """A request for an object that does not exist or that the user may not access; the answer does not tell
+    which."""
 
     def __init__(self, subject: str, request: str) -> None:
         super().__init__(
             ResponseCode.NO_PERMISSION,
-            f"{subject} has no permission for this {request}: what it is about is not there, or for others",
+            f"{subject} has no permission for this {request}: its object does not exist, or access to it is "
+            "denied",
         )
 
 
@@ -99,7 +101,8 @@ class Guard:
     # --- every request -------------------------------------------------------------------------------
 
     def admits(self, asked: Request[Any]) -> bool:
-        """Whether somebody known asks, before anything of the request is read. Refuses by itself."""
+        """Authenticate a request before any of it is decoded. Return False after answering with a
+        rejection."""
         if not self._options.authentication or asked.code in self._unauthenticated:
             return True
         try:
@@ -111,8 +114,11 @@ class Guard:
         return True
 
     def allows(self, asked: Request[Any], *, served: bool = True) -> bool:
-        """Whether who asks may do that. Its header has been read, unless nobody here serves it: only users
-        that may do everything hear that. Refuses by itself."""
+        """Authorize a request. Return False after answering with a rejection.
+
+        Its header is already decoded if the server serves its code. If it does not (`served` is False), only
+        Super users may receive that answer.
+        """
         who = asked.identity
         like_it = self._like_it(asked) if served and who is not None else None
         if (
@@ -134,11 +140,11 @@ class Guard:
             return False
         return True
 
-    # --- what is found out later ---------------------------------------------------------------------
+    # --- rights that depend on the store -----------------------------------------------------------------
 
     def check(self, asked: Request[Any], needs: Iterable[Need]) -> None:
-        """Raise unless who asks may do all of this. For handlers that learn only from the store what a
-        request is about."""
+        """Raise unless the request's user has all these rights. Handlers call it when only the store shows
+        the topic or group that a request concerns."""
         if not self._options.authorization:
             return
         user = self._user(asked.identity)
@@ -153,17 +159,18 @@ class Guard:
             self.audit.allowed(asked, need, decision.entry)
 
     def check_reading(self, asked: Request[Any], topic: str | None, of_group: str | None = None) -> None:
-        """Raise unless who asks may read a message that was found by its place, with a group if one is named.
-        ``topic`` is that of the message; None: none was found."""
+        """Raise unless the request's user may read a message that was found by its position, with a group if
+        the request names one. ``topic`` is the topic of the message; None: no message was found."""
         actions = names.SUB_OR_GET if of_group is None else names.SUB
         self._check_found(asked, None if topic is None else names.topic(topic, actions, self._view, of_group))
 
     def check_ending(self, asked: Request[Any], topic: str | None) -> None:
-        """Raise unless who asks may end the transaction of a message to this topic; None: there is none."""
+        """Raise unless the request's user may end the transaction of a message to `topic`; None: no message
+        was found."""
         self._check_found(asked, None if topic is None else names.sending(topic, self._view))
 
     def may_look(self, asked: Request[Any]) -> bool:
-        """Return whether who asks may look at the whole cluster, as brokers that follow may."""
+        """Return whether the request's user may view the whole cluster, as following brokers may."""
         if not self._options.authorization or asked.code in self._unauthorized:
             return True
         user = self._user(asked.identity)
@@ -171,8 +178,8 @@ class Guard:
         return user.is_super or self._decisions.of(user.name, asked.caller, need).allowed
 
     def _check_found(self, asked: Request[Any], needs: Iterable[Need] | None) -> None:
-        """Like :meth:`check`, but who may not have a thing does not hear whether it is there, nor of which
-        topic it is."""
+        """Check like :meth:`check`, without revealing to users who lack the right whether the object exists
+        or which topic it belongs to."""
         if not self._options.authorization or asked.code in self._unauthorized:
             return
         user = self._user(asked.identity)
@@ -180,7 +187,7 @@ class Guard:
             return
         try:
             if needs is None:
-                raise NotAllowed(user.subject, "what is not there", address_of(asked.caller), "")
+                raise NotAllowed(user.subject, "an unknown object", address_of(asked.caller), "")
             self.check(asked, needs)
         except NotAllowed as refused:
             self.audit.refused(asked, refused)
@@ -189,23 +196,26 @@ class Guard:
     # --- runs of plain sends -------------------------------------------------------------------------
 
     def signer_of(self, caller: Caller) -> Signer | None:
-        """Who has signed what came last from a caller; None while nobody has. It says whose signature to
-        look for next, no more: callers may carry requests of many users, and all of them are verified."""
+        """Return the signer of the caller's last request; None before the first.
+
+        It is only a hint for the signature to try next: a connection may carry requests of many users, and
+        every request is verified.
+        """
         name = caller.data.get(SIGNED_BY)
         user = self.book.users.get(name or "")
         if user is not None and self._wants_form_2(user):
-            return None  # each of its requests is looked at by itself
+            return None  # each of its requests is verified separately
         return self._signers.of(name)
 
     def may_send(self, identity: str | None, caller: Caller, name: str) -> bool:
-        """Whether plain messages of a user to a topic need no further look, until the book or the options
-        change. Messages that name light queues are not plain."""
+        """Return whether plain messages of a user to a topic need no further check until the book or the
+        options change. Messages that name light queues are not plain."""
         if self._options.authentication and self._options.audit is Audit.ALL:
-            return False  # every decision has a line in the log
+            return False  # every decision must be logged
         return self.may_publish(identity, caller, name)
 
     def may_publish(self, identity: str | None, caller: Caller, name: str) -> bool:
-        """Whether a user may send to a topic, with nobody told of it."""
+        """Return whether a user may send to a topic. The result is not logged."""
         options = self._options
         if not options.authentication:
             return True
@@ -225,7 +235,7 @@ class Guard:
         if not name:
             raise NotKnown("no access key")
         user = self.book.users.get(name)
-        # Also of a user that does not exist: how long a refusal takes must not tell which.
+        # Also verify for unknown users: the response time must not reveal whether a user exists.
         secret = NOBODYS_SECRET if user is None else user.password
         is_signed = verify(fields, asked.body, secret, asked.ticket.version)
         if user is None:
@@ -250,18 +260,18 @@ class Guard:
 
     def _check_form_2(self, asked: Request[Any], user: User) -> None:
         if SIGNATURE_V2 not in asked.fields:
-            raise NotKnown("signatureV2 asks for a signature of form 2, and there is none")
+            raise NotKnown("signatureV2 requires a signature of form 2; the request has none")
         stamp = verified_stamp(asked.code, asked.is_one_way, asked.fields, asked.body, user.password)
         if stamp is None:
             raise NotKnown("wrong signature of form 2")
         why = self._replays.refusal(user.name, stamp)
         if why is not None:
-            raise NotKnown(f"the signature of form 2 does not count: {why}")
+            raise NotKnown(f"the signature of form 2 is rejected: {why}")
 
     def _user(self, identity: str | None) -> User:
         user = self.book.users.get(identity or "")
         if user is None or not user.is_enabled:
-            raise NotKnown("nobody has signed it")
+            raise NotKnown("the request has no signature of a known user")
         return user
 
     def _needs(self, asked: Request[Any], served: bool) -> list[Need]:
@@ -288,8 +298,7 @@ class Guard:
         return needs
 
     def _like_it(self, asked: Request[Any]) -> tuple[int, str | None, str | None] | None:
-        """What requests have in common about which the same is decided; None for those that are decided one
-        by one."""
+        """Return the key of requests that share one decision; None if each request is decided separately."""
         rule = self._rules.get(asked.code)
         key = None if rule is None or rule.key is None else rule.key(asked)
         return None if key is None else (asked.code, *key)
@@ -307,8 +316,8 @@ class Guard:
                 return
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"{request_name(asked.code)} is not taken from {source}: what administers this server comes "
-                "from the addresses of adminFrom, this host and private networks unless that is set",
+                f"{request_name(asked.code)} is not accepted from {source}: administration requests must "
+                "come from the addresses in adminFrom (default: this host and private networks)",
             )
 
 
@@ -316,4 +325,4 @@ def _codes(text: str, key: str) -> frozenset[int]:
     try:
         return frozenset(int(one) for one in text.split(",") if one.strip())
     except ValueError:
-        raise OptionError(key, text, "request codes, joined by commas") from None
+        raise OptionError(key, text, "request codes separated by commas") from None

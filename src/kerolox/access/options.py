@@ -1,4 +1,4 @@
-"""The options of access control, the same for every server. The keys are RocketMQ's where it has them."""
+"""Options of access control, shared by all servers. Keys are RocketMQ's where it has the option."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kerolox.options import Options, option
 
 
 class Audit(enum.Enum):
-    """Which decisions are written to the log ``kerolox.access.audit``."""
+    """Decisions that are written to the log ``kerolox.access.audit``."""
 
     NONE = "none"
     REFUSED = "refused"
@@ -21,83 +21,87 @@ class Audit(enum.Enum):
 
 
 class FormTwoUse(enum.Enum):
-    """Who uses signatures of form 2 (``protocol/signature_v2.py``)."""
+    """Users that must sign in form 2 (``protocol/signature_v2.py``)."""
 
     OFF = "off"
-    SIGN = "sign"  # this server, for what it asks others
-    INNER = "inner"  # and the user that servers sign as has to
-    SUPER = "super"  # and all users that may do everything
-    ALL = "all"  # and every user
+    SIGN = "sign"  # this server signs its own requests to other servers in form 2
+    INNER = "inner"  # as SIGN, and requests of the servers' own user must be in form 2
+    SUPER = "super"  # as INNER, for all Super users
+    ALL = "all"  # as SUPER, for all users
 
 
 @dataclass
 class AccessOptions(Options):
     authentication: bool = option(
-        False, "Every request must be signed by a known user.", key="authenticationEnabled"
+        False, "Require that every request is signed by a known user.", key="authenticationEnabled"
     )
     authorization: bool = option(
-        False, "What a user may do is decided by its rules; without authenticationEnabled nobody is one.",
+        False, "Enforce the users' rules. Requires authenticationEnabled.",
         key="authorizationEnabled",
     )  # fmt: skip
     access_path: str | None = option(
-        None, "The file of users and rules. A broker keeps its own in the store if unset; name servers and "
-        "controllers need one. It is read again when it changes.",
+        None, "File of users and rules. Default for brokers: a file in the store; name servers and "
+        "controllers have no default. It is read again when it changes.",
     )  # fmt: skip
     first_user: str | None = option(
-        None, 'A user that may do everything, made if there is none of that name: {"username": "admin", '
+        None, 'Super user to create if the name does not exist: {"username": "admin", '
         '"password": "..."}.',
         key="initAuthenticationUser", secret=True,
     )  # fmt: skip
     inner_credentials: str | None = option(
-        None, "Servers sign with these what they ask each other; the user may do everything, and is made if "
-        'there is none of that name: {"accessKey": "inner", "secretKey": "..."}.',
+        None, "Credentials with which servers sign requests to each other. The user must be a Super user "
+        'and is created if the name does not exist: {"accessKey": "inner", "secretKey": "..."}.',
         key="innerClientAuthenticationCredentials", secret=True,
     )  # fmt: skip
     form_2: FormTwoUse = option(
-        FormTwoUse.OFF, "Signatures of form 2, which cover the request code and count once. sign: what this "
-        "server asks others carries them. inner: and requests of the user of "
-        "innerClientAuthenticationCredentials must, super: those of all Super users, all: of every user.",
+        FormTwoUse.OFF, "Signatures of form 2, which cover the request code and are valid once. sign: this "
+        "server's own requests carry them. inner: as sign, and required of the user in "
+        "innerClientAuthenticationCredentials; super: as inner, of all Super users; all: of every user.",
         key="signatureV2",
     )  # fmt: skip
     form_2_window_s: int = option(
-        60, "How far the clock of a program that signs in form 2 may differ from this server's, seconds.",
+        60, "Largest difference between a form 2 signer's clock and this server's, seconds.",
         key="signatureV2WindowSeconds", low=1, high=3600,
     )  # fmt: skip
     unauthenticated_codes: str = option(
-        "", "Request codes, joined by commas, that need no signature.", key="authenticationWhitelist"
+        "", "Request codes, separated by commas, that need no signature.", key="authenticationWhitelist"
     )
     unauthorized_codes: str = option(
-        "", "Request codes, joined by commas, that every known user may send.", key="authorizationWhitelist"
+        "",
+        "Request codes, separated by commas, that every known user may send.",
+        key="authorizationWhitelist",
     )
     access_cluster: str = option(
-        "DefaultCluster", "Who has rights on this cluster has them on this server: of name servers and "
-        "controllers, which may serve several. Brokers have brokerClusterName.",
+        "DefaultCluster", "Cluster whose rights apply to this server. For name servers and "
+        "controllers, which may serve several clusters; brokers use brokerClusterName.",
     )  # fmt: skip
     admin_from: str = option(
-        "", "Addresses and networks, joined by commas, from which anything may be administered; empty: this "
-        "host, private networks and link-local addresses. * is everywhere.",
+        "", "Addresses and networks, separated by commas, that may send administration requests. Empty: this "
+        "host, private networks and link-local addresses. *: any address.",
     )  # fmt: skip
     audit: Audit = option(
-        Audit.REFUSED, "Which decisions are logged, a line each, under kerolox.access.audit.",
+        Audit.REFUSED, "Decisions to log, one line each, in kerolox.access.audit.",
         key="accessAudit",
     )  # fmt: skip
 
     @property
     def asks_who(self) -> bool:
-        """Whether it lets in only those who prove who they are."""
+        """True if requests of unknown users are rejected."""
         return self.authentication
 
     def check_access(self) -> None:
-        """Refuse settings that would protect nothing."""
+        """Reject settings that would have no effect."""
         if self.authorization and not self.authentication:
             raise OptionError(
-                "authorizationEnabled", True, "authenticationEnabled=true as well: nobody proves who they are"
+                "authorizationEnabled",
+                True,
+                "authenticationEnabled=true as well: users are not authenticated",
             )
         if self.form_2 not in (FormTwoUse.OFF, FormTwoUse.SIGN) and not self.authentication:
             raise OptionError(
                 "signatureV2",
                 self.form_2.value,
-                "authenticationEnabled=true as well: no signature is looked at",
+                "authenticationEnabled=true as well: signatures are not verified",
             )
         if self.form_2 is FormTwoUse.INNER and self.own_credentials is None:
             raise OptionError(
@@ -108,7 +112,7 @@ class AccessOptions(Options):
 
     @property
     def own_credentials(self) -> Credentials | None:
-        """What this server signs its own requests with."""
+        """Credentials with which this server signs its own requests."""
         found = parse_credentials(
             self.inner_credentials, "innerClientAuthenticationCredentials", "accessKey", "secretKey"
         )
@@ -122,7 +126,7 @@ class AccessOptions(Options):
 
     @property
     def admin_networks(self) -> tuple[Network, ...] | None:
-        """None: administration from everywhere."""
+        """Networks that may send administration requests; None: all."""
         text = self.admin_from.strip()
         if text == "*":
             return None
@@ -132,7 +136,7 @@ class AccessOptions(Options):
             return tuple(ipaddress.ip_network(one.strip(), strict=False) for one in text.split(","))
         except ValueError as error:
             raise OptionError(
-                "adminFrom", self.admin_from, f"addresses and networks joined by commas ({error})"
+                "adminFrom", self.admin_from, f"addresses and networks separated by commas ({error})"
             ) from None
 
 

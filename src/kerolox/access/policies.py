@@ -1,8 +1,8 @@
-"""The rules of one user, and what they decide. Plain values: nothing here asks anybody.
+"""The rules of one user and the decision they give. Plain values, no I/O.
 
-A user has two lists of entries, ``Custom`` and ``Default``, each with at most one entry for a pattern. What
-Custom says of a request counts; Default is asked where no entry of Custom matches. Of those that match the
-narrowest counts. What nobody allows is denied.
+A user has two lists of entries, ``Custom`` and ``Default``, each with at most one entry for a pattern. Custom
+takes precedence; Default is used only if no Custom entry matches. Among matching entries the narrowest
+decides. A need that no entry allows is denied.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kerolox.protocol.bodies import access as bodies
 Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 Network: TypeAlias = "ipaddress.IPv4Network | ipaddress.IPv6Network"
 
-ENTRIES_MAX = 1000  # of one user
-SOURCES_MAX = 256  # of one entry
-_MAPPED_BITS = 96  # before an IPv4 address that is written as one of IPv6
+ENTRIES_MAX = 1000  # per user
+SOURCES_MAX = 256  # per entry
+_MAPPED_BITS = 96  # prefix length of IPv4 addresses in IPv6 notation
 
 
 class PolicyType(enum.Enum):
@@ -31,12 +31,12 @@ class PolicyType(enum.Enum):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What may, or may not, be done to some resources, from where."""
+    """A rule that allows or denies actions on some resources, for some source addresses."""
 
     pattern: Pattern
     actions: frozenset[Action]
     allows: bool
-    sources: tuple[Network, ...] = ()  # none: from everywhere
+    sources: tuple[Network, ...] = ()  # empty: any address
 
     def matches(self, need: Need, source: Address | None) -> bool:
         return (
@@ -53,7 +53,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What was decided about one need, and by which entry; none when no entry matched."""
+    """The decision about one need and the entry it comes from; None if no entry matched."""
 
     allowed: bool
     type: PolicyType | None = None
@@ -78,11 +78,11 @@ class Policies(msgspec.Struct, frozen=True):
         return Decision(False)
 
     def merged(self, type: PolicyType, entries: list[Entry]) -> Policies:
-        """With these entries in place of those that have the same patterns."""
+        """Return a copy with these entries; they replace those with the same patterns."""
         merged = self.of(type) | {entry.pattern: entry for entry in entries}
         if len(merged) > ENTRIES_MAX:
             raise InvalidRequest(
-                f"{len(merged)} entries for one user, at most are {ENTRIES_MAX}: use prefixes"
+                f"{len(merged)} entries for one user, the limit is {ENTRIES_MAX}: use prefixes"
             )
         return self._with(type, merged)
 
@@ -104,17 +104,17 @@ NONE = Policies()
 def parse_policy_type(text: str | None) -> PolicyType:
     found = {type.value.lower(): type for type in PolicyType}.get((text or "Custom").strip().lower())
     if found is None:
-        raise InvalidRequest(f"{text!r} is no policy type: there are Custom and Default")
+        raise InvalidRequest(f"{text!r} is not a policy type: use Custom or Default")
     return found
 
 
 def parse_source(text: str) -> Network:
-    """An address or a network. That of IPv4 written as IPv6 is that of IPv4: so are those who ask (see
-    ``guard.address_of``), or a rule that denies would meet nobody."""
+    """Parse an address or a network. An IPv4 address in IPv6 notation becomes IPv4, as client addresses do
+    (see ``sources.address_of``); otherwise a rule that denies it would never match."""
     try:
         found = ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
-        raise InvalidRequest(f"{text!r} is no address: write 10.0.0.9, 10.0.0.0/8 or fe80::/10") from None
+        raise InvalidRequest(f"{text!r} is not an address: write 10.0.0.9, 10.0.0.0/8 or fe80::/10") from None
     mapped = found.network_address.ipv4_mapped if isinstance(found, ipaddress.IPv6Network) else None
     if mapped is None or found.prefixlen < _MAPPED_BITS:
         return found
@@ -122,27 +122,29 @@ def parse_source(text: str) -> Network:
 
 
 def parse_entry(body: bodies.AclEntry) -> Entry:
-    """An entry as tools write it. What is not known is refused: RocketMQ drops it, and has another rule."""
+    """Decode an entry as tools write it. Unknown words are rejected; RocketMQ drops them, which changes the
+    rule."""
     actions = frozenset(parse_action(text) for text in body.actions or ())
     if not actions:
-        raise InvalidRequest(f"an entry for {body.resource!r} without actions")
+        raise InvalidRequest(f"the entry for {body.resource!r} has no actions")
     decision = (body.decision or "").strip().lower()
     if decision not in ("allow", "deny"):
-        raise InvalidRequest(f"{body.decision!r} is no decision: there are Allow and Deny")
+        raise InvalidRequest(f"{body.decision!r} is not a decision: use Allow or Deny")
     sources = tuple(parse_source(text) for text in body.source_ips or ())
     if len(sources) > SOURCES_MAX:
-        raise InvalidRequest(f"{len(sources)} addresses in one entry, at most are {SOURCES_MAX}")
+        raise InvalidRequest(f"{len(sources)} addresses in one entry, the limit is {SOURCES_MAX}")
     return Entry(parse_pattern(body.resource or ""), actions, decision == "allow", sources)
 
 
 def parse_entries(body: bodies.Acl) -> dict[PolicyType, list[Entry]]:
-    """The entries of a body. Of two for the same pattern one would have to give way: that is refused."""
+    """Decode the entries of a body. Two entries for the same pattern are rejected, because only one could
+    apply."""
     found: dict[PolicyType, dict[Pattern, Entry]] = {}
     for policy in body.policies or ():
         entries = found.setdefault(parse_policy_type(policy.policy_type), {})
         for entry in map(parse_entry, policy.entries or ()):
             if entry.pattern in entries:
-                raise InvalidRequest(f"two entries for {entry.pattern}: write one")
+                raise InvalidRequest(f"two entries for {entry.pattern}: keep one")
             entries[entry.pattern] = entry
     return {type: list(entries.values()) for type, entries in found.items()}
 

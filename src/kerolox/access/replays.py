@@ -1,4 +1,4 @@
-"""Requests that were signed once and come a second time: only those of form 2 can be told apart."""
+"""Detection of replayed requests. Only signatures of form 2 can be recognized."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections import OrderedDict
 from kerolox.clock import Clock
 from kerolox.protocol.signature_v2 import Stamp
 
-SESSIONS_MAX = 10_000  # signing programs within two windows
-NUMBERS_KEPT = 4096  # of a session: how far requests on several connections may overtake each other
+SESSIONS_MAX = 10_000  # sessions of signing programs within two windows
+NUMBERS_KEPT = 4096  # per session: how far requests on several connections may overtake each other
 
 
 class _Session:
-    """The numbers of one signing program that were used."""
+    """The numbers that one signing program has used."""
 
     __slots__ = ("highest", "time_ms", "used")
 
@@ -36,17 +36,17 @@ class _Session:
 
 
 class Replays:
-    """Remembers what was used within a window of time. Only verified stamps may be given to it."""
+    """The stamps used within the window. Only verified stamps may be passed in."""
 
     def __init__(self, clock: Clock, window_s: int) -> None:
         self._clock = clock
         self._window_ms = window_s * 1000
-        # What was signed before the start may have been used before it.
+        # A request signed before the start may have been accepted before it.
         self._started_ms = clock.wall_ms()
         self._sessions: OrderedDict[tuple[str, bytes], _Session] = OrderedDict()
 
     def refusal(self, user: str, stamp: Stamp) -> str | None:
-        """Take note of a stamp. Return why it does not count, or None."""
+        """Record a stamp. Return the reason to reject it, or None."""
         now_ms = self._clock.wall_ms()
         if abs(now_ms - stamp.time_ms) > self._window_ms:
             return (
@@ -68,7 +68,7 @@ class Replays:
         return why
 
     def _forget(self, now_ms: int) -> None:
-        """Drop the sessions whose newest request is refused for its time anyway."""
+        """Drop the sessions whose newest request is too old to be accepted."""
         while self._sessions:
             oldest = next(iter(self._sessions.values()))
             if oldest.time_ms >= now_ms - 2 * self._window_ms:

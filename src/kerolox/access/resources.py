@@ -1,4 +1,4 @@
-"""What access rules speak of: resources, patterns of them, and actions. The texts are RocketMQ's (5.3)."""
+"""Resources, patterns of resources, and actions of access rules. The texts are RocketMQ's (5.3)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kerolox.errors import InvalidRequest
 
 
 class Kind(enum.Enum):
-    __hash__ = object.__hash__  # enum's own is a call of Python, in every question about a right
+    __hash__ = object.__hash__  # enum's own is a Python call, paid in every check of a right
 
     CLUSTER = "Cluster"
-    NAMESPACE = "Namespace"  # may be named by rules; nothing asks for one
+    NAMESPACE = "Namespace"  # rules may name it; no request needs one
     TOPIC = "Topic"
     GROUP = "Group"
 
@@ -22,7 +22,7 @@ class Kind(enum.Enum):
 class Action(enum.Enum):
     __hash__ = object.__hash__
 
-    ALL = "All"  # in rules alone: whatever is asked
+    ALL = "All"  # only in rules: every action
     PUB = "Pub"
     SUB = "Sub"
     CREATE = "Create"
@@ -37,7 +37,7 @@ _ACTIONS = {action.value.lower(): action for action in Action}
 
 
 class Resource(NamedTuple):
-    """One thing that a request touches."""
+    """One object that a request accesses."""
 
     kind: Kind
     name: str
@@ -47,7 +47,7 @@ class Resource(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What a request needs: the right to at least one of these actions on a resource."""
+    """A right that a request needs: at least one of these actions on a resource."""
 
     resource: Resource
     actions: frozenset[Action]
@@ -69,7 +69,7 @@ def cluster(name: str, *actions: Action) -> Need:
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """The resources a rule is about: ``*``, ``Topic:*``, ``Topic:abc*`` or ``Topic:abc``."""
+    """The resources of a rule: ``*``, ``Topic:*``, ``Topic:abc*`` or ``Topic:abc``."""
 
     kind: Kind | None  # None: of every kind
     name: str
@@ -88,7 +88,7 @@ class Pattern(msgspec.Struct, frozen=True):
 
     @property
     def breadth(self) -> tuple[bool, bool, int]:
-        """Sorts patterns: the narrower comes first."""
+        """Sort key: narrower patterns sort first."""
         return self.kind is None, self.is_prefix, -len(self.name)
 
 
@@ -98,20 +98,20 @@ def parse_pattern(text: str) -> Pattern:
         return Pattern(None, "", is_prefix=True)
     word, separator, name = text.partition(":")
     kind = _KINDS.get(word.lower())
-    # A star within a name, or a space before it, would make a rule that matches nothing, and surprises.
+    # A star inside a name, or a space before it, would make a rule that matches nothing.
     if kind is None or not separator or not name or "*" in name[:-1] or name != name.strip():
         raise InvalidRequest(
-            f"{text!r} is no resource: write *, or Topic:, Group:, Cluster: or Namespace: with a name, a "
+            f"{text!r} is not a resource: write *, or Topic:, Group:, Cluster: or Namespace: with a name, a "
             "prefix* or *"
         )
     return Pattern(kind, name.removesuffix("*"), is_prefix=name.endswith("*"))
 
 
 def parse_resource(text: str) -> Resource:
-    """The text of one resource, not of many."""
+    """Parse the text of exactly one resource."""
     pattern = parse_pattern(text)
     if pattern.kind is None or pattern.is_prefix:
-        raise InvalidRequest(f"{text!r} means many resources: name one, as in Topic:orders")
+        raise InvalidRequest(f"{text!r} matches many resources: name one, as in Topic:orders")
     return Resource(pattern.kind, pattern.name)
 
 
@@ -119,6 +119,6 @@ def parse_action(text: str) -> Action:
     action = _ACTIONS.get(text.strip().lower())
     if action is None:
         raise InvalidRequest(
-            f"{text!r} is no action: there are {', '.join(action.value for action in Action)}"
+            f"{text!r} is not an action: use one of {', '.join(action.value for action in Action)}"
         )
     return action

@@ -1,7 +1,7 @@
-"""Rules: what a request of each code needs. The tables are in :mod:`kerolox.access.needs`.
+"""Rules: the needs of a request, by request code. The tables are in :mod:`kerolox.access.needs`.
 
-Every code that a server answers has a rule; a request without one is refused (tests/access/test_needs.py
-holds the tables against the handlers).
+Every code that a server answers has a rule; a request without one is rejected (tests/access/test_needs.py
+compares the tables with the handlers).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kerolox.front.requests import Request
 
 
 class View(Protocol):
-    """What a server tells rules of itself."""
+    """Facts about a server that rules need."""
 
     @property
     def cluster(self) -> str: ...
 
     @property
     def dead_letters_are_topics(self) -> bool:
-        """Whether who reads ``%DLQ%group`` needs a right to that topic, and not to the group."""
+        """True if reading ``%DLQ%group`` requires a right to that topic instead of to the group."""
 
     def has_topic(self, name: str) -> bool: ...
 
@@ -31,7 +31,7 @@ class View(Protocol):
 
 
 class ClusterView:
-    """Of a server that has no topics and groups of its own."""
+    """View of a server that has no topics or groups."""
 
     dead_letters_are_topics = False
 
@@ -46,15 +46,15 @@ class ClusterView:
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """``needs`` gives everything that a request touches, from its header, fields and body, as the handler
-    will read them. All of it must be allowed."""
+    """``needs`` returns everything that a request accesses, from its header, fields and body, as the handler
+    will decode them. All of it must be allowed."""
 
     needs: Callable[[Request[Any], View], Iterable[Need]]
-    administers: bool = False  # only from the addresses of adminFrom
-    for_super: bool = False  # only users that may do everything
-    for_everybody: bool = False  # every known user may send it, also when it names nothing
-    # All that the needs of a request follow from, beside its code; None for one about which the server has to
-    # be asked. Such requests are decided once.
+    administers: bool = False  # accepted only from the addresses of adminFrom
+    for_super: bool = False  # only for Super users
+    for_everybody: bool = False  # any known user may send it, even if it names no resource
+    # Returns the values that, with the code, determine the needs; requests with an equal key share one
+    # decision. None: the needs also depend on the server's state.
     key: Callable[[Request[Any]], tuple[str | None, str | None] | None] | None = None
 
 

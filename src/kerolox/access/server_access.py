@@ -1,4 +1,4 @@
-"""What a server needs to know who may do what: its book, kept in its file, and its guard."""
+"""Access control of one server: the users' book, its file, and the guard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class ServerAccess:
-    """Made by :meth:`open`. ``path`` is used where the options name no file."""
+    """Access control of a server, ready after :meth:`open`. ``path`` is used if the options name no file."""
 
     def __init__(
         self, options: AccessOptions, rules: Rules, view: View, clock: Clock, path: str = ""
@@ -32,14 +32,14 @@ class ServerAccess:
         return self.file.book
 
     async def open(self) -> None:
-        """Read the users, and make those that the options name. Raises when nobody could be let in."""
+        """Read the users and create those that the options name. Raises if no user could sign in."""
         options = self._options
         if not self.file.path:
             if options.authentication:
                 raise OptionError(
                     "accessPath",
                     "",
-                    "a file with users, where authenticationEnabled=true: kerolox access init",
+                    "a file of users, because authenticationEnabled=true. Create one: kerolox access init",
                 )
             return
         await self.file.load()
@@ -51,8 +51,8 @@ class ServerAccess:
                 raise OptionError(
                     "authenticationEnabled",
                     True,
-                    f"users: there are none in {self.file.path}, so nobody would be let in. Make them: "
-                    "kerolox access init; or set initAuthenticationUser",
+                    f"at least one user: {self.file.path} has none, so every request would be rejected. Run "
+                    "kerolox access init, or set initAuthenticationUser",
                 )
             self.file.watch()
 
@@ -60,7 +60,7 @@ class ServerAccess:
         await self.file.close()
 
     async def _bring(self) -> None:
-        """Users that come from elsewhere, before it is asked whether there are any."""
+        """Import users from elsewhere; called before the check that there is one."""
 
     async def _make(self, named: list[Credentials]) -> None:
         missing = [own for own in named if own.access_key not in self.book.users]
@@ -77,7 +77,7 @@ class ServerAccess:
             user = self.book.users[own.access_key]
             if user.password != own.secret_key or not user.is_super or not user.is_enabled:
                 log.warning(
-                    "inner_user_differs name=%r next='innerClientAuthenticationCredentials must name a Super "
-                    "user that is enabled, with its password: servers refuse each other otherwise'",
+                    "inner_user_differs name=%r next='innerClientAuthenticationCredentials must name an "
+                    "enabled Super user with its password; otherwise servers reject each other'",
                     user.name,
                 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""What every server has: an address to listen on, TLS, access control, and settings no request may change.
+"""Options of every server: listen address, TLS, access control, and settings that no request may change.
 
-The three are looked at together: whoever is let in, on which address, decides whether a server speaks TLS
-alone, and whether its operator should be told that it is open.
+They belong together: the listen address and the authentication decide whether a server requires TLS and
+whether it warns that it is open.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class ServerOptions(TlsOptions, AccessOptions):
-    # Never changed by a request, whatever configBlackList says.
+    # No request may change these, regardless of configBlackList.
     ALWAYS_BLACK_LISTED: ClassVar[frozenset[str]] = frozenset({"configBlackList", "rocketmqHome"})
 
-    bind_address: str = option("0.0.0.0", "Address to listen on; a loopback address shuts others out.")
+    bind_address: str = option(
+        "0.0.0.0", "Listen address. A loopback address accepts only local connections."
+    )
     connections_for_each_address: int = option(
         0,
-        "Connections that one source address may have on a port; 0: three quarters of those the port takes.",
+        "Limit of connections per source address and port. 0: three quarters of the port's limit.",
         key="connectionsPerAddressMax",
         low=0,
         high=1_000_000,
     )
     config_black_list: str = option(
-        "configBlackList", "Keys, joined by semicolons, that no request may change."
+        "configBlackList", "Option keys, separated by semicolons, that no request may change."
     )
 
     def black_listed(self, key: str) -> bool:
@@ -43,8 +45,8 @@ class ServerOptions(TlsOptions, AccessOptions):
 
     @property
     def enforces_by_default(self) -> bool:
-        """Signed requests can be read and sent again by who sees them: beyond loopback, with users, a server
-        speaks TLS alone, unless it is told otherwise."""
+        """True if TLS is required by default. An eavesdropper can read and replay signed requests; so a
+        server with users and a non-loopback address requires TLS unless tls.server.mode is set."""
         return self.tls_mode is None and self.authentication and not is_loopback(self.bind_address)
 
     @property
@@ -55,7 +57,7 @@ class ServerOptions(TlsOptions, AccessOptions):
         return {**super().chosen(), "tls_mode": self.effective_tls_mode}
 
     def check_server(self) -> None:
-        """Refuse what contradicts itself, and say once what an operator should know. Called at the start."""
+        """Reject contradictory settings and log once what an operator should know. Called at the start."""
         self.check_tls()
         if self.enforces_by_default:
             if not (self.tls_certificate or self.tls_self_signed):
@@ -63,17 +65,18 @@ class ServerOptions(TlsOptions, AccessOptions):
                     "tls.server.certPath",
                     None,
                     f"a certificate: with authenticationEnabled=true on {self.bind_address} TLS is enforced. "
-                    "Or say tls.server.mode=permissive, if nobody on the network between reads along",
+                    "Or set tls.server.mode=permissive if the network is trusted",
                 )
             log.info(
-                "tls_enforced role=%s address=%s next='with authenticationEnabled=true beyond loopback plain "
-                "connections are refused; tls.server.mode=permissive takes them'",
+                "tls_enforced role=%s address=%s next='with authenticationEnabled=true on a non-loopback "
+                "address plain connections are rejected; tls.server.mode=permissive accepts them'",
                 self.ROLE, self.bind_address,
             )  # fmt: skip
         elif not self.asks_who and not self._asks_for_certificates and not is_loopback(self.bind_address):
             log.warning(
-                "open_to_everybody role=%s address=%s next='whoever reaches it may do everything: set "
-                "authenticationEnabled=true (kerolox access init makes the users), or bindAddress=127.0.0.1'",
+                "open_to_everybody role=%s address=%s next='every client that reaches it may do everything: "
+                "set authenticationEnabled=true (kerolox access init creates the users), or "
+                "bindAddress=127.0.0.1'",
                 self.ROLE, self.bind_address,
             )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The keys of those who sign often, prepared once."""
+"""Prepared keys of users that sign often."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kerolox.protocol.signature import Signer, signer
 
 
 class Signers:
-    """Name of a user → what its signatures are checked with. Nothing outlives a change of the book."""
+    """Signers by user name. Every change of the book empties it."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -15,7 +15,7 @@ class Signers:
         book.on_change.append(self._known.clear)
 
     def of(self, name: str | None) -> Signer | None:
-        """None when there is no such user, or it may not sign anything."""
+        """Return the signer of a user; None if the user does not exist or is disabled."""
         if name is None:
             return None
         found = self._known.get(name)

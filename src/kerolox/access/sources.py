@@ -1,4 +1,4 @@
-"""Where requests come from, as rules speak of it."""
+"""Source addresses of requests, as access rules use them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from kerolox.front.caller import Caller
 
 
 def address_of(caller: Caller) -> Address | None:
-    """The caller's address without its port; None when it has none, as callers of the same process."""
+    """Return the caller's address without its port; None if it has none, as for callers in the same
+    process."""
     found: Address | None = caller.data.get("source")
     if found is None:
         found = caller.data["source"] = _parsed(caller.address)
@@ -17,8 +18,8 @@ def address_of(caller: Caller) -> Address | None:
 
 
 def is_of_this_host(caller: Caller) -> bool:
-    """Whether a connection has one address at both ends. Nobody else's has: what is answered to it would not
-    leave the host."""
+    """Return whether both ends of a connection have the same address. Only connections within this host do:
+    an answer to that address would not leave the host."""
     source = address_of(caller)
     return source is not None and source == _parsed(getattr(caller, "local_address", ""))
 

@@ -1,7 +1,7 @@
-"""``apply(state, event)``: the only writer of a controller's state. Pure.
+"""``apply(state, event)``: the only function that changes a controller's state. Pure.
 
-Events carry no epochs: applying one counts them up. So none may be applied twice, and whoever keeps the state
-compares its revision with each commit.
+Events carry no epochs: applying one increments them. So no event may be applied twice; carriers therefore
+compare the group's revision with each commit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kerolox.controller.state import (
 
 
 def apply(state: ControllerState, event: StateEvent) -> ControllerState:
-    """The state after the event."""
+    """Return the state after the event."""
     group = state.groups.get(event.group)
     if group is None:
         if not isinstance(event, IdGiven):
@@ -42,14 +42,14 @@ def apply(state: ControllerState, event: StateEvent) -> ControllerState:
 
 
 def apply_all(state: ControllerState, events: Iterable[StateEvent]) -> ControllerState:
-    """The state after all of them, in their order."""
+    """Return the state after the events, applied in order."""
     for event in events:
         state = apply(state, event)
     return state
 
 
 def _applied(group: ReplicaGroup, event: StateEvent) -> ReplicaGroup | None:
-    """The group after the event; None: it is gone."""
+    """Return the group after the event; None if the group was removed."""
     match event:
         case IdGiven(id=id, address=address, check_code=check_code):
             if id in group.replicas:
@@ -98,8 +98,11 @@ def _applied(group: ReplicaGroup, event: StateEvent) -> ReplicaGroup | None:
 
 
 def _without(group: ReplicaGroup, ids: frozenset[int]) -> ReplicaGroup | None:
-    """The group without these replicas. Its epochs stay: RocketMQ begins them anew when nobody in sync is
-    left, and its brokers then refuse what they are told, since they know higher ones."""
+    """Return the group without these replicas; None if no replica is left.
+
+    The epochs are kept. RocketMQ resets them when no in-sync replica is left, and its brokers then reject the
+    controller's answers because they know higher epochs.
+    """
     replicas = {id: replica for id, replica in group.replicas.items() if id not in ids}
     if not replicas:
         return None

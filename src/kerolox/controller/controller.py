@@ -1,7 +1,7 @@
-"""The controller: its parts, the order they start and stop in, and when it elects by itself.
+"""The controller: its parts, their start and stop order, and its own elections.
 
-It is never in the way of a message. While no controller runs nobody is elected, nobody new joins, and no
-in-sync set changes; masters of RocketMQ go on, and ours until their lease ends.
+It takes no part in storing messages. While no controller runs no master is elected, no broker joins and no
+in-sync set changes; RocketMQ's masters continue, kerolox masters continue until their lease ends.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 log = logging.getLogger(__name__)
 
 FIRST_SCAN_S = 2.0
-CAMPAIGN_PAUSE_S = 1.0  # after a failure, before trying to lead again
+CAMPAIGN_PAUSE_S = 1.0  # after a failed attempt to become leader
 
 
 class Controller(CallerEvents):
@@ -67,8 +67,8 @@ class Controller(CallerEvents):
     ) -> None:
         self.options = options or ControllerOptions()
         self.live = LiveTable(clock)
-        self.leading: LeadingController | None = None  # of all controllers
-        self.advertised = ""  # where others reach this one
+        self.leading: LeadingController | None = None  # of all controllers of the group
+        self.advertised = ""  # address of this controller for others
         self._carrier = carrier or chosen_carrier(self.options, clock)
         self._clock = clock
         self._config_file = ConfigFile(self.options.config_store_path)
@@ -85,14 +85,14 @@ class Controller(CallerEvents):
                 host=self.options.metrics_host or LOOPBACK,
                 port=self.options.metrics_port,
             )
-        self._term: Term | None = None  # while this one leads
+        self._term: Term | None = None  # set while this controller leads
         self._deposed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._electing: set[str] = set()  # groups
-        self._not_elected: dict[str, str | None] = {}  # by group: the reason that was last told
+        self._not_elected: dict[str, str | None] = {}  # by group: the reason logged last
         self._learning: set[str] = set()  # groups
         self._scans: dict[str, TimerHandle] = {}
-        self._doubted_all = False  # this state was found to be an older copy since the process began
+        self._doubted_all = False  # true once this state was found to be an older copy
         self._closed = False
 
     async def start(self) -> None:
@@ -158,7 +158,7 @@ class Controller(CallerEvents):
 
     @property
     def address(self) -> str:
-        """Where it listens, as ``ip:port``."""
+        """Listen address, as ``ip:port``."""
         return "" if self._server is None else self._server.address
 
     @property
@@ -171,12 +171,13 @@ class Controller(CallerEvents):
 
     @property
     def groups(self) -> dict[str, ReplicaGroup]:
-        """What it knows while it leads."""
+        """The groups; empty while this controller does not lead."""
         term = self._leading_term()
         return {} if term is None else dict(term.state.groups)
 
     def _handlers(self) -> RemotingHandlers:
-        # Heartbeats must be heard however many wait for a change: they are plain functions, and never wait.
+        # Heartbeats must be processed while any number of changes wait: they are plain functions and never
+        # wait.
         lane = Lane("controller", running_max=1000, body_bytes_max=BODY_BYTES_MAX, clock=self._clock)
         own = OwnOptions(self.options, self._config_file, lambda: self.port, self.options.black_listed)
         handlers = RemotingHandlers()
@@ -194,14 +195,14 @@ class Controller(CallerEvents):
     # --- leading ------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Know who leads, and notice when it is another one."""
+        """Follow the leading controller, and step down when another one leads."""
         async for leader in self._carrier.watch():
             self.leading = leader
             if self._term is not None and (leader is None or leader.token != self._term.token):
-                self._step_down("nobody leads" if leader is None else "another one leads")
+                self._step_down("no controller leads" if leader is None else "another controller leads")
 
     async def _campaign(self) -> None:
-        """Lead, whenever that is possible."""
+        """Become leader whenever possible."""
         complaint = ""
         while True:
             try:
@@ -209,7 +210,7 @@ class Controller(CallerEvents):
                 stored = await self._carrier.load()
             except KeroloxError as error:
                 if complaint != (complaint := str(error)):
-                    log.warning("not_leading error=%r next='tried again and again'", complaint)
+                    log.warning("not_leading error=%r next='retried until it succeeds'", complaint)
                 await self._clock.sleep(CAMPAIGN_PAUSE_S)
                 continue
             complaint = ""
@@ -220,20 +221,20 @@ class Controller(CallerEvents):
             doubted = sorted(name for name, group in stored.state.groups.items() if group.is_doubted)
             if doubted:
                 log.warning(
-                    "state_is_older groups=%r next='nobody is elected for them until all in sync have said "
-                    "which set they know: kerolox controller status shows who is waited for'",
+                    "state_is_older groups=%r next='no master is elected for them until all in-sync replicas "
+                    "have reported the set they know: kerolox controller status lists those missing'",
                     doubted,
                 )
             self._look_for_masters()
             await self._deposed.wait()
 
     def _step_down(self, why: str) -> None:
-        log.warning("controller_deposed why=%r next='brokers find the one that leads'", why)
+        log.warning("controller_deposed why=%r next='brokers find the new leader'", why)
         self._term = None
         self._deposed.set()
 
     def _leading_term(self) -> Term | None:
-        """The term, while nobody else can lead: a lease may end before anybody tells."""
+        """Return the term if this controller certainly leads: its lease may end before it is notified."""
         term = self._term
         return term if term is not None and self._carrier.holds(term.token) else None
 
@@ -256,7 +257,7 @@ class Controller(CallerEvents):
             return NOT_LEADER
         if self._figures is not None:
             self._figures.decided(request, decision)
-        # Who asks for itself hears it in the answer; a broker does so before it listens.
+        # The requesting broker gets the result in the answer; a registering broker does not listen yet.
         by = NOBODY
         if isinstance(request, Register) or (isinstance(request, Elect) and not request.is_wanted):
             by = request.id
@@ -287,12 +288,14 @@ class Controller(CallerEvents):
         try:
             await self.change(Learn(group))
         except KeroloxError as error:
-            log.warning("not_learned group=%r error=%r next='with the next heartbeat'", group, str(error))
+            log.warning(
+                "not_learned group=%r error=%r next='retried with the next heartbeat'", group, str(error)
+            )
         finally:
             self._learning.discard(group)
 
     def _note_successor(self, before: ReplicaGroup | None, request: Register) -> None:
-        """Remember which process was replaced by another one at the same address."""
+        """Remember the process that another one replaced at the same address."""
         replica = None if before is None else before.replicas.get(request.id)
         after = self.groups.get(request.group)
         if replica is None or replica.start is None or after is None or request.id not in after.replicas:
@@ -301,13 +304,14 @@ class Controller(CallerEvents):
             self.live.replaced((request.group, request.id), replica.start)
 
     def _tell_learned(self, before: ReplicaGroup | None, term: Term, decision: Decision) -> None:
-        """Log what a broker knew better. The other groups of the same state may be as old."""
+        """Log newer facts that a broker reported. The other groups of this state may be as old: doubt them
+        too."""
         for event in decision.events:
             if isinstance(event, SetLearned) and before is not None:
                 log.warning(
                     "state_is_older group=%r epoch=%d set_epoch=%d in_sync=%s known_epoch=%d "
-                    "known_set_epoch=%d known_in_sync=%s next='what the broker knows counts; nobody is "
-                    "elected until all in sync have said which set they know'",
+                    "known_set_epoch=%d known_in_sync=%s next='the broker's report replaces the state; no "
+                    "master is elected until all in-sync replicas have reported the set they know'",
                     event.group, before.master_epoch, before.in_sync_epoch, sorted(before.in_sync),
                     event.epoch, event.in_sync_epoch, sorted(event.in_sync),
                 )  # fmt: skip
@@ -317,7 +321,8 @@ class Controller(CallerEvents):
                 self._doubted_all = True
             elif isinstance(event, DoubtChanged) and not event.is_doubted:
                 log.info(
-                    "state_is_newest group=%r reason='all in sync have said which set they know'", event.group
+                    "state_is_newest group=%r reason='all in-sync replicas have reported the set they know'",
+                    event.group,
                 )
 
     async def _doubt_now(self, group: str) -> None:
@@ -334,14 +339,14 @@ class Controller(CallerEvents):
         return 0 if known is None else known.master_epoch
 
     def _tell(self, term: Term, decision: Decision, by: int) -> None:
-        """Log who was elected, and tell the brokers, but for the one that asked."""
+        """Log elections and notify the brokers, except the one that asked."""
         for event in decision.events:
             group = term.state.groups.get(event.group)
             if not isinstance(event, MasterChosen) or group is None:
                 continue
             if event.id is None:
                 log.warning(
-                    "no_master group=%r epoch=%d in_sync=%s next='start one that is in sync'",
+                    "no_master group=%r epoch=%d in_sync=%s next='start an in-sync replica'",
                     group.name,
                     group.master_epoch,
                     sorted(group.in_sync),
@@ -370,8 +375,8 @@ class Controller(CallerEvents):
 
     def _forget_quiet(self) -> None:
         for (group, id), caller in self.live.expire():
-            caller.close("its broker gave no sign of life in time")
-            self._lost(group, id, "no sign of life within its time")
+            caller.close("its broker sent no heartbeat in time")
+            self._lost(group, id, "no heartbeat in time")
         self._scan("quiet", self.options.scan_not_active_broker_interval / 1000, self._forget_quiet)
 
     def _lost(self, group: str, id: int, reason: str) -> None:
@@ -381,7 +386,7 @@ class Controller(CallerEvents):
             self._elect(group)
 
     def _look_for_masters(self) -> None:
-        """Groups without a living master, though somebody lives who may be one."""
+        """Elect masters for groups without a living master that have a living replica."""
         groups = self.groups
         live = self.live.view(groups)
         self._not_elected = {name: why for name, why in self._not_elected.items() if name in groups}
@@ -405,9 +410,9 @@ class Controller(CallerEvents):
             if why != self._not_elected.get(group):
                 self._not_elected[group] = why
                 if why is not None:
-                    log.warning("nobody_elected group=%r reason=%r next='tried again'", group, why)
+                    log.warning("nobody_elected group=%r reason=%r next='retried automatically'", group, why)
         except KeroloxError as error:
-            log.warning("election_failed group=%r error=%r next='tried again soon'", group, str(error))
+            log.warning("election_failed group=%r error=%r next='retried automatically'", group, str(error))
         finally:
             self._electing.discard(group)
 

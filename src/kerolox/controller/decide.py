@@ -1,7 +1,7 @@
-"""``decide(state, live, request)``: the answer to a request, and the events that make it true. Pure.
+"""``decide(state, live, request)``: the answer to a request, and the events to commit before it. Pure.
 
-The rules are RocketMQ's (5.1.1 to 5.5), in its order: of several reasons to refuse the first one is answered.
-Where we are stricter it says so.
+The rules and their order are RocketMQ's (5.1.1 to 5.5): if a request violates several, the first one is
+answered. Comments mark the rules that are stricter here.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ from kerolox.protocol.headers import controller as headers
 
 
 def decide(state: ControllerState, live: LiveBrokers, request: ControllerRequest) -> Decision:
-    """What to answer, and what to change before. Each change of a group writes down how far its log is
-    confirmed, too."""
+    """Return the answer and the events to commit before it. Every change of a group also stores its confirmed
+    offset."""
     decision = _decide(state, live, request)
     if not decision.events or isinstance(request, DescribeGroups) or request.group not in state.groups:
         return decision
@@ -108,15 +108,15 @@ def _next_id(state: ControllerState, asked: NextId) -> Decision:
 
 
 def _take_id(state: ControllerState, asked: TakeId) -> Decision:
-    """Stricter than RocketMQ, which takes any free id: a number that is skipped bars the group to newcomers
-    when its turn comes, and one that was somebody else's may come back with him."""
+    """Accept only the next free id. RocketMQ accepts any free id: a skipped number blocks new brokers when
+    its turn comes, and a number of a removed broker may return with that broker."""
     done = Answer(header=headers.ApplyBrokerIdAnswer(cluster_name=asked.cluster, broker_name=asked.group))
     group = state.groups.get(asked.group)
     why = _why_not_this_id(state, group, asked)
     if why is not None:
         return refused(ResponseCode.CONTROLLER_BROKER_ID_INVALID, why)
     if group is not None and asked.id in group.replicas:
-        return Decision(done)  # the answer got lost: asked again
+        return Decision(done)  # a retry: the first answer was lost
     address = address_of_check_code(asked.check_code)
     given = IdGiven(asked.group, asked.cluster, asked.id, address, asked.check_code)
     return Decision(done, (given,))
@@ -126,36 +126,34 @@ def _why_not_this_id(state: ControllerState, group: ReplicaGroup | None, asked: 
     for text in (asked.cluster, asked.group, asked.check_code):
         if not 0 < len(text) <= TEXT_LENGTH_MAX:
             return (
-                f"a name or check code of {len(text)} characters, {text[:40]!r}: "
+                f"the name or check code {text[:40]!r} has {len(text)} characters: "
                 f"expected 1 to {TEXT_LENGTH_MAX}"
             )
     if group is None:
         if len(state.groups) >= GROUPS_MAX:
-            return f"broker {asked.group!r} would be one group more than {GROUPS_MAX}: clean old ones first"
+            return f"broker {asked.group!r} would exceed the limit of {GROUPS_MAX} groups: clean old ones"
         if asked.id != FIRST_ID:
             return f"broker {asked.group!r} is new: its first id is {FIRST_ID}, not {asked.id}"
         return None
     if group.cluster != asked.cluster:
         return (
-            f"broker {asked.group!r} belongs to cluster {group.cluster!r}, not to {asked.cluster!r}: one "
-            "name is one group, in all clusters of a controller"
+            f"broker {asked.group!r} belongs to cluster {group.cluster!r}, not to {asked.cluster!r}: a "
+            "broker name is one group across all clusters of a controller"
         )
     taken = group.replicas.get(asked.id)
     if taken is not None:
         if taken.check_code == asked.check_code:
             return None
         return (
-            f"id {asked.id} of broker {asked.group!r} is taken by {taken.address}: ask for the next id again"
+            f"id {asked.id} of broker {asked.group!r} is taken by {taken.address}: request the next id again"
         )
     if asked.id != group.next_id:
         return (
-            f"id {asked.id} of broker {asked.group!r}: the next one is {group.next_id}, and none is left out "
-            "or given twice"
+            f"id {asked.id} of broker {asked.group!r}: the next id is {group.next_id}; ids are neither "
+            "skipped nor reused"
         )
     if len(group.replicas) >= REPLICAS_MAX:
-        return (
-            f"broker {asked.group!r} has {REPLICAS_MAX} replicas, the most there may be: clean old ones first"
-        )
+        return f"broker {asked.group!r} has {REPLICAS_MAX} replicas, the limit: clean old ones first"
     return None
 
 
@@ -167,7 +165,7 @@ def _register(state: ControllerState, live: LiveBrokers, asked: Register) -> Dec
     if not 0 < len(asked.address) <= TEXT_LENGTH_MAX:
         return refused(
             ResponseCode.CONTROLLER_INVALID_REQUEST,
-            f"an address of {len(asked.address)} characters: expected 1 to {TEXT_LENGTH_MAX}",
+            f"the address has {len(asked.address)} characters: expected 1 to {TEXT_LENGTH_MAX}",
         )
     events: tuple[StateEvent, ...] = ()
     start = asked.sign.start
@@ -191,9 +189,9 @@ def _register(state: ControllerState, live: LiveBrokers, asked: Register) -> Dec
     known = asked.sign.known
     leads_now = known is not None and known.leads and known.epoch == group.master_epoch
     if asked.id == group.master and is_new and not leads_now:
-        # Brokers register when they start, so its process began anew, and what its log had behind the last
-        # flush may be gone: no epoch is led by two processes. Whoever has most of those in sync is elected
-        # when it has said how much it has. RocketMQ lets it go on in its epoch.
+        # A broker registers when it starts, so its process is new and its log may have lost what was written
+        # after the last flush: one epoch is never led by two processes. The in-sync replica with the longest
+        # log is elected once the replicas have reported. RocketMQ lets the broker continue in its epoch.
         replaced = MasterChosen(asked.group, None)
         events, state = (*events, replaced), apply(state, replaced)
     group = state.groups[asked.group]
@@ -211,7 +209,8 @@ def _register(state: ControllerState, live: LiveBrokers, asked: Register) -> Dec
 
 
 def _is_from_later(group: ReplicaGroup, asked: Register) -> bool:
-    """A broker of ours with an id that was never given here: a later state than this copy gave it."""
+    """Return whether a kerolox broker registers with an id that this state has not assigned yet: this state
+    is an older copy of the one that did."""
     return (
         asked.id not in group.replicas
         and asked.id >= group.next_id
@@ -242,7 +241,8 @@ def _who_is_master(state: ControllerState, asked: WhoIsMaster) -> Decision:
     group = state.groups.get(asked.group)
     if group is None:
         return refused(
-            ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"no broker {asked.group!r} has got an id here"
+            ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+            f"broker {asked.group!r} has no id at this controller",
         )
     header = headers.ReplicaInfoAnswer(
         master_broker_id=group.master,
@@ -272,36 +272,36 @@ def _why_not_in_sync(
     code = ResponseCode
     failed = code.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
     if group is None:
-        return failed, f"no broker {asked.group!r} has got an id here"
+        return failed, f"broker {asked.group!r} has no id at this controller"
     name = asked.group
     if asked.in_sync == group.in_sync:
         return failed, f"the in-sync set of {name!r} is {sorted(group.in_sync)} already"
     if asked.master != group.master:
-        return code.CONTROLLER_INVALID_MASTER, f"{asked.master} is not master of {name!r}, {group.master} is"
+        return code.CONTROLLER_INVALID_MASTER, f"the master of {name!r} is {group.master}, not {asked.master}"
     if asked.master_epoch != group.master_epoch:
         return (
             code.CONTROLLER_FENCED_MASTER_EPOCH,
-            f"master epoch {asked.master_epoch} of {name!r}: it is {group.master_epoch}",
+            f"master epoch {asked.master_epoch} of {name!r}: the current epoch is {group.master_epoch}",
         )
     if asked.in_sync_epoch != group.in_sync_epoch:
         return (
             code.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
-            f"the in-sync set of {name!r} was changed meanwhile: epoch {asked.in_sync_epoch}, it is "
-            f"{group.in_sync_epoch}",
+            f"the in-sync set of {name!r} has changed: the request has epoch {asked.in_sync_epoch}, the "
+            f"current one is {group.in_sync_epoch}",
         )
     alive = live.of(name)
     for id in sorted(asked.in_sync):
         if id not in group.replicas:
             return code.CONTROLLER_INVALID_REPLICAS, f"broker {name!r} has no replica {id}"
         if id not in alive:
-            return code.CONTROLLER_BROKER_NOT_ALIVE, f"replica {id} of {name!r} gave no sign of life in time"
+            return code.CONTROLLER_BROKER_NOT_ALIVE, f"replica {id} of {name!r} sent no heartbeat in time"
     if group.master not in asked.in_sync:
-        return failed, f"an in-sync set {sorted(asked.in_sync)} of {name!r} without its master {group.master}"
+        return failed, f"the in-sync set {sorted(asked.in_sync)} of {name!r} lacks its master {group.master}"
     unasked = sorted((group.in_sync - asked.in_sync) & set(silent(group, live))) if group.is_doubted else []
     if unasked:
         return failed, (
-            f"{unasked} of {name!r} cannot be taken out of the in-sync set yet: the controller's state is an "
-            "older copy, and they have not said which set they know. Start them; or: kerolox controller "
+            f"{unasked} of {name!r} cannot be removed from the in-sync set yet: the controller's state is an "
+            "older copy, and they have not reported the set they know. Start them; or: kerolox controller "
             f"elect --broker {name} --id {group.master} --accept-loss 0"
         )
     return None
@@ -350,7 +350,7 @@ def _told(offset: int) -> int | None:
 
 def _forget(state: ControllerState, live: LiveBrokers, asked: Forget) -> Decision:
     group = state.groups.get(asked.group)
-    # RocketMQ forgets the whole group when living ones may go, whatever ids are given.
+    # With even_living RocketMQ removes the whole group, whatever ids are given.
     ids = None if asked.even_living else _ids(asked.ids)
     why = _why_keep(group, ids, live, asked)
     if why is not None:
@@ -363,27 +363,28 @@ def _why_keep(
 ) -> str | None:
     if not asked.even_living:
         if ids is None and asked.ids:
-            return f"ids {asked.ids[:80]!r}: expected numbers, joined by semicolons"
+            return f"ids {asked.ids[:80]!r}: expected numbers separated by semicolons"
         if ids is None and group is not None and group.master is not None:
-            return f"broker {asked.group!r} has a master, {group.master}: name the ids that are to go"
+            return f"broker {asked.group!r} has a master, {group.master}: name the ids to remove"
         living = sorted(id for id in live.of(asked.group) if ids is None or id in ids)
         if living:
-            return f"of broker {asked.group!r} {living} are alive: stop them first"
+            return f"{living} of broker {asked.group!r} are alive: stop them first"
     if group is None:
-        return f"no broker {asked.group!r} has got an id here"
+        return f"broker {asked.group!r} has no id at this controller"
     if asked.even_living:
         return None
     if not live.is_settled:
         return (
-            "the controller has just begun to listen, and does not know who is alive: ask again in a moment"
+            "the controller has just become leader and does not know yet which brokers are alive: try again "
+            "soon"
         )
     if ids is not None and not ids & group.replicas.keys():
-        return f"broker {asked.group!r} has no replica of {sorted(ids)}: it has {sorted(group.replicas)}"
+        return f"broker {asked.group!r} has none of the replicas {sorted(ids)}, only {sorted(group.replicas)}"
     return None
 
 
 def _ids(text: str | None) -> frozenset[int] | None:
-    """The numbers of ``1;2``; None for none, and for what is something else."""
+    """Return the numbers of ``1;2``; None if there is none or the text is invalid."""
     parts = [part.strip() for part in (text or "").split(";") if part.strip()]
     if not parts or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
         return None

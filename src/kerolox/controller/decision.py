@@ -1,4 +1,4 @@
-"""An answer, and the events that make it true. No I/O."""
+"""An answer and the events to commit before it. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kerolox.front.requests import Answer
 
 
 class Decision(NamedTuple):
-    """The answer, which holds when the events are on the disk."""
+    """An answer; it is sent once the events are on disk."""
 
     answer: Answer
     events: tuple[StateEvent, ...] = ()
@@ -21,7 +21,7 @@ def refused(code: int, remark: str) -> Decision:
 
 def unknown(group: str, id: int) -> str:
     return (
-        f"broker {group!r} with id {id} is not known here: the controller has another state than the one "
-        "that gave this id. Restore that state; or let the broker ask for a new id, without its file "
-        "brokerIdentity"
+        f"broker {group!r} with id {id} is not known: the controller's state is not the one "
+        "that assigned this id. Restore that state; or remove the broker's file brokerIdentity, so that "
+        "it requests a new id"
     )

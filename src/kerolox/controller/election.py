@@ -1,4 +1,4 @@
-"""Who becomes master of a group. Pure."""
+"""Choice of a group's master. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kerolox.controller.state import ReplicaGroup
 def choose(
     group: ReplicaGroup, alive: Mapping[int, LastSign], asked: Elect, lacking: Mapping[int, int]
 ) -> int | None:
-    """The replica to be master, which may be the one that is; None when there is none.
+    """Return the replica to be master, which may be the current one; None if no replica can be elected.
 
-    Only who is in sync, and lacks no byte that was confirmed, can be elected without loss. Another one is
-    taken only if that is allowed, and only if there is nobody else; or if an operator has given up as many
-    bytes as it lacks.
+    Only a replica that is in sync and lacks no confirmed byte can be elected without loss. Any other replica
+    is elected only if unclean elections are allowed and no such replica lives; or if an operator has accepted
+    the loss of as many bytes as it lacks.
     """
     wanted = asked.id if asked.is_wanted else None
     if asked.accepted_loss is not None:
@@ -31,7 +31,8 @@ def choose(
 def best_of(
     candidates: Iterable[int], master: int | None, alive: Mapping[int, LastSign], wanted: int | None
 ) -> int | None:
-    """Of those that live: the one that is wanted; the one that is master; the one that has most of it."""
+    """Return the best living candidate: the wanted one if one is named; else the current master; else the one
+    with the longest log."""
     living = [id for id in candidates if id in alive]
     if wanted is not None:
         return wanted if wanted in living else None
@@ -41,6 +42,6 @@ def best_of(
 
 
 def _rank(sign: LastSign, id: int) -> tuple[int, int, int, int]:
-    # Whole numbers, compared as they are: RocketMQ 5.5.0 compares offsets by a difference of 32 bits, and may
-    # elect the shorter of two logs that are two gigabytes apart.
+    # Compared as unlimited integers: RocketMQ 5.5.0 compares 32-bit differences of offsets and may elect the
+    # shorter of two logs that differ by two gigabytes.
     return -sign.epoch, -sign.max_offset, sign.priority, id

@@ -1,4 +1,4 @@
-"""Where the members of an etcd cluster are, and how one gets in."""
+"""Addresses of the members of an etcd cluster, and the credentials for it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from kerolox.errors import OptionError
 
-EXPECTED = "the members of etcd, joined by commas, as in http://10.0.0.1:2379,https://10.0.0.2:2379"
+EXPECTED = "etcd's members, separated by commas, as in http://10.0.0.1:2379,https://10.0.0.2:2379"
 
 
 @dataclass(frozen=True)
 class EtcdAccess:
-    """What the options say of etcd."""
+    """The etcd options."""
 
-    endpoints: tuple[tuple[str, bool], ...]  # host:port, and whether by TLS
+    endpoints: tuple[tuple[str, bool], ...]  # host:port, and True for TLS
     ca: str | None = None  # PEM files
     certificate: str | None = None
     key: str | None = None
@@ -26,7 +26,7 @@ class EtcdAccess:
 
 
 def read_endpoints(text: str) -> tuple[tuple[str, bool], ...]:
-    """``http://10.0.0.1:2379,https://...`` as addresses, and whether each is spoken to by TLS."""
+    """Parse ``http://10.0.0.1:2379,https://...`` to addresses; True marks those that use TLS."""
     found = []
     for part in text.replace(";", ",").split(","):
         if not (part := part.strip().rstrip("/")):

@@ -1,8 +1,8 @@
-"""Reports of brokers since this controller leads: how far their log is confirmed, and which processes have
-shown that theirs reaches so far.
+"""Broker reports of this controller's term: each group's confirmed offset, and the processes whose log is
+known to reach it.
 
-How far a log is confirmed changes all the time. It is written down with each change of the group, and every
-few seconds besides, so that whoever leads next knows nearly as much.
+The confirmed offset grows all the time. It is stored with every change of the group, and otherwise every few
+seconds, so that the next leading controller starts with a recent value.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from kerolox.controller.state import (
     StateEvent,
 )
 
-KEEP_S = 10.0  # between two notes of how far a log is confirmed,
-KEEP_GROUP_S = 0.1  # and as many times this as there are groups, if that is longer
+KEEP_S = 10.0  # interval of storing the confirmed offset of a group,
+KEEP_GROUP_S = 0.1  # or this value times the number of groups, if that is longer
 
 
 class Evidence:
-    """Of one term. ``confirmed`` by group, ``shown`` by replica: the number of its process."""
+    """Evidence of one term: ``confirmed`` offsets by group, ``shown`` process numbers by replica."""
 
     def __init__(self, clock: Clock) -> None:
         self.confirmed: dict[str, int] = {}
         self.shown: dict[tuple[str, int], int] = {}
         self._clock = clock
-        self._kept_s: dict[str, float] = {}  # when it was written down last
+        self._kept_s: dict[str, float] = {}  # time of the last store, by group
 
     def hear(self, state: ControllerState, group: ReplicaGroup, id: int, sign: LastSign) -> bool:
-        """A heartbeat. Whether there is something to write down."""
+        """Take over a heartbeat. Return whether something must be stored."""
         key = (group.name, id)
         if id not in group.in_sync:
             self.shown.pop(key, None)
@@ -54,8 +54,8 @@ class Evidence:
         return confirmed > group.confirmed and now_s - kept_s >= pause_s
 
     def committed(self, state: ControllerState, name: str, events: tuple[StateEvent, ...]) -> None:
-        """Note a change of a group that is on the disk. The elected broker has shown its log, and a
-        leader takes only replicas into the set that have everything."""
+        """Take over a committed change of a group. An elected broker has all confirmed bytes, and leaders add
+        only complete replicas to the in-sync set."""
         group = state.groups.get(name)
         self._kept_s[name] = self._clock.monotonic_s()
         for event in events:

@@ -1,6 +1,6 @@
-"""Figures of a controller for Prometheus, under the names and labels of RocketMQ's, and its health.
+"""Controller metrics for Prometheus, with RocketMQ's names and labels, and the health page.
 
-Figures that RocketMQ does not have begin with ``kerolox_``. They are there only where the exporter is on.
+Metrics that RocketMQ does not have begin with ``kerolox_``. They are served only if the exporter is on.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kerolox.metric_text import CONTENT_TYPE, MetricText, own_labels
 from kerolox.net.http_pages import Page
 from kerolox.protocol.codes import RequestCode, ResponseCode
 
-# RocketMQ's bounds, and its numbers of the roles.
+# RocketMQ's histogram bounds and role numbers.
 LATENCY_US: Final = (*(step * 10**power for power in range(7) for step in (1, 3, 5)), 10**7)
 FOLLOWER, LEADER = 2, 3
 
-# What RocketMQ calls them; codes of anything else count as one.
+# RocketMQ's names of request types; any other code counts as OTHER.
 _TYPES: Final[Mapping[int, str]] = {
     RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: "CONTROLLER_ALTER_SYNC_STATE_SET",
     RequestCode.CONTROLLER_ELECT_MASTER: "CONTROLLER_ELECT_MASTER",
@@ -43,7 +43,7 @@ _TYPES: Final[Mapping[int, str]] = {
 
 
 class Place(Protocol):
-    """The controller, as far as figures see it."""
+    """The controller's properties that metrics need."""
 
     @property
     def advertised(self) -> str: ...
@@ -64,14 +64,14 @@ class ControllerFigures:
         self._options = options
         self._clock = clock
         self._own_labels = own_labels(options.metrics_labels)
-        self._calls: dict[tuple[str, str], Histogram] = {}  # by type and how it ended
-        self._elections: dict[tuple[str, str], dict[str, int]] = {}  # by cluster and group, then result
+        self._calls: dict[tuple[str, str], Histogram] = {}  # by type and result
+        self._elections: dict[tuple[str, str], dict[str, int]] = {}  # by cluster and group, then by result
 
     def pages(self) -> dict[str, Callable[[], Awaitable[Page]]]:
         return {"/metrics": self.metrics, "/healthz": self.health}
 
     def answered(self, request: Request[Any], code: int) -> None:
-        """Count a request that was answered, or carried out when it is one-way."""
+        """Count a request that was answered, or processed if it is one-way."""
         status = "success" if code == ResponseCode.SUCCESS else "failed"
         key = (_TYPES.get(request.code, "OTHER"), status)
         found = self._calls.get(key)
@@ -80,7 +80,7 @@ class ControllerFigures:
         found.add((self._clock.monotonic_s() - request.received_s) * 1e6)
 
     def decided(self, request: ControllerRequest, decision: Decision) -> None:
-        """Count an election."""
+        """Count an election by its result."""
         group = self._place.groups.get(request.group) if isinstance(request, Elect) else None
         if group is None:
             return
@@ -129,7 +129,7 @@ class ControllerFigures:
                 for name, count in living.items()
             ],
         )  # fmt: skip
-        # Those of groups that are forgotten go with them: names are not kept for ever.
+        # Counts of removed groups are dropped, so that names do not accumulate.
         if self._place.is_leader:
             self._elections = {key: found for key, found in self._elections.items() if key[1] in groups}
         out.metric(

@@ -1,4 +1,4 @@
-"""Answers to the requests a controller gets, one method per request code: frames to requests, and back."""
+"""Handlers of requests to a controller, one method per request code."""
 
 from __future__ import annotations
 
@@ -33,43 +33,43 @@ from kerolox.protocol.headers.registration import BrokerHeartbeatRequest
 
 log = logging.getLogger(__name__)
 
-REFUSAL_LENGTH_MAX = 600  # of the reason a follower tells
-TOLD_MAX = 1000  # refused brokers that are remembered, so as to tell of each once
+REFUSAL_LENGTH_MAX = 600  # characters of a follower's refusal reason
+TOLD_MAX = 1000  # refused brokers remembered, so that each is logged once
 
 NOT_LEADER = Answer(code=ResponseCode.CONTROLLER_NOT_LEADER, remark="The controller is not in leader state")
 
 
 class Decider(Protocol):
-    """The controller, as far as requests see it."""
+    """The part of the controller that handlers use."""
 
     @property
     def is_leader(self) -> bool: ...
 
     def look(self, request: ControllerRequest) -> Answer:
-        """Answer what changes nothing."""
+        """Answer a request that changes nothing."""
 
     async def change(self, request: ControllerRequest) -> Answer:
-        """Answer when the change is durable."""
+        """Answer once the change is durable."""
 
     def knows(self, group: str, id: int, start: int | None = None) -> bool:
-        """Whether the replica has got its id here, and this is the process that registered with it. One that
-        does not lead cannot tell, and says yes."""
+        """Return whether the replica has its id from this controller and this is the process that registered
+        with it. A controller that does not lead cannot know and returns True."""
 
     def heard(self, group: str, id: int, sign: LastSign) -> None:
-        """Learn from what a broker says of itself."""
+        """Take over a broker's report."""
 
     def epoch(self, group: str) -> int | None:
-        """The master epoch of a group; None while this controller does not lead."""
+        """Return the master epoch of a group; None while this controller does not lead."""
 
 
 class GroupHandlers:
-    """Requests about groups of brokers: ids, registration, elections, in-sync sets."""
+    """Handlers of requests about broker groups: ids, registration, elections, in-sync sets."""
 
     def __init__(self, decider: Decider, live: LiveTable, options: ControllerOptions) -> None:
         self._decider = decider
         self._live = live
         self._options = options
-        self._told: dict[tuple[str, int], str] = {}  # whose address was told as refused last
+        self._told: dict[tuple[str, int], str] = {}  # address whose refusal was logged last
 
     def rows(self) -> list[Row]:
         return [
@@ -112,7 +112,7 @@ class GroupHandlers:
             self._note(request.caller, group, id)
         answer = await self._decider.change(Register(asked.cluster_name or "", group, id, address, sign))
         if sign.start is not None and answer.code == ResponseCode.SUCCESS:
-            # Two processes may ask for one identity: the one that got it is heard.
+            # Two processes may request one identity: only the accepted one counts as alive.
             self._live.hear((group, id), request.caller, sign)
             self._decider.heard(group, id, sign)
             self._told.pop((group, id), None)
@@ -121,7 +121,7 @@ class GroupHandlers:
         return answer
 
     def _tell_refused(self, group: str, id: int, address: str, reason: str | None) -> None:
-        """Once: who is refused asks again and again."""
+        """Log a refused identity once: the broker retries continuously."""
         if self._told.get((group, id)) != address:
             if len(self._told) >= TOLD_MAX:
                 self._told.clear()
@@ -164,7 +164,8 @@ class GroupHandlers:
         names = decode_broker_names(request.body) if request.body else ()
         if not names:
             return Answer(
-                code=ResponseCode.SYSTEM_ERROR, remark="no broker names: the body is an array of them"
+                code=ResponseCode.SYSTEM_ERROR,
+                remark="the body has no broker names: expected an array of names",
             )
         return self._decider.look(DescribeGroups(names))
 
@@ -187,19 +188,23 @@ class GroupHandlers:
         return answer
 
     def heartbeat(self, request: Request[BrokerHeartbeatRequest]) -> Answer:
-        """Heard by every controller, whether it leads or not: it may have to lead next. The answer says
-        whether it does, and the epoch, as RocketMQ's do not: by that a master knows that nobody else is
-        elected, or that it missed a notice."""
+        """Process a heartbeat, also on controllers that do not lead: they may lead next.
+
+        Unlike RocketMQ's, the answer contains whether this controller leads and the master epoch. From it a
+        master learns that no other broker was elected, or that it missed a notice.
+        """
         told = request.header
         if told.broker_id is None:
-            return Answer(code=ResponseCode.CONTROLLER_INVALID_REQUEST, remark="a heartbeat without brokerId")
+            return Answer(
+                code=ResponseCode.CONTROLLER_INVALID_REQUEST, remark="the heartbeat has no brokerId"
+            )
         sign = sign_of(told)
         if not self._decider.knows(told.broker_name, told.broker_id, sign.start):
-            # Not kept: whoever invents names would take the room of brokers that are there.
+            # Not stored: a client that invents names would use up the table of living brokers.
             return Answer(
                 code=ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
-                remark=f"broker {told.broker_name!r} with id {told.broker_id} has not got its id here, or "
-                "another process has registered with it",
+                remark=f"broker {told.broker_name!r} with id {told.broker_id} has no id at this controller, "
+                "or another process has registered with it",
             )
         timeout_ms = told.heartbeat_timeout_mills
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
@@ -219,7 +224,7 @@ class GroupHandlers:
 
 
 def sign_of(told: BrokerHeartbeatRequest | headers.RegisterToControllerRequest) -> LastSign:
-    """What a broker says of itself. RocketMQ's does not say all of it, nor any of it when it registers."""
+    """Return a broker's report. RocketMQ's brokers omit parts of it, and all of it when they register."""
     known = None
     if told.known_master_epoch and told.known_set_epoch and told.known_master_id:
         ids = _ids(told.known_set)
@@ -244,7 +249,7 @@ def sign_of(told: BrokerHeartbeatRequest | headers.RegisterToControllerRequest) 
 
 
 class OwnPlace(Protocol):
-    """What a controller says of itself and of the one that leads."""
+    """The controller's facts about itself and the leading controller."""
 
     @property
     def leading(self) -> LeadingController | None: ...
@@ -257,7 +262,7 @@ class OwnPlace(Protocol):
 
 
 class ControllerHandlers:
-    """A request about the controllers themselves, which every one answers: who leads (1005)."""
+    """Handler of the one request that every controller answers: the leading controller (1005)."""
 
     def __init__(self, place: OwnPlace, options: ControllerOptions) -> None:
         self._place = place
@@ -289,7 +294,7 @@ def _given(text: str | None, field: str) -> str:
 
 
 def _ids(text: str | None) -> frozenset[int] | None:
-    """The ids of ``1;2``; None for what is something else."""
+    """Return the ids of ``1;2``; None if the text is invalid."""
     parts = (text or "").split(";")
     if len(parts) > REPLICAS_MAX or not all(part.isascii() and part.isdigit() for part in parts):
         return None

@@ -1,12 +1,12 @@
-"""Conclusions of a controller from what brokers say of themselves. Pure.
+"""Conclusions from the reports of brokers. Pure.
 
-The state of a controller may be an older copy: a file or a snapshot that was restored. Brokers keep the
-newest mastership and in-sync set they have heard of on their disks, and a leader counts on a set only when it
-is there. So a state is the newest one when everybody in its in-sync set has said what it knows, and nobody
-knows more: the next change was made by one of them. A controller that was found to know less waits for that
+A controller's state may be an older copy: a file or a snapshot that was restored. Brokers keep the newest
+mastership and in-sync set that they have received on disk, and a leader uses a set only once it is on disk.
+So a state is the newest if all replicas of its in-sync set have reported and none knows a newer set: one of
+them took part in every later change. A controller whose state was found to be older waits for these reports
 before it elects.
 
-RocketMQ's brokers say none of this. What they do not say is not held against them.
+RocketMQ's brokers report none of this; missing reports are not counted against them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kerolox.controller.state import (
     StateEvent,
 )
 
-EPOCH_MAX = (1 << 31) - (1 << 20)  # that a broker may tell of: there has to be room for more
+EPOCH_MAX = (1 << 31) - (1 << 20)  # largest epoch accepted from a report: it leaves room to count on
 
 
 def newest_known(group: ReplicaGroup, live: LiveBrokers) -> KnownSet | None:
@@ -41,8 +41,8 @@ def is_news(group: ReplicaGroup, sign: LastSign) -> bool:
 
 
 def _is_newer(known: KnownSet, group: ReplicaGroup) -> bool:
-    """Sets are counted through all epochs: each election and each change has the next number. Epochs alone
-    may have been counted on by an older copy, in which nobody was elected."""
+    """Return whether a reported set is newer. Set numbers increase across epochs, with each election and each
+    change. Epochs alone do not tell: an older copy may have increased them without electing a master."""
     return (
         group.in_sync_epoch < known.number < EPOCH_MAX
         and 0 < known.epoch < EPOCH_MAX
@@ -52,8 +52,8 @@ def _is_newer(known: KnownSet, group: ReplicaGroup) -> bool:
 
 
 def _taken_over(group: ReplicaGroup, known: KnownSet) -> SetLearned:
-    """The event for a newer set. If the older copy has given the epoch to another broker meanwhile, or is in
-    a later one, nobody leads: an epoch has one master."""
+    """Return the event for a newer set. If the older copy has assigned the same epoch to another broker, or
+    is in a later one, the group has no master: an epoch has one master."""
     epoch, master = known.epoch, known.master
     if group.master_epoch > epoch or (group.master_epoch == epoch and group.master not in (None, master)):
         return SetLearned(group.name, group.master_epoch + 1, None, known.in_sync, known.number)
@@ -90,8 +90,8 @@ def keep_confirmed(group: ReplicaGroup, live: LiveBrokers) -> tuple[StateEvent, 
 
 
 def lacks(group: ReplicaGroup, id: int, live: LiveBrokers) -> int:
-    """Return the number of confirmed bytes missing at the end of a replica's log. A process that has been
-    seen to have them keeps them; one that has started since shows how far its log reaches."""
+    """Return the number of confirmed bytes missing at the end of a replica's log. A process that has shown
+    them keeps them; a newer process is judged by its reported log end."""
     start = group.replicas[id].start
     if start is None or live.shown.get((group.name, id)) == start:
         return 0
@@ -103,10 +103,11 @@ def lacks(group: ReplicaGroup, id: int, live: LiveBrokers) -> int:
 def why_other_process(
     group: ReplicaGroup, id: int, address: str, start: int | None, live: LiveBrokers
 ) -> str:
-    """Return the reason to refuse an identity to a process: another one has it, and may act. Empty: none.
+    """Return the reason to refuse an identity to a process: another process has it and may still act. "" if
+    there is none.
 
-    Two processes cannot listen at one address, so one that starts at the address of the one before is its
-    successor. At another address it may be a copy of the store, so the other one has to have been silent for
+    Two processes cannot listen on one address, so a process that starts at the same address is the successor.
+    At another address it may run on a copied store; it must wait until the other process has been silent for
     as long as it may lead without a controller.
     """
     replica = group.replicas[id]
@@ -118,17 +119,17 @@ def why_other_process(
     before = live.of(group.name).get(id)
     is_there = before is not None and before.start in (None, replica.start)
     if is_there or key in live.lingering or not (live.is_settled or key in live.gone):
-        seen = "is alive" if is_there else "may still act, for it was heard a moment ago or may be heard yet"
+        seen = "is alive" if is_there else "may still act: its heartbeats have not been missing long enough"
         return (
             f"id {id} of broker {group.name!r} belongs to the process at {replica.address}, which {seen}. "
-            "Two processes have one identity: was a store directory copied? Stop this one, and remove "
-            "brokerIdentity* and epochFileCheckpoint* from its store: it then joins with an id of its own. A "
-            "broker that moved here from that address is taken in when the old process has been silent for "
+            "Two processes have one identity: was a store directory copied? Stop this one and remove "
+            "brokerIdentity* and epochFileCheckpoint* from its store: it then joins with a new id. A "
+            "broker that moved from that address is accepted once the old process has been silent for "
             "as long as it may lead without a controller (controllerHeartBeatTimeoutMills, 10 s at most)"
         )
     return ""
 
 
 def with_sign(live: LiveBrokers, group: str, id: int, sign: LastSign) -> LiveBrokers:
-    """Add the report that a broker has just sent."""
+    """Return `live` with the report that a broker has just sent."""
     return replace(live, signs={**live.signs, group: {**live.of(group), id: sign}})

@@ -1,6 +1,6 @@
-"""Which brokers gave a sign of life in time, and over which connection. In memory only.
+"""Brokers whose heartbeats arrive in time, with their connections. Kept only in memory.
 
-Time is monotonic here: a clock that is set does not kill brokers.
+Times are monotonic: setting the wall clock does not expire brokers.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from kerolox.front.caller import Caller
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_TIMEOUT_S = 10.0  # of a broker that does not say; RocketMQ's brokers say the same
-TIMEOUT_S_MIN, TIMEOUT_S_MAX = 0.1, 600.0  # that a broker may ask for
-LOST_LATELY_S = 5.0  # a broker that lives connects again within a second
-LIVE_MAX = 10_000  # brokers; others are not heard
-ENDED_MAX = 1000  # processes that are known to be over
+HEARTBEAT_TIMEOUT_S = 10.0  # default of brokers that name none; the default of RocketMQ's brokers
+TIMEOUT_S_MIN, TIMEOUT_S_MAX = 0.1, 600.0  # limits of the timeout that a broker may request
+LOST_LATELY_S = 5.0  # a living broker reconnects within a second
+LIVE_MAX = 10_000  # brokers; heartbeats of further ones are ignored
+ENDED_MAX = 1000  # replaced processes remembered
 
 ReplicaKey = tuple[str, int]  # group and id
 
 
 class LiveBroker:
-    """A broker that lives."""
+    """A living broker."""
 
     __slots__ = ("caller", "heard_s", "sign", "timeout_s")
 
@@ -36,8 +36,12 @@ class LiveBroker:
 
 
 class LiveTable:
-    """The brokers that live. It is settled when everybody had time to be heard since its controller began to
-    lead: before, another controller may have told a broker that it is heard, which it is not here."""
+    """The living brokers.
+
+    The table is settled once every broker had time to send a heartbeat since this controller began to lead.
+    Before that, a broker may be alive although it is missing here: it may have reported to the previous
+    leader.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -45,11 +49,13 @@ class LiveTable:
         self._groups: dict[str, dict[int, LiveBroker]] = {}
         self._count = 0
         self._is_full = False
-        self._lost: dict[ReplicaKey, float] = {}  # closed its connection, and when
-        self._acts_until_s: dict[ReplicaKey, float] = {}  # of those: its process may act so long
-        self._ended: dict[tuple[str, int, int], None] = {}  # processes that others have replaced
-        self._silent: set[ReplicaKey] = set()  # heard since it began, and not any more before it was settled
-        self._before: set[ReplicaKey] = set()  # last heard before its controller began to lead
+        self._lost: dict[ReplicaKey, float] = {}  # time at which the connection closed
+        # of lost brokers: end of the time in which the process may still act
+        self._acts_until_s: dict[ReplicaKey, float] = {}
+        self._ended: dict[tuple[str, int, int], None] = {}  # processes that were replaced by others
+        # brokers that expired between the start of the term and its settling
+        self._silent: set[ReplicaKey] = set()
+        self._before: set[ReplicaKey] = set()  # brokers whose last heartbeat was before the term began
 
     def __len__(self) -> int:
         return self._count
@@ -59,22 +65,25 @@ class LiveTable:
         return self._clock.monotonic_s() - self._began_s >= HEARTBEAT_TIMEOUT_S
 
     def begin(self) -> None:
-        """This controller leads from now on. Who was not heard before may be there all the same: another
-        controller may have heard it, and told it so, until now. But whose connections have just closed is
-        gone, for it would have come again."""
+        """Begin a term.
+
+        A broker without a heartbeat may be alive: it may have reported to another controller until now. A
+        broker whose connection closed recently is gone: it would have reconnected.
+        """
         self._began_s = self._clock.monotonic_s()
         self._silent.clear()
         self._forget_lost(LOST_LATELY_S)
         self._before = {key for key, _ in self._all()}
 
     def hear(self, key: ReplicaKey, caller: Caller, sign: LastSign, timeout_s: float | None = None) -> None:
-        """A heartbeat: what it says now counts, and the connection it came over."""
+        """Store a heartbeat: its report and its connection replace the previous ones."""
         group, id = key
         brokers = self._groups.get(group, {})
         if id not in brokers and self._count >= LIVE_MAX:
             if not self._is_full:
                 log.warning(
-                    "broker_not_heard group=%r id=%d limit=%d next='a controller keeps no more brokers'",
+                    "broker_not_heard group=%r id=%d limit=%d next='the controller ignores brokers beyond "
+                    "this limit'",
                     group,
                     id,
                     LIVE_MAX,
@@ -93,7 +102,7 @@ class LiveTable:
         brokers[id] = LiveBroker(caller, sign, self._clock.monotonic_s(), timeout_s)
 
     def note(self, key: ReplicaKey, caller: Caller) -> None:
-        """A request of a broker about itself is a sign of life, too: it may come before the heartbeats."""
+        """Count a broker's request about itself as a sign of life: it may precede the heartbeats."""
         known = self._groups.get(key[0], {}).get(key[1])
         if known is None:
             self.hear(key, caller, LastSign())
@@ -103,7 +112,7 @@ class LiveTable:
             self._before.discard(key)
 
     def lose(self, caller: Caller) -> list[ReplicaKey]:
-        """A connection has closed: its brokers are gone, unless they have spoken over another one since."""
+        """Drop the brokers of a closed connection, unless they have used another one since. Return them."""
         lost = [key for key, broker in self._all() if broker.caller is caller]
         until = {
             key: broker.heard_s + min(broker.timeout_s, HEARTBEAT_TIMEOUT_S)
@@ -118,7 +127,7 @@ class LiveTable:
         return lost
 
     def expire(self) -> list[tuple[ReplicaKey, Caller]]:
-        """Those that were silent for too long are gone. Who, and the connections they had."""
+        """Drop the brokers whose heartbeats are overdue. Return them with their connections."""
         now_s = self._clock.monotonic_s()
         quiet = [(key, one.caller) for key, one in self._all() if not _lives(one, now_s)]
         self._drop([key for key, _ in quiet])
@@ -128,13 +137,13 @@ class LiveTable:
         return quiet
 
     def replaced(self, key: ReplicaKey, start: int) -> None:
-        """Another process has this identity now: the one with this number is over."""
+        """Record that another process has taken over this identity from process `start`."""
         self._ended[(*key, start)] = None
         while len(self._ended) > ENDED_MAX:
             del self._ended[next(iter(self._ended))]
 
     def counts(self) -> dict[str, int]:
-        """How many live now, by group."""
+        """Return the number of living brokers by group."""
         now_s = self._clock.monotonic_s()
         return {
             group: sum(_lives(one, now_s) for one in brokers.values())
@@ -142,7 +151,7 @@ class LiveTable:
         }
 
     def view(self, groups: Iterable[str]) -> LiveBrokers:
-        """Who lives now, of these groups."""
+        """Return the living brokers of these groups."""
         now_s = self._clock.monotonic_s()
         signs = {
             group: {id: one.sign for id, one in self._groups.get(group, {}).items() if _lives(one, now_s)}

@@ -1,4 +1,4 @@
-"""Elections: who becomes master of a group, or why nobody does. Pure."""
+"""Elections: the new master of a group, or the reason why none can be elected. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kerolox.protocol.headers import controller as headers
 
 def elect(state: ControllerState, live: LiveBrokers, asked: Elect) -> Decision:
     group = state.groups.get(asked.group)
-    # Stricter than RocketMQ, which makes master of a new group whoever asks first, known or not.
+    # Stricter than RocketMQ, which makes the first broker that asks master of a new group, registered or not.
     if group is None or (asked.id != NOBODY and asked.id not in group.replicas):
         return refused(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, unknown(asked.group, asked.id))
     own = None if asked.id == NOBODY else group.replicas[asked.id].start
@@ -34,8 +34,8 @@ def elect(state: ControllerState, live: LiveBrokers, asked: Elect) -> Decision:
     if unheard and not asked.is_wanted:
         return _nobody(
             asked,
-            f"the controller has just begun to listen, and {unheard} of {asked.group!r}, which are in sync, "
-            "have not said yet how much they have: ask again in a few seconds",
+            f"the controller has just become leader, and the in-sync replicas {unheard} of {asked.group!r} "
+            "have not reported their log yet: try again in a few seconds",
             learned,
         )
     if group.is_doubted and asked.accepted_loss is None and not asked.allow_unclean:
@@ -45,7 +45,7 @@ def elect(state: ControllerState, live: LiveBrokers, asked: Elect) -> Decision:
     else:
         chosen = choose(group, alive, asked, {id: lacks(group, id, live) for id in group.replicas})
     if chosen is None:
-        # One event is enough to tell the brokers that their master is gone. RocketMQ makes three.
+        # One event is enough to notify the brokers that their master is gone. RocketMQ emits three.
         lost = asked.id == NOBODY and group.master is not None
         event = MasterChosen(asked.group, None)
         return _nobody(asked, _why_nobody(group, live, asked), (*learned, event) if lost else learned)
@@ -69,8 +69,8 @@ def elect(state: ControllerState, live: LiveBrokers, asked: Elect) -> Decision:
 
 
 def _unheard(group: ReplicaGroup, live: LiveBrokers) -> list[int]:
-    """Who of those in sync may be there though it has not said how much it has: this controller has begun to
-    listen a moment ago. The master may be one of them, and after a power failure the one that has most."""
+    """Return the in-sync replicas that may be alive but have not reported their log since the term began. One
+    of them may be the master, or after a power failure the one with the longest log."""
     alive = live.of(group.name)
     if live.is_settled or not group.master_epoch or group.master in alive:
         return []
@@ -92,7 +92,7 @@ def _nobody(asked: Elect, why: str, events: tuple[StateEvent, ...] = ()) -> Deci
 
 
 def _why_nobody(group: ReplicaGroup, live: LiveBrokers, asked: Elect) -> str:
-    who = f"broker {asked.id} cannot" if asked.is_wanted else "nobody can"
+    who = f"broker {asked.id} cannot" if asked.is_wanted else "no replica can"
     alive = live.of(group.name)
     lacking = {
         id: lacks(group, id, live) for id in sorted(group.in_sync & alive.keys() & group.replicas.keys())
@@ -100,26 +100,26 @@ def _why_nobody(group: ReplicaGroup, live: LiveBrokers, asked: Elect) -> str:
     short = ", ".join(f"{id} lacks {bytes}" for id, bytes in lacking.items() if bytes)
     if short:
         return (
-            f"{who} be elected for {group.name!r}: the log was confirmed up to "
-            f"{confirmed_of(group, live)}, and of those in sync, {sorted(group.in_sync)}, {short} bytes of "
-            "that. Start one that has all of it; or let one lead without: kerolox controller elect "
-            f"--broker {group.name} --id ID --accept-loss BYTES, with the bytes it lacks"
+            f"{who} be elected for {group.name!r}: the log is confirmed up to "
+            f"{confirmed_of(group, live)}, and of the in-sync replicas {sorted(group.in_sync)}, {short} "
+            "bytes of that. Start a complete replica; or accept the loss: kerolox controller elect "
+            f"--broker {group.name} --id ID --accept-loss BYTES, with the bytes that the replica lacks"
         )
     return (
-        f"{who} be elected for {group.name!r}: in sync are {sorted(group.in_sync)}, alive are "
-        f"{sorted(alive)}. Start one that is in sync; or set enableElectUncleanMaster=true, and lose what "
-        "only those had that are gone"
+        f"{who} be elected for {group.name!r}: the in-sync set is {sorted(group.in_sync)}, alive are "
+        f"{sorted(alive)}. Start an in-sync replica; or set enableElectUncleanMaster=true, which loses the "
+        "messages that only the missing replicas have"
     )
 
 
 def _why_doubted(group: ReplicaGroup, live: LiveBrokers, asked: Elect) -> str:
-    who = f"broker {asked.id} is not" if asked.is_wanted else "nobody is"
+    who = f"broker {asked.id} is not" if asked.is_wanted else "no replica is"
     return (
         f"{who} elected for {group.name!r}: the controller's state is an older copy, and "
-        f"{silent(group, live)} of those in sync, {sorted(group.in_sync)}, have not said which set they "
-        "know. Start them; or, if they will not come back, name one that may lead without them: kerolox "
-        f"controller elect --broker {group.name} --id ID --accept-loss BYTES, with the confirmed bytes it "
-        "lacks"
+        f"{silent(group, live)} of the in-sync replicas {sorted(group.in_sync)} have not reported the set "
+        "they know. Start them; or, if they are lost, elect a replica without them: kerolox "
+        f"controller elect --broker {group.name} --id ID --accept-loss BYTES, with the confirmed bytes that "
+        "it lacks"
     )
 
 

@@ -1,7 +1,7 @@
-"""Tells brokers who is master now, as soon as it is decided.
+"""Notices to brokers about a new master, sent as soon as it is elected.
 
-A notice that is lost is no harm: brokers ask every few seconds. So it is sent once. To a broker that is slow
-to reach, only the newest goes.
+A lost notice is harmless: brokers poll every few seconds. So each is sent once, and an undelivered notice is
+replaced by a newer one for the same address.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ NOTICE_TIMEOUT_S = 3.0
 
 
 class RoleNotices:
-    """The notices that are on their way: one for each address at most."""
+    """Notices in flight: at most one per address."""
 
     def __init__(self, dialer: Dialer) -> None:
         self._dialer = dialer
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def send(self, group: ReplicaGroup, to: Collection[int]) -> None:
-        """Tell these replicas of the group."""
+        """Notify these replicas of the group."""
         for id in sorted(to):
             address = group.address(id)
             if address is None:
@@ -65,7 +65,8 @@ class RoleNotices:
             )
         except KeroloxError as error:
             log.warning(
-                "notice_failed group=%r address=%r error=%r next='the broker asks by itself'",
+                "notice_failed group=%r address=%r error=%r next='the broker polls the controller every few "
+                "seconds'",
                 group.name,
                 address,
                 str(error),

@@ -1,8 +1,8 @@
-"""The controller's options, with RocketMQ's keys and defaults.
+"""Options of the controller, with RocketMQ's keys and defaults.
 
-They may stand in a file of their own, or in that of a name server that has a controller in it. Keys of
-RocketMQ's ``controller.conf`` that are not here tune thread pools and logs this controller does not have;
-they are read and reported as having no effect.
+They may stand in a file of their own or in that of a name server that contains a controller. Keys of
+RocketMQ's ``controller.conf`` that are missing here tune thread pools and logs that this controller does not
+have; they are accepted and reported as having no effect.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from kerolox.options import Absent, option
 _HOME = os.path.join(os.path.expanduser("~"), "controller")
 
 _OFF = ("", "false")
-_ACCESS = "plain_acl.yml is for brokers alone; this server has authenticationEnabled and authorizationEnabled"
+_ACCESS = "only brokers use plain_acl.yml; controllers have authenticationEnabled and authorizationEnabled"
 _ABSENT: Mapping[str, Absent] = {
     "aclEnable": Absent(_OFF, _ACCESS),
     "controllerType": Absent(
         ("", "DLedger"),
-        "there is no raft log of jRaft's: one controller keeps its state in a file, several in etcd",
+        "jRaft is not supported: one controller keeps its state in a file, several use etcd",
     ),
 }
 
 
 class CarrierKind(enum.Enum):
-    """Where the state of controllers lives."""
+    """Storage of the controllers' state."""
 
     EMBEDDED = "embedded"
     ETCD = "etcd"
 
 
 class ControllerPeer(NamedTuple):
-    """One controller of a group."""
+    """One controller of a group of controllers."""
 
     id: str
     host: str
@@ -60,94 +60,111 @@ class ControllerOptions(ServerOptions):
     ABSENT: ClassVar[Mapping[str, Absent]] = _ABSENT
     ALWAYS_BLACK_LISTED: ClassVar[frozenset[str]] = ServerOptions.ALWAYS_BLACK_LISTED | {"configStorePath"}
 
-    # --- where it listens
+    # --- listening
     listen_port: int = option(
         9878,
-        "port to listen on, unless controllerDLegerPeers says one; 0 takes a free one",
+        "Listen port, unless controllerDLegerPeers names one. Port 0 picks a free port.",
         key="controllerListenPort",
         low=0,
         high=65535,
     )
-    group: str = option("group1", "name of the controllers, for tools", key="controllerDLegerGroup")
+    group: str = option("group1", "Name of the group of controllers.", key="controllerDLegerGroup")
     peers: str = option(
         "",
-        "this controller as id-host:port, as in n0-10.0.0.5:9878: brokers are told that address; with etcd, "
-        "all of them, joined by semicolons",
+        "This controller as id-host:port, as in n0-10.0.0.5:9878, with the address advertised to brokers. "
+        "With etcd: all controllers, separated by semicolons.",
         key="controllerDLegerPeers",
     )
-    self_id: str = option("n0", "which of the peers this one is", key="controllerDLegerSelfId")
+    self_id: str = option(
+        "n0", "Id of this controller in controllerDLegerPeers.", key="controllerDLegerSelfId"
+    )
     server_channel_max_idle_time_seconds: int = option(
-        120, "a connection without traffic for so long is closed, and its broker gone", low=1, high=86_400
+        120,
+        "Seconds without traffic after which a connection is closed and its broker counts as gone.",
+        low=1,
+        high=86_400,
     )
 
-    # --- where its state lives
+    # --- state
     carrier: CarrierKind = option(
         CarrierKind.EMBEDDED,
-        "embedded: one controller, a file of its own; etcd: several, which share it through an etcd cluster",
+        "Storage of the state. embedded: a file, for one controller; etcd: shared by several controllers.",
         key="controllerCarrier",
     )
     etcd_endpoints: str = option(
-        "", "etcd's members, joined by commas, as in http://10.0.0.1:2379,http://10.0.0.2:2379"
+        "", "etcd's members, separated by commas, as in http://10.0.0.1:2379,http://10.0.0.2:2379."
     )
-    etcd_prefix: str = option("/kerolox", "its keys in etcd begin so, then the name of the controllers")
+    etcd_prefix: str = option(
+        "/kerolox", "Prefix of the keys in etcd, before the name of the group of controllers."
+    )
     etcd_lease_seconds: int = option(
-        5, "a controller that etcd has not heard for so long leads no more", low=2, high=60
+        5,
+        "Lease of the leading controller, seconds. Without renewal its leadership ends after this time.",
+        low=2,
+        high=60,
     )
-    etcd_user: str | None = option(None, "user of etcd")
-    etcd_password: str | None = option(None, "its password", secret=True)
+    etcd_user: str | None = option(None, "User name at etcd.")
+    etcd_password: str | None = option(None, "Password of etcdUser.", secret=True)
     etcd_trust_cert_path: str | None = option(
-        None, "PEM file with the authorities of etcd's certificates; unset: the system's"
+        None, "PEM file of the authorities that sign etcd's certificates. Default: the system's."
     )
-    etcd_cert_path: str | None = option(None, "PEM file with the certificate shown to etcd")
-    etcd_key_path: str | None = option(None, "PEM file with its private key")
+    etcd_cert_path: str | None = option(None, "PEM file of the client certificate for etcd.")
+    etcd_key_path: str | None = option(None, "PEM file of the private key of etcdCertPath.")
     store_path: str = option(
-        _HOME, "directory of its state; written at each change", key="controllerStorePath"
+        _HOME, "Directory of the state, which is written at each change.", key="controllerStorePath"
     )
     config_store_path: str = option(
         os.path.join(_HOME, "controller.properties"),
-        "file that options changed while running are written to; the file given with -c, if one is",
+        "File that receives options changed at run time. With -c it is the file given there.",
     )
 
     # --- elections
     enable_elect_unclean_master: bool = option(
         False,
-        "elect a broker that is not in sync when no other is left: what only others had is lost",
+        "Elect a broker that is not in sync if no other is left. Messages that only other brokers have are "
+        "lost.",
         changeable=True,
     )
     scan_not_active_broker_interval: int = option(
         5000,
-        "milliseconds between two looks for brokers that have gone quiet",
+        "Interval of checks for brokers without heartbeats, milliseconds.",
         low=10,
         high=3_600_000,
         changeable=True,
     )
     scan_inactive_master_interval: int = option(
         5000,
-        "milliseconds between two looks for groups whose master is gone",
+        "Interval of checks for groups without a living master, milliseconds.",
         low=10,
         high=3_600_000,
         changeable=True,
     )
     notify_broker_role_changed: bool = option(
-        True, "tell brokers at once who is elected; else they ask, every few seconds", changeable=True
+        True, "Notify brokers of an election at once. If false, they poll every few seconds.", changeable=True
     )
     config_black_list: str = option(
-        "configBlackList;configStorePath", "keys, joined by semicolons, that no request may change"
+        "configBlackList;configStorePath", "Option keys, separated by semicolons, that no request may change."
     )
 
     # --- metrics
     metrics_exporter: MetricsExporter = option(
         MetricsExporter.DISABLE,
-        "PROM: metrics for Prometheus at /metrics, and /healthz",
+        "PROM: serve Prometheus metrics at /metrics, and /healthz.",
         key="metricsExporterType",
     )
     metrics_port: int = option(
-        5557, "their port; 0 takes a free one", key="metricsPromExporterPort", low=0, high=65535
+        5557,
+        "Port of the metrics. Port 0 picks a free port.",
+        key="metricsPromExporterPort",
+        low=0,
+        high=65535,
     )
     metrics_host: str = option(
-        "", "where they are read; unset: 127.0.0.1; 0.0.0.0: every address", key="metricsPromExporterHost"
+        "",
+        "Listen address of the metrics. Default: 127.0.0.1. 0.0.0.0: every address.",
+        key="metricsPromExporterHost",
     )
-    metrics_labels: str = option("", "labels of all of them, as in instance:a,zone:b", key="metricsLabel")
+    metrics_labels: str = option("", "Labels of all metrics, as in instance:a,zone:b.", key="metricsLabel")
 
     @property
     def all_peers(self) -> tuple[ControllerPeer, ...]:
@@ -161,36 +178,40 @@ class ControllerOptions(ServerOptions):
             is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
             if not id or id in found or not host or not is_port:
                 raise OptionError(
-                    "controllerDLegerPeers", self.peers, "id-host:port, each id once, joined by semicolons"
+                    "controllerDLegerPeers", self.peers, "id-host:port, each id once, separated by semicolons"
                 )
             found[id] = ControllerPeer(id, host.strip("[]"), int(port))
         if len(found) > 1 and self.carrier is CarrierKind.EMBEDDED:
             raise OptionError(
                 "controllerDLegerPeers",
                 self.peers,
-                "one controller: several share their state through etcd (controllerCarrier=etcd, "
+                "one controller. Several need a shared state in etcd (controllerCarrier=etcd, "
                 "etcdEndpoints=...)",
             )
         return tuple(found.values())
 
     @property
     def own_peer(self) -> ControllerPeer | None:
-        """This controller, as ``controllerDLegerPeers`` has it. Raises OptionError."""
+        """The entry of this controller in ``controllerDLegerPeers``. Raises OptionError."""
         peers = self.all_peers
         own = next((peer for peer in peers if peer.id == self.self_id), None)
         if peers and own is None:
             raise OptionError(
                 "controllerDLegerPeers",
                 self.peers,
-                f"{self.self_id}-host:port, as controllerDLegerSelfId says",
+                f"{self.self_id}-host:port among them, because controllerDLegerSelfId names it",
             )
         return own
 
     @property
     def etcd(self) -> EtcdAccess:
-        """Raises OptionError."""
+        """The addresses and credentials of etcd. Raises OptionError."""
         if "/" in self.group or not self.group:
-            raise OptionError("controllerDLegerGroup", self.group, "a name without slashes: keys have it")
+            raise OptionError(
+                "controllerDLegerGroup",
+                self.group,
+                "a name without slashes, because it is part of etcd's keys",
+            )
         if not self.etcd_prefix.startswith("/"):
             raise OptionError("etcdPrefix", self.etcd_prefix, "a text that begins with a slash")
         if (self.etcd_cert_path is None) != (self.etcd_key_path is None):

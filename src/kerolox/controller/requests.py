@@ -1,4 +1,4 @@
-"""What a controller is asked, as values: whatever brought it, a frame or the controller's own clock."""
+"""Requests to a controller as values, from remote callers or from the controller's own timers."""
 
 from __future__ import annotations
 
@@ -6,62 +6,61 @@ from collections.abc import Mapping
 
 import msgspec
 
-NOBODY = -1  # asks for a master, and is none of the brokers: the controller itself
+NOBODY = -1  # id in elections that the controller starts itself
 PRIORITY_LOWEST = 2**31 - 1
 
 
 class KnownSet(msgspec.Struct, frozen=True):
-    """The newest mastership and in-sync set that a broker has on its disk. The set with the larger number is
-    the newer one."""
+    """The newest mastership and in-sync set on a broker's disk. The set with the larger number is newer."""
 
     epoch: int
     number: int
     master: int
     in_sync: frozenset[int]
-    leads: bool = False  # the process that says so is the one that was elected in this epoch
+    leads: bool = False  # the reporting process is the one elected in this epoch
 
 
 class LastSign(msgspec.Struct, frozen=True):
-    """What a broker said of itself in its last heartbeat."""
+    """A broker's report in its last heartbeat."""
 
-    epoch: int = -1  # until it has sent one
+    epoch: int = -1  # -1 until the broker has reported
     max_offset: int = -1
     confirm_offset: int = -1
     priority: int = PRIORITY_LOWEST  # the lowest number wins
-    start: int | None = None  # the number of its process; RocketMQ's brokers have none
+    start: int | None = None  # number of the process; RocketMQ's brokers have none
     known: KnownSet | None = None
-    kept: int = -1  # of a leader: up to where the log is confirmed and flushed
-    refused: str | None = None  # why it does not copy from its leader
+    kept: int = -1  # of a leader: offset up to which the log is confirmed and flushed
+    refused: str | None = None  # the reason why the broker does not replicate from its leader
 
 
 class LiveBrokers(msgspec.Struct, frozen=True):
-    """The brokers that gave a sign of life in time, by group and id.
+    """The living brokers, by group and id.
 
-    ``is_settled``: this controller has listened for as long as a broker may be silent, so that who was not
-    heard is not there. Before, it knows that only of those that it heard and lost: ``gone``.
+    ``is_settled``: this controller has listened for as long as a broker may be silent, so brokers without a
+    heartbeat are not alive. Before that, only those in ``gone`` are known to be not alive.
     """
 
     signs: Mapping[str, Mapping[int, LastSign]] = {}
     is_settled: bool = True
     gone: frozenset[tuple[str, int]] = frozenset()
-    lingering: frozenset[tuple[str, int]] = frozenset()  # lost, and their processes may still act
-    ended: frozenset[tuple[str, int, int]] = frozenset()  # processes that another one has replaced
-    confirmed: Mapping[str, int] = {}  # by group: up to where leaders said that the log is confirmed
-    shown: Mapping[tuple[str, int], int] = {}  # processes whose log has been seen to reach that place
+    lingering: frozenset[tuple[str, int]] = frozenset()  # lost brokers whose processes may still act
+    ended: frozenset[tuple[str, int, int]] = frozenset()  # replaced processes
+    confirmed: Mapping[str, int] = {}  # by group: highest confirmed offset that leaders reported
+    shown: Mapping[tuple[str, int], int] = {}  # processes whose log has been seen to reach that offset
 
     def of(self, group: str) -> Mapping[int, LastSign]:
         return self.signs.get(group, {})
 
 
 class NextId(msgspec.Struct, frozen=True):
-    """Which id may a new broker take?"""
+    """Request for the next free id of a group."""
 
     cluster: str
     group: str
 
 
 class TakeId(msgspec.Struct, frozen=True):
-    """A new broker takes this id."""
+    """Request of a new broker to get this id."""
 
     cluster: str
     group: str
@@ -70,7 +69,7 @@ class TakeId(msgspec.Struct, frozen=True):
 
 
 class Register(msgspec.Struct, frozen=True):
-    """A broker with an id has started, at this address. Who is master?"""
+    """Registration of a started broker at its address; the answer names the master."""
 
     cluster: str
     group: str
@@ -80,24 +79,24 @@ class Register(msgspec.Struct, frozen=True):
 
 
 class Learn(msgspec.Struct, frozen=True):
-    """A broker has said something that the controller does not know: which set is the newest, or how far the
-    log is confirmed."""
+    """A broker's report that is newer than the state: a newer set, or a higher confirmed offset."""
 
     group: str
 
 
 class Doubt(msgspec.Struct, frozen=True):
-    """The controller's state has been found to be an older copy, by another group in it."""
+    """Notice that the state is an older copy, as found through another of its groups."""
 
     group: str
 
 
 class Elect(msgspec.Struct, frozen=True, kw_only=True):
-    """The group needs a master.
+    """Request for an election.
 
-    A broker asks with its own id, an administrator with that of the one it wants (``is_wanted``), and the
-    controller with none. ``allow_unclean``: one that is not in sync is better than none. ``accepted_loss``:
-    so many confirmed bytes, which the wanted one lacks, an administrator gives up.
+    A broker sends its own id, an administrator the id of the wanted broker (``is_wanted``), the controller
+    NOBODY. ``allow_unclean``: a replica that is not in sync may be elected if there is no other.
+    ``accepted_loss``: number of confirmed bytes, missing in the wanted replica, that the administrator gives
+    up.
     """
 
     group: str
@@ -109,29 +108,29 @@ class Elect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeInSync(msgspec.Struct, frozen=True, kw_only=True):
-    """A master has seen that other replicas than before are in sync."""
+    """Request of a master to change its in-sync set."""
 
     group: str
     master: int
     master_epoch: int
     in_sync: frozenset[int]
-    in_sync_epoch: int  # of the set that it knows
+    in_sync_epoch: int  # number of the set that the master knows
 
 
 class WhoIsMaster(msgspec.Struct, frozen=True):
-    """A broker asks from time to time whether something has changed."""
+    """Request of a broker for the current master and in-sync set; brokers poll."""
 
     group: str
 
 
 class DescribeGroups(msgspec.Struct, frozen=True):
-    """A tool asks for all that is known of these groups; None: of all there are."""
+    """Request of a tool for the state of these groups; None: of all groups."""
 
     names: tuple[str, ...] | None
 
 
 class Forget(msgspec.Struct, frozen=True, kw_only=True):
-    """An administrator lets brokers be forgotten: those of these ids, joined by semicolons, or all of the
+    """Request of an administrator to remove the brokers with these ids, separated by semicolons, or the whole
     group."""
 
     group: str

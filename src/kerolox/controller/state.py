@@ -1,9 +1,9 @@
-"""What a controller knows for good, and the events that alone change it. Values, and nothing else.
+"""The durable state of a controller, and the events that change it. Values only.
 
-A *group* is all brokers of one name. Its replicas have ids that are never given twice. One of them is the
-*master*: RocketMQ's word, which keeps it apart from the *leader*, which is here the controller that decides.
-Each mastership has a number of its own, the master epoch. The *in-sync set* are the replicas that have all
-that was acknowledged: one of them may become master without loss.
+A *group* is all brokers of one name. Its replicas have ids that are never reused. One of them is the
+*master*: RocketMQ's word, used here because the *leader* is the controller that decides. Each mastership has
+a number, the master epoch. The *in-sync set* contains the replicas that have every acknowledged message: each
+of them may become master without loss.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Mapping
 import msgspec
 
 GROUPS_MAX = 1000
-REPLICAS_MAX = 100  # of one group
-TEXT_LENGTH_MAX = 255  # of names and addresses
+REPLICAS_MAX = 100  # per group
+TEXT_LENGTH_MAX = 255  # characters of names and addresses
 FIRST_ID = 1
-LEAP = 1000  # of epoch and set number, where an older copy of a state goes on by an operator's word
+LEAP = 1000  # increase of epoch and set number when an operator elects from an older copy of the state
 
 
 class RegisteredReplica(msgspec.Struct, frozen=True):
-    """One broker of a group."""
+    """A broker of a group."""
 
     address: str
-    check_code: str  # by which the broker that got the id asks for it again
-    start: int | None = None  # the number of the process that has this identity; RocketMQ's have none
+    check_code: str  # identifies the broker that requested the id if it asks again
+    start: int | None = None  # number of the process that has this identity; RocketMQ's brokers have none
 
 
 class ReplicaGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The brokers of one name. ``master`` is in ``in_sync``; both epochs only grow.
 
-    ``confirmed`` is the highest place up to which a leader has said that the log is confirmed and flushed:
-    whoever ends before it lacks what was acknowledged. ``is_doubted``: this may be an older copy, so nobody
-    is elected until all of the in-sync set have said what they know.
+    ``confirmed`` is the highest offset up to which a leader reported the log as confirmed and flushed: a log
+    that ends before it lacks acknowledged messages. ``is_doubted``: this state may be an older copy, so no
+    master is elected until all replicas of the in-sync set have reported.
     """
 
     cluster: str
@@ -58,7 +58,7 @@ class ControllerState(msgspec.Struct, frozen=True):
 
 
 class IdGiven(msgspec.Struct, frozen=True):
-    """A new broker has got its id."""
+    """A new broker has received its id."""
 
     group: str
     cluster: str
@@ -68,7 +68,7 @@ class IdGiven(msgspec.Struct, frozen=True):
 
 
 class AddressChanged(msgspec.Struct, frozen=True):
-    """A broker is at another address now."""
+    """The address of a broker has changed."""
 
     group: str
     id: int
@@ -76,7 +76,7 @@ class AddressChanged(msgspec.Struct, frozen=True):
 
 
 class ProcessStarted(msgspec.Struct, frozen=True):
-    """Another process of a broker runs now; None: one that does not say its number."""
+    """Another process of a broker has started; None: one that sends no number."""
 
     group: str
     id: int
@@ -84,9 +84,12 @@ class ProcessStarted(msgspec.Struct, frozen=True):
 
 
 class MasterChosen(msgspec.Struct, frozen=True):
-    """The group has this master now; or none, because nobody could be elected. ``lost``: so many confirmed
-    bytes it lacks, which were given up by an operator's word. ``leap``: by so much epoch and number of the
-    set grow: by more than one where an older copy goes on, so that what brokers know counts no more."""
+    """The group has a new master; None: it lost its master and no replica could be elected.
+
+    ``lost``: number of confirmed bytes that the master lacks and an operator gave up. ``leap``: increase of
+    the epoch and the set number, more than 1 when an operator elects from an older copy, so that the reports
+    of brokers no longer count as newer.
+    """
 
     group: str
     id: int | None
@@ -95,15 +98,15 @@ class MasterChosen(msgspec.Struct, frozen=True):
 
 
 class InSyncChanged(msgspec.Struct, frozen=True):
-    """The master has these in-sync replicas now."""
+    """The in-sync set has changed."""
 
     group: str
     in_sync: frozenset[int]
 
 
 class SetLearned(msgspec.Struct, frozen=True):
-    """A broker has a newer mastership or in-sync set on its disk than this state: the state is an older
-    copy. What the broker has counts."""
+    """A broker has a newer mastership or in-sync set on disk: this state is an older copy. The broker's set
+    replaces it."""
 
     group: str
     epoch: int
@@ -113,21 +116,21 @@ class SetLearned(msgspec.Struct, frozen=True):
 
 
 class DoubtChanged(msgspec.Struct, frozen=True):
-    """Whether this state of the group may be an older copy."""
+    """The doubt whether this state of the group is the newest has changed."""
 
     group: str
     is_doubted: bool
 
 
 class ConfirmedKept(msgspec.Struct, frozen=True):
-    """The log is confirmed and flushed up to here, as its leader has said."""
+    """The group's leader reported the log as confirmed and flushed up to this offset."""
 
     group: str
     confirmed: int
 
 
 class ReplicasForgotten(msgspec.Struct, frozen=True):
-    """An administrator let the controller forget these replicas; None: the whole group."""
+    """An administrator removed these replicas; None: the whole group."""
 
     group: str
     ids: frozenset[int] | None

@@ -1,7 +1,7 @@
-"""The time in which this controller leads: the state it decides on, and the commits that change it.
+"""One term of leadership: the state that decisions are based on, and the commits that change it.
 
-One change after the other: decide, commit, and only then know it and answer. Whoever leads by mistake,
-stalled or cut off, finds out at the commit, which then changes nothing.
+Changes are serialized: decide, commit, and only then update the state and answer. A controller that leads
+only in its own view, because it was stalled or partitioned, fails at the commit, which changes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Term:
-    """From when a controller began to lead until another one does."""
+    """The time from the start of this controller's leadership until another controller leads."""
 
     def __init__(
         self, carrier: Carrier, token: int, stored: StoredState, live: LiveTable, clock: Clock
@@ -37,10 +37,11 @@ class Term:
         self._carrier = carrier
         self._live = live
         self._stored = stored
-        self._in_doubt = False  # whether the last commit was carried out
+        self._in_doubt = False  # true while the result of the last commit is unknown
         self._turn = asyncio.Lock()
         signs = live.view(stored.state.groups).signs
-        for is_master in (True, False):  # the masters say how far the others have to be
+        # masters first: their reports set the offset that the others must reach
+        for is_master in (True, False):
             for name, group in stored.state.groups.items():
                 for id, sign in signs.get(name, {}).items():
                     if (id == group.master) is is_master and id in group.replicas:
@@ -48,11 +49,11 @@ class Term:
 
     @property
     def state(self) -> ControllerState:
-        """What is committed."""
+        """The committed state."""
         return self._stored.state
 
     def look(self, request: ControllerRequest) -> Decision:
-        """What would be decided now; nothing is changed."""
+        """Return the decision for a request without changing anything."""
         live = replace(
             self._live.view(self._groups_of(request)),
             confirmed=self._evidence.confirmed,
@@ -61,7 +62,7 @@ class Term:
         return decide(self.state, live, request)
 
     def heard(self, name: str, id: int, sign: LastSign) -> bool:
-        """A broker has spoken. Whether its group has something to learn from it."""
+        """Take over a heartbeat. Return whether the group must store something from it."""
         group = self.state.groups.get(name)
         return group is not None and id in group.replicas and self._evidence.hear(self.state, group, id, sign)
 
@@ -71,7 +72,7 @@ class Term:
         return self.state.groups if request.names is None else request.names
 
     async def change(self, request: ControllerRequest) -> Decision:
-        """Decide, and make it so. Raises Deposed, and other KeroloxErrors when it could not be kept."""
+        """Decide and commit. Raises Deposed, and another KeroloxError if the change could not be stored."""
         async with self._turn:
             if self._in_doubt:
                 self._stored = await self._carrier.load()
@@ -95,7 +96,7 @@ class Term:
             raise
         except KeroloxError as error:
             log.warning(
-                "not_committed group=%r error=%r next='the broker asks again; look at the disk or at etcd'",
+                "not_committed group=%r error=%r next='the broker retries; check the disk or etcd'",
                 name,
                 str(error),
             )

@@ -1,7 +1,7 @@
-"""Caller: who asks, whatever door it came through.
+"""Caller: the client or server that sent a request, independent of the transport.
 
-Handlers answer a caller, ask it in turn, and remember things of it. They never see what carries its requests:
-a connection of the remoting port, a stream of another protocol, or a few objects in the same process.
+Handlers answer a caller, send it requests, and keep data for it. They never see the transport: a connection
+of the remoting port, a stream of another protocol, or objects in the same process.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Caller(Protocol):
-    """A client or server that sends requests. It exists until it is closed, and is equal only to itself:
-    tables use callers as keys."""
+    """A client or server that sends requests. It exists until it is closed, and equals only itself: tables
+    use callers as keys."""
 
     @property
     def address(self) -> str:
@@ -25,23 +25,23 @@ class Caller(Protocol):
 
     @property
     def language(self) -> Language:
-        """The programming language of the caller, as its last request told."""
+        """The caller's programming language, as in its last request."""
 
     @property
     def version(self) -> int:
-        """The release of the caller, as its last request told."""
+        """The caller's RocketMQ release, as in its last request."""
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the parts of a server want to remember about the caller."""
+        """Data that parts of a server keep for this caller."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether the caller is gone: nothing reaches it any more."""
+        """True once the caller is gone; nothing can be sent to it."""
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the caller does not read what is sent to it, for now."""
+        """True while the caller does not read the data sent to it."""
 
     async def call(
         self,
@@ -52,9 +52,8 @@ class Caller(Protocol):
         timeout_s: float = 3.0,
         fields: dict[str, str] | None = None,
     ) -> Answer:
-        """Send the caller a request and wait for its answer, whatever code the answer has. A caller answers
-        with code, remark and body: such answers have no header. ``fields`` are sent beside those of the
-        header."""
+        """Send the caller a request and return its answer, whatever its code. Callers answer with code,
+        remark and body, without a header. ``fields`` are sent in addition to those of the header."""
 
     def tell(
         self,
@@ -64,18 +63,18 @@ class Caller(Protocol):
         *,
         fields: dict[str, str] | None = None,
     ) -> None:
-        """Send the caller a one-way request: there will be no answer. Raises when the caller is gone."""
+        """Send the caller a one-way request. Raises if the caller is gone."""
 
     def answer(self, asked: Request[Any], answer: Answer) -> None:
-        """Answer a request of this caller, now or later, once. Nothing is sent when the caller is gone, or
-        wants no answer."""
+        """Answer a request of this caller, now or later, exactly once. Nothing is sent if the caller is gone
+        or the request is one-way."""
 
     def close(self, reason: str) -> None:
         """Close the connection to the caller."""
 
 
 class CallerEvents:
-    """Hears of callers that come and go. Override what you need."""
+    """Callbacks for callers that connect and close. Override as needed."""
 
     def connected(self, caller: Caller, /) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The way of a request from its door to its answer, the same for every door."""
+"""Dispatch of requests to handlers, the same for every transport."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class HandlerRoute:
-    """Where requests of one code go."""
+    """The handler of one request code, with its header type and lane."""
 
     __slots__ = ("code", "handler", "header", "lane", "waits")
 
@@ -30,32 +30,34 @@ class HandlerRoute:
         self.lane = lane
 
 
-# Looks at a request that came, after its header was read and before it is handled. May raise to refuse it
-# with the error's code.
+# Checks a request after its header was decoded and before its handler runs. It may raise to reject the
+# request with the error's code.
 Gate = Callable[[Request[Any]], None]
 
 
 class Guard(Protocol):
-    """Decides about every request: who asks, and whether they may. It answers by itself what it refuses."""
+    """Authenticates and authorizes every request. It answers the requests that it rejects."""
 
     def admits(self, asked: Request[Any], /) -> bool:
-        """Whether somebody known asks, before anything of the request is read. Notes who it is."""
+        """Authenticate a request before any of it is decoded, and set its identity. Return False if it was
+        rejected."""
 
     def allows(self, asked: Request[Any], /, *, served: bool = True) -> bool:
-        """Whether that one may do what is asked. The header has been read, unless nobody serves it."""
+        """Authorize a request. Its header is decoded, unless no handler serves its code (`served` is False).
+        Return False if it was rejected."""
 
 
 class Handlers:
-    """The table of a server or client: code to route."""
+    """The handlers of a server or client, by request code."""
 
     def __init__(self) -> None:
         self.routes: dict[int, HandlerRoute] = {}
         self.gates: tuple[Gate, ...] = ()
-        self.guard: Guard | None = None  # without one, everybody may do everything
-        # Called at the end of every pass, in which a door handles all that has come to it: a handler may put
-        # off work until then and do it once for all requests of the pass.
+        self.guard: Guard | None = None  # None: every request is allowed
+        # Called at the end of every pass, in which a transport handles all requests that have arrived: a
+        # handler may defer work to do it once for the whole pass.
         self.after_pass: list[Callable[[], None]] = []
-        # The doors report every answer here, for figures: the request, and the answer's code.
+        # Called for every answer, for metrics: the request, and the answer's code.
         self.answered: Callable[[Request[Any], int], None] | None = None
 
     def add(self, code: int, handler: Handler, header: type[Header] | None, lane: Lane) -> None:
@@ -64,18 +66,18 @@ class Handlers:
         self.routes[code] = HandlerRoute(int(code), handler, header, lane)
 
     def add_gate(self, gate: Gate) -> None:
-        """Show every request to this gate before the request is handled."""
+        """Let this gate check every request before it is handled."""
         self.gates += (gate,)
 
     def handle(self, asked: Request[Any], now_s: float) -> None:
-        """Answer a request, now or when its handler has an answer; or refuse it. The header of the request is
-        read here."""
+        """Decode the request's header and answer the request: now, or when its handler has an answer; or
+        reject it."""
         answer_it = asked.caller.answer
         guard = self.guard
         try:
             if guard is not None and not guard.admits(asked):
                 return
-        except ProtocolError as error:  # fields that cannot be read
+        except ProtocolError as error:  # fields that cannot be decoded
             answer_it(asked, refusal(error, asked))
             return
         route = self.routes.get(asked.code)
@@ -136,7 +138,8 @@ async def _run(handling: Later, asked: Request[Any]) -> None:
 
 
 def refusal(error: Exception, asked: Request[Any]) -> Answer:
-    """The answer of a failed handler: our own errors explain themselves, others say where they came from."""
+    """Return the answer for a failed handler: kerolox errors explain themselves, others get their source
+    line."""
     if isinstance(error, Closed):
         return Answer(code=error.code, remark=str(error))
     if isinstance(error, KeroloxError):

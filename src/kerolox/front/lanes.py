@@ -1,11 +1,11 @@
-"""Lanes: the classes of requests (send, pull, query, heartbeat, admin, ...), each bounded on its own.
+"""Lanes: classes of requests (send, pull, query, heartbeat, admin, ...), each with its own limits.
 
-A flood of one kind must not starve the others, and a request nobody will wait for any more must not
-be worked on. So each lane runs a bounded number of coroutine handlers at once, holds a bounded number
-that wait, and answers SYSTEM_BUSY, with how long it waited, to any that waits too long. Handlers that
-are plain functions run at once and only have their age checked.
+A flood of one class must not starve the others, and a request whose caller has given up must not be
+processed. So each lane runs a limited number of coroutine handlers at a time, queues a limited number of
+further ones, and answers SYSTEM_BUSY, with the waiting time, to a request that waits too long. Handlers that
+are plain functions run at once; only their age is checked.
 
-The words in brackets are RocketMQ's; tools look for them.
+The words in brackets are RocketMQ's; tools search for them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from kerolox.front.requests import Answer, Request
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.limits import FRAME_BYTES_MAX
 
-BODY_BYTES_MAX = 1 << 20  # for lanes whose bodies are no messages, and are read as a whole on the loop
-WAITING_BYTES_MAX = 64 << 20  # all bodies that wait in one lane
-RUNNING_BYTES_MAX = 128 << 20  # all bodies whose requests run in one lane; others wait
+BODY_BYTES_MAX = 1 << 20  # for lanes whose bodies are not messages: they are decoded as a whole on the loop
+WAITING_BYTES_MAX = 64 << 20  # all waiting bodies in one lane
+RUNNING_BYTES_MAX = 128 << 20  # all bodies of running requests in one lane; beyond it requests wait
 
 HandlerRun = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Lane:
-    """One class of requests."""
+    """A class of requests with its own limits."""
 
     __slots__ = (
         "_clock",
@@ -63,14 +63,14 @@ class Lane:
         self.running_max = running_max
         self.waiting_max = waiting_max
         self.age_s_max = age_s_max
-        self.held = False  # nothing is begun; what comes waits
+        self.held = False  # no request is started; new ones wait
         self.running = 0
         self.refused_full = 0
         self.refused_old = 0
         self._clock = clock
         self._waiting: deque[tuple[Request[Any], HandlerRun]] = deque()
-        self._waiting_bytes = 0  # of their bodies
-        self._running_bytes = 0  # of the bodies of those that run
+        self._waiting_bytes = 0  # of the waiting bodies
+        self._running_bytes = 0  # of the bodies of running requests
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep: TimerHandle | None = None
 
@@ -79,13 +79,14 @@ class Lane:
         return len(self._waiting)
 
     def head_wait_s(self) -> float:
-        """How long the oldest waiting request has waited."""
+        """Return the age of the oldest waiting request."""
         if not self._waiting:
             return 0.0
         return self._clock.monotonic_s() - self._waiting[0][0].received_s
 
     def too_old(self, request: Request[Any], now_s: float) -> Answer | None:
-        """The refusal for a request that waited longer than anybody will wait for its answer."""
+        """Return the rejection of a request that is older than age_s_max, when its caller has given up; None
+        if it is younger."""
         waited_s = now_s - request.received_s
         if waited_s <= self.age_s_max:
             return None
@@ -98,16 +99,16 @@ class Lane:
         )
 
     def too_long(self, request: Request[Any]) -> Answer:
-        """The refusal for a body that is too long: it is read as a whole, which would keep other requests
-        waiting."""
+        """Return the rejection of a body that is too long: it would be decoded as a whole and delay other
+        requests."""
         return Answer(
             code=ResponseCode.SYSTEM_ERROR,
-            remark=f"a body of {len(request.body)} bytes, the limit for this request is "
+            remark=f"the body has {len(request.body)} bytes, the limit for this request is "
             f"{self.body_bytes_max} (lane {self.name}). Send it in parts.",
         )
 
     def submit(self, request: Request[Any], run: HandlerRun) -> None:
-        """Run a coroutine handler now, later, or not at all."""
+        """Run a coroutine handler now or later, or reject the request."""
         if self._has_room:
             self._start(request, run)
             return
@@ -128,7 +129,7 @@ class Lane:
             self._sweep = self._clock.call_later(self.age_s_max, self._refuse_old)
 
     def hold(self) -> None:
-        """Begin nothing more until :meth:`release`: what comes waits, as long as requests may."""
+        """Start no further request until :meth:`release`; requests wait within the lane's limits."""
         self.held = True
 
     def release(self) -> None:
@@ -136,7 +137,7 @@ class Lane:
         self._go_on()
 
     async def close(self) -> None:
-        """Forget the requests that wait and stop those that run."""
+        """Drop the waiting requests and cancel the running ones."""
         self._waiting.clear()
         self._waiting_bytes = 0
         if self._sweep is not None:

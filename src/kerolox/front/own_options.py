@@ -1,4 +1,4 @@
-"""Requests about a server's own options: tools read them, and change those that may change while it runs."""
+"""Requests about a server's own options: tools read them and change those that may change at run time."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from kerolox.protocol.codes import ResponseCode
 log = logging.getLogger(__name__)
 
 
-SETTINGS_BYTES_MAX = 64 * 1024  # of one request
+SETTINGS_BYTES_MAX = 64 * 1024  # per request
 
 
 def settings_asked(body: bytes) -> dict[str, str]:
-    """The settings of a request that changes some."""
+    """Return the settings in a request that changes options."""
     if len(body) > SETTINGS_BYTES_MAX:
         raise InvalidRequest(
-            f"settings of {len(body)} bytes, the limit is {SETTINGS_BYTES_MAX}: change fewer at once"
+            f"the settings have {len(body)} bytes, the limit is {SETTINGS_BYTES_MAX}: change fewer at a time"
         )
     return read_properties(body)
 
 
 class OwnOptions:
-    """The options of one server, as requests see them. ``port`` gives the port it listens on; ``changed`` is
+    """Handlers of requests about one server's options. ``port`` returns its listen port; ``changed`` is
     called after each change."""
 
     def __init__(
@@ -46,7 +46,7 @@ class OwnOptions:
         self._changed = changed
 
     def rows(self, *, update: int, show: int) -> list[Row]:
-        """Its handlers, for the codes by which this server is asked."""
+        """Return the handlers, under the request codes of this server."""
         return [(update, self.update, None), (show, self.show, None)]
 
     async def update(self, request: Request[None]) -> Answer:

@@ -1,4 +1,4 @@
-"""What a handler sees, and what it gives back. Nothing here knows how either is carried."""
+"""Requests and answers as handlers see them, independent of the transport."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Header)
 
 
 class Answer(msgspec.Struct):
-    """What a handler answers. ``body`` may come in parts, which are joined once when written."""
+    """A handler's answer. ``body`` may be a list of parts, which are joined when written."""
 
     code: int = 0
     header: Header | None = None
@@ -31,8 +31,8 @@ class Answer(msgspec.Struct):
 
 
 class Ticket(Protocol):
-    """What a door needs to write the answer of a request. Others read the members named here through the
-    Request."""
+    """A transport's data of a request, needed to write its answer. Other code reads the members named here
+    through the Request."""
 
     @property
     def is_one_way(self) -> bool: ...
@@ -45,14 +45,14 @@ class Ticket(Protocol):
 
     @property
     def version(self) -> int:
-        """The release of who asks."""
+        """The caller's release."""
 
     def header(self, cls: type[T], /) -> T:
-        """The header, typed. Raises InvalidRequest when a needed field is missing or wrong."""
+        """Return the typed header. Raises InvalidRequest if a required field is missing or wrong."""
 
 
 class Request(Generic[H]):
-    """One request of a caller: its typed header and body, and the way to answer it later."""
+    """A caller's request: its typed header and body, and the means to answer it later."""
 
     __slots__ = ("body", "caller", "code", "header", "identity", "received_s", "ticket")
 
@@ -64,37 +64,37 @@ class Request(Generic[H]):
         self.header = header
         self.body = body
         self.received_s = received_s
-        self.ticket: Any = ticket  # the door's own: handlers never touch it
-        self.identity: str | None = None  # the user that has signed it; None where nobody looks
+        self.ticket: Any = ticket  # owned by the transport: handlers never use it
+        self.identity: str | None = None  # the user that signed the request; None without authentication
 
     @property
     def is_one_way(self) -> bool:
-        """Whether nobody waits for the answer."""
+        """True if the caller expects no answer."""
         return self.ticket.is_one_way  # type: ignore[no-any-return]
 
     @property
     def fields(self) -> Mapping[str, str]:
-        """The header as text, with the fields that its type does not know."""
+        """The header as text fields, including those that its type does not have."""
         return self.ticket.fields  # type: ignore[no-any-return]
 
     @property
     def fields_to_relay(self) -> dict[str, str]:
-        """The fields without the credentials of who asks, for handlers that pass the request on: a signature
-        is proof for whoever gets it."""
+        """The fields without the caller's credentials, for handlers that forward the request: a receiver
+        could use the signature."""
         return {name: value for name, value in self.fields.items() if name not in CREDENTIAL_FIELDS}
 
     @property
     def remark(self) -> str | None:
-        """The remark of the caller, a text for people."""
+        """The caller's remark, a text for people."""
         return self.ticket.remark  # type: ignore[no-any-return]
 
     def answer(self, answer: Answer) -> None:
-        """Answer now or later, once. Nothing is sent for a one-way request or to a caller that is gone."""
+        """Answer now or later, exactly once. Nothing is sent for a one-way request or to a closed caller."""
         self.caller.answer(self, answer)
 
 
 class HeldRequest(Request[H]):
-    """A request that was held until there was something to answer."""
+    """A request that was held until an answer was available."""
 
     __slots__ = ()
 
@@ -105,11 +105,11 @@ class HeldRequest(Request[H]):
         return held
 
 
-# A handler decides at once and returns its answer; or returns None and answers later (or never); or is
-# a coroutine function, for work that has to wait. Plain functions run inside the read pass; one that finds
-# that just this request has to wait returns a coroutine function, to be called when its turn has come.
+# A handler returns its answer; or returns None and answers later (or never); or is a coroutine function, if
+# it has to wait. Plain functions run inside the read pass; one that must wait for this particular request
+# returns a coroutine function, which is run later in the request's lane.
 Later = Callable[[], Coroutine[Any, Any, "Answer | None"]]
 Handler = Callable[[Request[Any]], "Answer | Awaitable[Answer | None] | Later | None"]
 
-# The requests that a part of a server serves: code, handler, type of the header.
+# One row per request of a server's part: code, handler, type of the header.
 Row = tuple[int, Handler, type[Header] | None]

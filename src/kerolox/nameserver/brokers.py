@@ -1,4 +1,4 @@
-"""Brokers as the name server sees them: what they say, what is known of them, what they are told."""
+"""Broker registrations, living brokers, and the notices sent to brokers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from kerolox.protocol.flags import PERM_WRITE
 
 MASTER_ID = 0
 BROKER_TIMEOUT_S = 120.0
-SURELY_ALIVE_S = 65.0  # after its last registration; brokers register every 10 to 60 s
+SURELY_ALIVE_S = 65.0  # since the last registration; brokers register every 10 to 60 s
 
 BrokerKey = tuple[str, str]  # cluster and address
 
 
 class BrokerProcess(NamedTuple):
-    """One process of a broker of ours: the place its files give it, and a number of its own."""
+    """A process of a kerolox broker: the identity from its files, and its own number."""
 
     identity: str
     start: int
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker says of itself."""
+    """A broker's registration."""
 
     cluster: str
     name: str
@@ -39,10 +39,10 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     ha_address: str | None = None
     zone: str | None = None
     timeout_s: float | None = None
-    acting_master: bool | None = None  # None: a broker that does not know of it
+    acting_master: bool | None = None  # None: a broker that does not support it
     filter_servers: tuple[str, ...] | None = None
-    connection: Any = None  # whatever tells connections apart
-    process: BrokerProcess | None = None  # RocketMQ's brokers do not say
+    connection: Any = None  # object that identifies the connection
+    process: BrokerProcess | None = None  # RocketMQ's brokers send none
 
     @property
     def key(self) -> BrokerKey:
@@ -50,7 +50,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MinIdNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """A notice to the brokers of one name: another broker has the lowest id of the group now."""
+    """Notice to the brokers of one name: the lowest id of the group has changed."""
 
     to: list[str]
     min_id: int
@@ -60,10 +60,10 @@ class MinIdNotice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registered(msgspec.Struct, frozen=True, kw_only=True):
-    """How a registration went."""
+    """Result of a registration."""
 
-    refused: str | None = None  # why; nothing was changed
-    ignored: str | None = None  # why; answered like a success all the same
+    refused: str | None = None  # reason; nothing was changed
+    ignored: str | None = None  # reason; the broker still receives a success
     is_new: bool = False  # the broker was not alive before
     master_address: str | None = None
     ha_address: str | None = None
@@ -81,8 +81,8 @@ class Group:
         self.addresses: dict[int, str] = {}
         self.acting_master = False
         self.zone: str | None = None
-        self.topics: set[str] = set()  # that have queues here
-        self.mapped: set[str] = set()  # static ones it told the mapping of
+        self.topics: set[str] = set()  # topics with queues at these brokers
+        self.mapped: set[str] = set()  # static topics whose mapping the brokers sent
 
     @property
     def lowest_id(self) -> int:
@@ -99,7 +99,7 @@ class Group:
 
 
 class Alive:
-    """A broker that is registered and not expired."""
+    """A registered broker that has not expired."""
 
     __slots__ = ("connection", "ha_address", "name", "process", "seen_s", "timeout_s", "version")
 
@@ -114,10 +114,12 @@ class Alive:
 
 
 def why_second_process(told: BrokerRegistration, address: str, rival: Alive, now_s: float) -> str | None:
-    """Return the reason to refuse a registration: another process with the same identity is registered from
-    another address, its connection is open, and it has registered lately. A leader with a larger promotion
-    number is no copy of the one in whose place it comes, and a connection that closed has no process any
-    more."""
+    """Return the reason to reject a registration: another process with the same identity is registered at
+    another address, and registered recently.
+
+    None if the new one is a leader with a larger promotion number: it replaces the old one and is not a copy.
+    A process whose connection has closed no longer counts.
+    """
     mine, other = told.process, rival.process
     if mine is None or other is None or mine.identity != other.identity or mine.start == other.start:
         return None
@@ -128,12 +130,13 @@ def why_second_process(told: BrokerRegistration, address: str, rival: Alive, now
     return (
         f"broker {told.name} with id {told.id} is registered from {address} by another process, which is "
         "alive. Two processes have one identity: was a store directory copied? Stop this one, or give it a "
-        f"brokerName or brokerId of its own. If it moved here from {address}, stop the process there"
+        f"different brokerName or brokerId. If it moved from {address}, stop the process there"
     )
 
 
 def with_acting_master(broker: BrokerData, queues: QueueData) -> BrokerData:
-    """The lowest slave shown as master, when the group has none and its queues cannot be written."""
+    """Return the broker with its lowest slave shown as master, if the group has no master and its queues are
+    read-only."""
     addresses = broker.broker_addrs
     if not addresses or MASTER_ID in addresses or not broker.enable_acting_master:
         return broker
@@ -148,7 +151,7 @@ def min_id_notice(
     group: Group, *, offline_address: str | None = None, ha_address: str | None = None
 ) -> MinIdNotice:
     lowest = group.lowest_id
-    # A broker that comes need not be told of itself; when a broker left, all that remain are told.
+    # A joining broker knows its own id; when a broker leaves, all others are notified.
     to = [
         a for id, a in group.addresses.items() if offline_address or len(group.addresses) == 1 or id != lowest
     ]

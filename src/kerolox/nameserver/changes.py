@@ -1,8 +1,7 @@
-"""Changes of the routes, one after the other, large ones in slices.
+"""Serialized changes of the routes; large ones run in slices.
 
-A broker may bring a hundred thousand topics, and take them away again. Such a change is a generator: it works
-on a slice of topics and yields, and others are served before it goes on. Nobody else changes anything
-meanwhile.
+A broker may register or remove a hundred thousand topics. Such a change is a generator: it processes a slice
+of topics and yields, so that requests are served in between. No other change runs meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ ChangeSteps = Generator[None, None, T]
 
 
 def at_once(steps: ChangeSteps[T]) -> T:
-    """Do all steps of a change at once: for callers that have the routes to themselves."""
+    """Run all steps of a change without a break, for callers that own the routes exclusively."""
     while True:
         try:
             next(steps)
@@ -29,10 +28,10 @@ def at_once(steps: ChangeSteps[T]) -> T:
 
 
 class Changes:
-    """The queue of changes: each waits for its turn here."""
+    """The queue of changes."""
 
     def __init__(self) -> None:
-        self.turn = asyncio.Lock()  # first come, first served
+        self.turn = asyncio.Lock()  # fair: first come, first served
 
     async def run(self, steps: ChangeSteps[T]) -> T:
         async with self.turn:

@@ -1,6 +1,7 @@
-"""Routes as bytes, ready to be sent: the answer to the one question every client asks all the time.
+"""Routes as encoded bytes: the answer to the most frequent request of clients.
 
-Each is encoded when first asked for, in the spelling asked for, and kept until something in it changes.
+A route is encoded when first requested, in the requested JSON spelling, and cached until one of its parts
+changes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kerolox.protocol.bodies.routes import TopicRoute
 
 
 class EncodedRoutes:
-    """Topic → encoded route, in both spellings."""
+    """Encoded routes by topic, in both JSON spellings."""
 
     __slots__ = ("_bare", "_build", "_standard", "built")
 
@@ -22,14 +23,14 @@ class EncodedRoutes:
         self._build = build
         self._standard: dict[str, bytes] = {}
         self._bare: dict[str, bytes] = {}
-        self.built = 0  # how often an answer had to be encoded
+        self.built = 0  # number of encodings
 
     def get(self, topic: str, standard: bool) -> bytes | None:
-        """The encoded route of a topic; None for a topic without a broker. None is not kept, or anybody could
-        fill the memory with names.
+        """Return the encoded route of a topic; None if no broker has the topic. None is not cached, because
+        clients could fill the memory with invented names.
 
-        ``standard`` JSON has integer keys quoted and only ASCII, for clients since 4.9.4; older Java
-        clients are sent what their server always sent.
+        ``standard`` JSON has quoted integer keys and only ASCII, for clients since 4.9.4; older Java clients
+        get the spelling of their servers.
         """
         kept = self._standard if standard else self._bare
         body = kept.get(topic)
@@ -46,8 +47,8 @@ class EncodedRoutes:
         self._bare.pop(topic, None)
 
     def drop_all(self, topics: Collection[str]) -> None:
-        """Drop the answers of all these topics. Clients ask for few topics of a large broker, so the kept
-        answers are few."""
+        """Drop the routes of all these topics. The cache may be much smaller than the set, since clients use
+        few topics of a large broker."""
         for kept in (self._standard, self._bare):
             for topic in [topic for topic in kept if topic in topics] if len(kept) < len(topics) else topics:
                 kept.pop(topic, None)
@@ -58,7 +59,8 @@ class EncodedRoutes:
 
 
 def in_zone(route: TopicRoute, zone: str) -> TopicRoute:
-    """A route without the brokers whose master is in another zone; without a master any zone does."""
+    """Return a route without the brokers whose master is in another zone. Brokers without a master are
+    kept."""
     away = {
         broker.broker_name: broker
         for broker in route.broker_datas

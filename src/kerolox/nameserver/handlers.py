@@ -1,7 +1,7 @@
-"""Answers to the requests a name server gets, one method per request code.
+"""Handlers of requests to a name server, one method per request code.
 
-Nearly all are plain functions: nothing in them waits. What must reach the disk before it is answered waits
-for that, and is undone if it does not get there.
+Nearly all are plain functions that never wait. Changes that must be on disk before the answer wait for the
+write, and are undone if it fails.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ log = logging.getLogger(__name__)
 
 TellNotices = Callable[[Iterable[MinIdNotice]], None]
 
-LARGE_BODY_BYTES = 64 << 10  # a registration of more is read by a thread
-_REGISTERING = "registering"  # the key under which a connection keeps its lock
+LARGE_BODY_BYTES = 64 << 10  # larger registrations are decoded in a thread
+_REGISTERING = "registering"  # key in ``caller.data``: lock of the connection's registrations
 
 _DISABLED = Answer(code=ResponseCode.SYSTEM_ERROR, remark="disable")
 _NOT_READY = Answer(code=ResponseCode.SYSTEM_ERROR, remark=route.NOT_READY)
 
 
 class StartUp:
-    """Whether a name server that has just started can know what it is asked.
+    """Readiness of a name server after its start.
 
-    ``brokers_awaited``: nothing is told before so many brokers have registered. Until then "no such topic"
-    would be a guess, and clients would believe it.
+    ``brokers_awaited``: no route is answered before this many brokers have registered. Until then the answer
+    "no such topic" could be wrong, and clients would believe it.
     """
 
     def __init__(self, routes: Routes, options: NamesrvOptions, clock: Clock, brokers_awaited: int) -> None:
@@ -65,19 +65,19 @@ class StartUp:
             return False
         if len(self._routes.alive) < self._brokers_awaited:
             return True
-        self._brokers_awaited = 0  # for good: from now on a broker that is away is away
+        self._brokers_awaited = 0  # from now on a missing broker counts as down
         return False
 
     def awaits_routes(self) -> bool:
-        """Whether routes are not complete yet: brokers are awaited, or the seconds run that RocketMQ's
-        options give brokers to register."""
+        """Return whether routes are incomplete: awaited brokers are missing, or RocketMQ's option gives
+        brokers more time to register."""
         return self.awaits_brokers() or (self._options.need_wait_for_service and self._is_early())
 
     def _is_early(self) -> bool:
         return self._clock.monotonic_s() - self._started_s < self._options.wait_seconds_for_service
 
     def guarded(self, handler: Handler) -> Handler:
-        """A handler that refuses requests as long as the name server cannot know the answer."""
+        """Return a handler that rejects requests while :meth:`awaits_brokers`."""
 
         def answer(request: Request[Any]) -> Any:
             return _NOT_READY if self.awaits_brokers() else handler(request)
@@ -89,7 +89,7 @@ class StartUp:
 
 
 class RouteHandlers:
-    """GET_ROUTEINFO_BY_TOPIC (105), which clients send all the time."""
+    """Handler of GET_ROUTEINFO_BY_TOPIC (105), the most frequent request of clients."""
 
     def __init__(self, routes: Routes, opening: StartUp) -> None:
         self._routes = routes
@@ -119,7 +119,7 @@ class RouteHandlers:
 
 
 class BrokerHandlers:
-    """Requests by which brokers register, and by which tools change the rights of brokers."""
+    """Handlers of broker registrations and of changes of broker permissions."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class BrokerHandlers:
         ]
 
     async def register(self, request: Request[registration.RegisterBrokerRequest]) -> Answer:
-        # A later registration of a broker must not overtake an earlier one.
+        # Registrations of one broker must be applied in order.
         async with request.caller.data.setdefault(_REGISTERING, asyncio.Lock()):
             return await self._register(request)
 
@@ -168,13 +168,13 @@ class BrokerHandlers:
         else:
             wanted = _registration(request)
         result = await self._changes.run(self._routes.registering(wanted, self._clock.monotonic_s()))
-        if request.caller.is_closed:  # closed meanwhile: nobody else would forget the broker
+        if request.caller.is_closed:  # closed meanwhile: its close event came before the registration
             _, notices = await self._changes.run(self._routes.losing_connection(request.caller))
             self._tell(notices)
         if result.refused is not None:
             log.warning(
-                "registration_refused broker=%r id=%d address=%r reason=%r next='one that overtook the first "
-                "whole registration comes again by itself'",
+                "registration_refused broker=%r id=%d address=%r reason=%r next='an update that "
+                "arrived before the first complete registration is repeated automatically'",
                 told.broker_name,
                 told.broker_id,
                 told.broker_addr,
@@ -220,7 +220,7 @@ class BrokerHandlers:
             )
         )
         log.info(
-            "broker_unregistered broker=%r id=%d address=%r cluster=%r reason='it said so'",
+            "broker_unregistered broker=%r id=%d address=%r cluster=%r reason='requested by the broker'",
             told.broker_name,
             told.broker_id,
             told.broker_addr,
@@ -265,7 +265,7 @@ class BrokerHandlers:
 
 
 class TopicHandlers:
-    """Requests that list topics, and that add or delete one topic."""
+    """Handlers that list topics, and that add or delete one topic."""
 
     def __init__(self, routes: Routes, changes: Changes, options: NamesrvOptions) -> None:
         self._routes = routes
@@ -332,14 +332,12 @@ class TopicHandlers:
         async with self._changes.turn:
             unknown = self._routes.register_topic(topic, queues)
         if unknown is not None:
-            log.warning(
-                "topic_not_added topic=%r broker=%r next='the broker has to register first'", topic, unknown
-            )
+            log.warning("topic_not_added topic=%r broker=%r next='register the broker first'", topic, unknown)
         return Answer()
 
 
 class KvHandlers:
-    """The table of settings: PUT_KV_CONFIG (100), GET_KV_CONFIG (101), DELETE_KV_CONFIG (102) and
+    """Handlers of the key-value table: PUT_KV_CONFIG (100), GET_KV_CONFIG (101), DELETE_KV_CONFIG (102) and
     GET_KVLIST_BY_NAMESPACE (219)."""
 
     def __init__(self, kv: KvConfig, routes: Routes) -> None:
@@ -359,7 +357,7 @@ class KvHandlers:
         asked = request.header
         if asked.namespace is None or asked.key is None:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark="namespace or key is null")
-        # The compact header cannot carry an empty text: what was not sent is one.
+        # The compact header cannot carry an empty text, so a missing value is empty.
         await self._kv.put(asked.namespace, asked.key, asked.value or "")
         return Answer()
 
@@ -392,7 +390,7 @@ class KvHandlers:
 
 
 async def _listed(topics: TopicList) -> Answer:
-    """Encode a list of topics in a thread: it may be long, and other requests are served meanwhile."""
+    """Encode a topic list in a thread: it may be long, and other requests must be served meanwhile."""
     return Answer(body=await asyncio.to_thread(topics.encode))
 
 

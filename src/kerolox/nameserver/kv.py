@@ -1,7 +1,7 @@
-"""The name server's small table of settings: namespace → key → value, kept in one JSON file.
+"""The key-value table of a name server: namespace → key → value, stored in one JSON file.
 
-Admin tools use it for the order of queues of ordered topics (namespace ``ORDER_TOPIC_CONFIG``). It changes
-rarely and is small, so every change writes the whole file anew.
+Admin tools use it for the queue order of ordered topics (namespace ``ORDER_TOPIC_CONFIG``). It is small and
+changes rarely, so every change rewrites the file.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ log = logging.getLogger(__name__)
 NAMESPACES_MAX = 1000
 KEY_LENGTH_MAX = 1000
 VALUE_LENGTH_MAX = 64 << 10
-CHARACTERS_MAX = 4 << 20  # in the whole table
+CHARACTERS_MAX = 4 << 20  # of the whole table
 
 KvTable = dict[str, dict[str, str]]
 
 
 class KvFileBroken(KeroloxError):
-    """The file is there and is not what it should be. It is left as it is."""
+    """An invalid key-value file. It is not changed."""
 
     def __init__(self, path: Path, what: object) -> None:
         self.path = path
         super().__init__(
-            f"the key-value file {path} cannot be read: {what}. It was left as it is: mend it, restore "
-            "a copy, or move it away to start with an empty table."
+            f"the key-value file {path} cannot be read: {what}. It was not changed: repair it, restore "
+            "a backup, or move it away to start with an empty table."
         )
 
 
 class KvConfig:
-    """The table and its file."""
+    """The key-value table and its file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._tables: KvTable = {}
-        self._characters = 0  # in all names and values
+        self._characters = 0  # of all names and values
         self._file = LatestSave(self.path)
         self._unsaved: Unsaved[tuple[str, str], str] = Unsaved(self._put_back)
         self._unsaved.save = self._save
-        self.on_change: list[Callable[[str, str], None]] = []  # hears namespace and key
+        self.on_change: list[Callable[[str, str], None]] = []  # called with namespace and key
 
     async def load(self) -> None:
-        """Read the file; no file is an empty table. Raises KvFileBroken."""
+        """Read the file; a missing file is an empty table. Raises KvFileBroken."""
         self._tables = await asyncio.to_thread(read_tables, self.path)
         count = sum(map(len, self._tables.values()))
         self._characters = sum(
@@ -71,15 +71,15 @@ class KvConfig:
         return None if table is None else table.get(key)
 
     def values(self, namespace: str) -> dict[str, str] | None:
-        """All values of a namespace. A namespace whose last key was deleted is still there, as in
+        """Return all values of a namespace. A namespace whose last key was deleted still exists, as in
         RocketMQ."""
         return self._tables.get(namespace)
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value, in force at once; returns when it is on disk. Raises NotSaved when it could not be
-        saved, and was undone.
+        """Set a value. It is in effect at once; the method returns when it is on disk.
 
-        Refused when the table would be too large: every change writes all of it.
+        Raises NotSaved if it could not be saved and was undone, and InvalidRequest if the table would exceed
+        its limits: every change writes the whole table.
         """
         self._check_room(namespace, key, value)
         before = self.value(namespace, key)
@@ -90,7 +90,7 @@ class KvConfig:
         await self._unsaved.saved((namespace, key))
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Delete a key, as :meth:`put` sets one: in force at once, on disk when this returns, or undone."""
+        """Delete a key; like :meth:`put` in effect at once, and on disk or undone at the end."""
         before = self.value(namespace, key)
         if before is not None:
             self._set(namespace, key, None)
@@ -101,22 +101,22 @@ class KvConfig:
     def _check_room(self, namespace: str, key: str, value: str) -> None:
         if max(len(namespace), len(key)) > KEY_LENGTH_MAX or len(value) > VALUE_LENGTH_MAX:
             raise InvalidRequest(
-                f"namespace of {len(namespace)}, key of {len(key)}, value of {len(value)} characters: "
-                f"at most are KEY_LENGTH_MAX, {KEY_LENGTH_MAX}, and VALUE_LENGTH_MAX, {VALUE_LENGTH_MAX}"
+                f"the namespace has {len(namespace)}, the key {len(key)}, the value {len(value)} characters: "
+                f"the limits are {KEY_LENGTH_MAX} (KEY_LENGTH_MAX) and {VALUE_LENGTH_MAX} (VALUE_LENGTH_MAX)"
             )
         if namespace not in self._tables and len(self._tables) >= NAMESPACES_MAX:
             raise InvalidRequest(
-                f"{len(self._tables)} namespaces, at most are NAMESPACES_MAX, {NAMESPACES_MAX}"
+                f"{len(self._tables)} namespaces, the limit is {NAMESPACES_MAX} (NAMESPACES_MAX)"
             )
         characters = self._characters + len(namespace) + len(key) + len(value)
         if characters > CHARACTERS_MAX:
             raise InvalidRequest(
-                f"the table would have {characters} characters, at most are CHARACTERS_MAX, "
-                f"{CHARACTERS_MAX}. Delete what is not needed."
+                f"the table would have {characters} characters, the limit is "
+                f"{CHARACTERS_MAX} (CHARACTERS_MAX). Delete unused keys."
             )
 
     async def close(self) -> None:
-        """Wait for the last change to reach the disk."""
+        """Wait until the last change is on disk."""
         await self._file.close()
 
     def _set(self, namespace: str, key: str, value: str | None) -> None:
@@ -138,8 +138,8 @@ class KvConfig:
             error = saved.exception()
             if error is not None:
                 log.error(
-                    "kv_save_failed path=%s error=%r next='the change was undone and refused; free the disk "
-                    "or mend its rights, and repeat it'",
+                    "kv_save_failed path=%s error=%r next='the change was undone and rejected; free disk "
+                    "space or correct the permissions, and repeat it'",
                     self.path,
                     str(error),
                 )
@@ -149,7 +149,7 @@ class KvConfig:
 
 
 def read_tables(path: Path) -> KvTable:
-    """The tables of a file; none when there is no file. Blocking. Raises KvFileBroken."""
+    """Return the tables of a file; none if the file does not exist. Blocking. Raises KvFileBroken."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:

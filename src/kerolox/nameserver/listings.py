@@ -1,4 +1,4 @@
-"""What admin tools ask for: the clusters, and topics in lists."""
+"""Answers for admin tools: clusters and lists of topics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cluster_info(routes: Routes) -> ClusterInfo:
 
 
 def member_group(routes: Routes, cluster: str, name: str) -> BrokerMemberGroup:
-    """The brokers of one name; an empty group for a name nobody has."""
+    """Return the brokers of one name; an empty group if the name is unknown."""
     group = routes.groups.get(name)
     return BrokerMemberGroup(
         cluster=cluster, broker_name=name, broker_addrs={} if group is None else dict(group.addresses)
@@ -29,7 +29,7 @@ def all_topics(routes: Routes) -> TopicList:
 
 
 def cluster_topics(routes: Routes, cluster: str) -> TopicList:
-    """The topics with queues in a cluster; none for a cluster nobody is in."""
+    """Return the topics with queues in a cluster; none if the cluster is unknown."""
     topics: set[str] = set()
     for name in routes.clusters.get(cluster, ()):
         topics |= routes.groups[name].topics
@@ -37,7 +37,8 @@ def cluster_topics(routes: Routes, cluster: str) -> TopicList:
 
 
 def system_topics(routes: Routes) -> TopicList:
-    """The topics that are named after clusters and brokers, and the address of a broker that knows more."""
+    """Return the topics named after clusters and brokers, and the address of a broker that knows further
+    ones."""
     names = set(routes.clusters).union(*routes.clusters.values())
     addresses = (group.addresses[group.lowest_id] for group in routes.groups.values() if group.addresses)
     return TopicList(topic_list=tuple(sorted(names)), broker_addr=next(addresses, None))
@@ -56,7 +57,7 @@ def unit_subscribed_not_unit_topics(routes: Routes) -> TopicList:
 
 
 def _flagged(routes: Routes, wanted: Callable[[int], bool]) -> TopicList:
-    # One broker speaks for all: the flags of a topic are the same everywhere.
+    # One broker's flags are enough: the flags of a topic are the same at all brokers.
     return TopicList(
         topic_list=tuple(
             sorted(

@@ -1,7 +1,7 @@
-"""The name server's options, with RocketMQ's keys and defaults.
+"""Options of the name server, with RocketMQ's keys and defaults.
 
-Keys of RocketMQ's ``namesrv.conf`` that are not here tune thread pools and buffers this server does not
-have; they are read and reported as having no effect.
+Keys of RocketMQ's ``namesrv.conf`` that are missing here tune thread pools and buffers that this server does
+not have; they are accepted and reported as having no effect.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kerolox.options import Absent, option
 _HOME = os.path.join(os.path.expanduser("~"), "namesrv")
 
 _OFF = ("", "false")
-_ACCESS = "plain_acl.yml is for brokers alone; this server has authenticationEnabled and authorizationEnabled"
-# Settings that ask for what this name server does not have: refused, for an operator who sets them relies on
-# them.
+_ACCESS = "only brokers use plain_acl.yml; name servers have authenticationEnabled and authorizationEnabled"
+# Settings for features that this name server lacks. They are rejected, because an operator who sets them
+# relies on them.
 _ABSENT: Mapping[str, Absent] = {
     "aclEnable": Absent(_OFF, _ACCESS),
     "clusterTest": Absent(_OFF, "routes of another environment (productEnvName) are not looked up"),
@@ -38,69 +38,70 @@ class NamesrvOptions(ServerOptions):
         "kvConfigPath",
     }
 
-    # --- where it listens
-    listen_port: int = option(9876, "port to listen on; 0 takes a free one", low=0, high=65535)
+    # --- listening
+    listen_port: int = option(9876, "Listen port. Port 0 picks a free port.", low=0, high=65535)
     server_channel_max_idle_time_seconds: int = option(
         120,
-        "a connection without traffic for so long is closed, and its broker forgotten",
+        "Seconds without traffic after which a connection is closed and its broker is unregistered.",
         low=1,
         high=86_400,
     )
 
-    # --- what else runs in its process
+    # --- controller in the same process
     enable_controller_in_namesrv: bool = option(
-        False, "run a controller beside it; the same file has the controller's settings"
+        False, "Run a controller in the same process. Its settings are read from the same file."
     )
 
-    # --- what it keeps on disk
+    # --- files
     kv_config_path: str = option(
-        os.path.join(_HOME, "kvConfig.json"), "file of the key-value configuration; written at each change"
+        os.path.join(_HOME, "kvConfig.json"),
+        "File of the key-value configuration, which is written at each change.",
     )
     config_store_path: str = option(
         os.path.join(_HOME, "namesrv.properties"),
-        "file that options changed while running are written to; the file given with -c, if one is",
+        "File that receives options changed at run time. With -c it is the file given there.",
     )
 
     # --- routes
     order_message_enable: bool = option(
-        False, "put the order configuration of a topic into its route", changeable=True
+        False, "Include the order configuration of a topic in its route.", changeable=True
     )
     return_order_topic_config_to_broker: bool = option(
-        True, "tell registering brokers which topics are ordered", changeable=True
+        True, "Send the list of ordered topics to registering brokers.", changeable=True
     )
     support_acting_master: bool = option(
-        False, "show the lowest slave as master of a group that has lost its own", changeable=True
+        False, "Show the lowest slave as master of a group that has lost its master.", changeable=True
     )
     delete_topic_with_broker_registration: bool = option(
         False,
-        "a registration takes away the topics it does not name; needs brokers that register topics singly",
+        "Remove topics that a registration does not name. Requires brokers that register topics singly.",
         changeable=True,
     )
     notify_min_broker_id_changed: bool = option(
-        False, "tell the brokers of a group when its lowest id changes", changeable=True
+        False, "Notify the brokers of a group when its lowest id changes.", changeable=True
     )
     scan_not_active_broker_interval: int = option(
         5000,
-        "milliseconds between two looks for brokers that have gone quiet",
+        "Interval of checks for brokers without heartbeats, milliseconds.",
         low=10,
         high=3_600_000,
         changeable=True,
     )
 
-    # --- what it answers
+    # --- answers
     need_wait_for_service: bool = option(
-        False, "answer no route in the first seconds, until brokers have registered", changeable=True
+        False, "Answer no routes after the start until brokers had time to register.", changeable=True
     )
     wait_seconds_for_service: int = option(
-        45, "how many seconds those are", low=0, high=3600, changeable=True
+        45, "Seconds of needWaitForService.", low=0, high=3600, changeable=True
     )
-    enable_all_topic_list: bool = option(True, "answer requests for the list of all topics", changeable=True)
+    enable_all_topic_list: bool = option(True, "Answer requests for the list of all topics.", changeable=True)
     enable_topic_list: bool = option(
-        True, "answer requests for the topics of a cluster or unit", changeable=True
+        True, "Answer requests for the topics of a cluster or unit.", changeable=True
     )
     config_black_list: str = option(
         "configBlackList;configStorePath;kvConfigPath",
-        "keys, joined by semicolons, that no request may change",
+        "Option keys, separated by semicolons, that no request may change.",
     )
 
     @property

@@ -1,13 +1,12 @@
-"""Which brokers serve which topic. Decisions only: no sockets, no files, no clock of its own.
+"""The brokers that serve each topic. Decisions only: no sockets, files or clock.
 
-Four tables, in RocketMQ's sense: clusters have broker names; a broker name is a group of brokers with ids,
-0 being the master; a topic has queues at broker names; a broker, known by cluster and address, is alive
-until its time is up or its connection is gone. Registration never takes topics away (unless an option says
-so): a broker's table may be incremental.
+There are four tables, with RocketMQ's meaning: a cluster has broker names; a broker name is a group of
+brokers with ids, of which 0 is the master; a topic has queues at broker names; a broker, identified by
+cluster and address, is alive until it expires or its connection closes. A registration removes no topics
+(unless an option says so), because a broker's table may be incremental.
 
-The encoded answer for a topic is kept (:mod:`~kerolox.nameserver.encoded_routes`) and dropped by whatever
-changes something it was made of. So every change goes through a method here, and the values in the tables
-are frozen.
+The encoded route of a topic is cached (:mod:`~kerolox.nameserver.encoded_routes`) and dropped when one of its
+parts changes. So every change goes through a method here, and the values in the tables are frozen.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ from kerolox.protocol.reserved import MEMBER_TOPIC_PREFIX
 
 log = logging.getLogger(__name__)
 
-# Bounds of the tables. An honest cluster stays far below.
+# Limits of the tables. Real clusters stay far below.
 TOPICS_OF_BROKER_MAX = 200_000
 TOPICS_MAX = 1_000_000
 BROKERS_MAX = 10_000
-FILTER_SERVERS_MAX = 100  # of one broker
+FILTER_SERVERS_MAX = 100  # per broker
 NAME_LENGTH_MAX = 255
 
 
 class Routes:
-    """The tables, and every question and change there is."""
+    """The tables, with all queries and changes."""
 
     def __init__(
         self, options: NamesrvOptions, order_of: Callable[[str], str | None] = lambda topic: None
@@ -62,25 +61,26 @@ class Routes:
         self.clusters: dict[str, set[str]] = {}
         self.groups: dict[str, Group] = {}
         self.topics: dict[str, dict[str, QueueData]] = {}  # topic → broker name → queues
-        self.mappings: dict[str, dict[str, QueueMapping]] = {}  # static topics, the same way
+        # of static topics: topic → broker name → mapping
+        self.mappings: dict[str, dict[str, QueueMapping]] = {}
         self.alive: dict[BrokerKey, Alive] = {}
         self.filter_servers: dict[BrokerKey, tuple[str, ...]] = {}
         self._of_connection: dict[Any, set[BrokerKey]] = {}
 
-    # --- brokers come ------------------------------------------------------------------------
+    # --- registration -----------------------------------------------------------------------
 
     def register(self, told: BrokerRegistration, now_s: float) -> Registered:
-        """Take in a broker, or an update of one."""
+        """Register a broker or update its registration."""
         return at_once(self.registering(told, now_s))
 
     def registering(self, told: BrokerRegistration, now_s: float) -> ChangeSteps[Registered]:
-        """The same in slices, by RocketMQ's rules in RocketMQ's order."""
+        """Register a broker in slices, by RocketMQ's rules in RocketMQ's order."""
         too_much = self._too_much(told)
         if too_much is not None:
             return Registered(refused=too_much)
         group = self.groups.get(told.name)
         addresses = {} if group is None else group.addresses
-        # An address has one id: a slave that has become master is no slave any more.
+        # An address has one id: a slave that has become master loses its slave id.
         others = {
             id: address for id, address in addresses.items() if address != told.address or id == told.id
         }
@@ -100,13 +100,13 @@ class Routes:
             if why is not None:
                 return Registered(refused=why)
         if known is None and len(told.topics) == 1:
-            # An incremental update that overtook the first registration: taking it as the whole would
-            # show clients a broker with a single topic.
+            # An incremental update that arrived before the first full registration: if it were accepted,
+            # clients would see a broker with a single topic.
             return Registered(refused="register broker failed")
 
         before = self.alive.get(told.key)
         if before is not None and before.name != told.name:
-            yield from self._forgetting_all([told.key])  # the same process under a new name
+            yield from self._forgetting_all([told.key])  # the same process with a new name
         if group is None:
             group = self.groups[told.name] = Group(told.cluster, told.name)
         self.clusters.setdefault(told.cluster, set()).add(told.name)
@@ -132,12 +132,12 @@ class Routes:
         return self._answer(group, told, is_new, lowest_changed)
 
     def _too_much(self, told: BrokerRegistration) -> str | None:
-        """Why a registration is not taken: it would make a table larger than it may be."""
+        """Return the reason to reject a registration that exceeds a limit of the tables; None if it fits."""
         for what, text in (("cluster", told.cluster), ("name", told.name), ("address", told.address)):
             if len(text) > NAME_LENGTH_MAX:
                 return (
-                    f"the broker's {what} has {len(text)} characters, at most are NAME_LENGTH_MAX, "
-                    f"{NAME_LENGTH_MAX}"
+                    f"the broker's {what} has {len(text)} characters, the limit is "
+                    f"{NAME_LENGTH_MAX} (NAME_LENGTH_MAX)"
                 )
         group = self.groups.get(told.name)
         count = len(told.topics)
@@ -145,19 +145,17 @@ class Routes:
             count = len(group.topics.union(told.topics))
         if max(count, len(told.mappings)) > TOPICS_OF_BROKER_MAX:
             return (
-                f"{count} topics of broker {told.name}, at most are TOPICS_OF_BROKER_MAX, "
-                f"{TOPICS_OF_BROKER_MAX}"
+                f"{count} topics of broker {told.name}, the limit is "
+                f"{TOPICS_OF_BROKER_MAX} (TOPICS_OF_BROKER_MAX)"
             )
         if len(self.topics) + count > TOPICS_MAX:
             new = sum(topic not in self.topics for topic in told.topics)
             if len(self.topics) + new > TOPICS_MAX:
-                return (
-                    f"{len(self.topics)} topics here and {new} new ones, at most are TOPICS_MAX, {TOPICS_MAX}"
-                )
+                return f"{len(self.topics)} topics and {new} new ones, the limit is {TOPICS_MAX} (TOPICS_MAX)"
         if told.key not in self.alive and len(self.alive) >= BROKERS_MAX:
-            return f"{len(self.alive)} brokers are registered, at most are BROKERS_MAX, {BROKERS_MAX}"
+            return f"{len(self.alive)} brokers are registered, the limit is {BROKERS_MAX} (BROKERS_MAX)"
         if len(told.filter_servers or ()) > FILTER_SERVERS_MAX:
-            return f"more filter servers than FILTER_SERVERS_MAX, {FILTER_SERVERS_MAX}"
+            return f"more filter servers than the limit of {FILTER_SERVERS_MAX} (FILTER_SERVERS_MAX)"
         return None
 
     def _set_addresses(self, group: Group, addresses: dict[int, str]) -> None:
@@ -176,14 +174,14 @@ class Routes:
             topic = config.topic_name or key
             if len(topic) > NAME_LENGTH_MAX:
                 log.warning(
-                    "topic_not_taken topic=%r... broker=%r reason='%d characters, at most are %d'",
+                    "topic_not_taken topic=%r... broker=%r reason='%d characters, the limit is %d'",
                     topic[:NAME_LENGTH_MAX], group.name, len(topic), NAME_LENGTH_MAX,
                 )  # fmt: skip
                 continue
             queues = max(config.read_queue_nums, config.write_queue_nums)
-            if queues > TOPIC_QUEUES_MAX:  # clients would refuse the whole route
+            if queues > TOPIC_QUEUES_MAX:  # clients would reject the whole route
                 log.warning(
-                    "topic_not_taken topic=%r broker=%r reason='%d queues, at most are %d'",
+                    "topic_not_taken topic=%r broker=%r reason='%d queues, the limit is %d'",
                     topic, group.name, queues, TOPIC_QUEUES_MAX,
                 )  # fmt: skip
                 continue
@@ -204,7 +202,7 @@ class Routes:
                 )
         if changed:
             for number, (topic, mapping) in enumerate(told.mappings.items(), start=1):
-                # Kept by broker name, as the queues of the topic are: so the mapping goes when the queues go.
+                # Stored by broker name, like the queues of the topic, so that both are removed together.
                 table = self.mappings.setdefault(topic, {})
                 if table.get(group.name) != mapping:
                     table[group.name] = mapping
@@ -228,7 +226,8 @@ class Routes:
             self.filter_servers[told.key] = told.filter_servers
         else:
             del self.filter_servers[told.key]
-        # Filter servers are found by address, which two groups may share; and hardly any broker has any.
+        # Filter servers are stored by address, which two groups may share; brokers with filter servers are
+        # rare.
         self.encoded.clear()
 
     def _answer(
@@ -246,26 +245,26 @@ class Routes:
             is_new=is_new, master_address=master_address, ha_address=ha_address, notices=notices
         )
 
-    # --- brokers stay ------------------------------------------------------------------------
+    # --- heartbeats -------------------------------------------------------------------------
 
     def version_of(self, cluster: str, address: str) -> DataVersion | None:
         alive = self.alive.get((cluster, address))
         return None if alive is None else alive.version
 
     def refresh(self, cluster: str, address: str, now_s: float) -> None:
-        """Note that a broker is alive."""
+        """Record a sign of life of a broker."""
         alive = self.alive.get((cluster, address))
         if alive is not None:
             alive.seen_s = now_s
 
-    # --- brokers go --------------------------------------------------------------------------
+    # --- removal ----------------------------------------------------------------------------
 
     def unregister(self, cluster: str, name: str, id: int, address: str) -> list[MinIdNotice]:
-        """Forget one broker; its queues too, if it was the last of its name."""
+        """Unregister one broker, and remove its queues if it was the last of its name."""
         return at_once(self.unregistering(cluster, name, id, address))
 
     def unregistering(self, cluster: str, name: str, id: int, address: str) -> ChangeSteps[list[MinIdNotice]]:
-        """The same in slices."""
+        """Unregister one broker in slices."""
         key = cluster, address
         self._forget_alive(key)
         group = self.groups.get(name)
@@ -285,25 +284,26 @@ class Routes:
         return []
 
     def speaks(self, connection: Any) -> bool:
-        """Whether brokers that are alive speak through this connection."""
+        """Return whether living brokers use this connection."""
         return connection in self._of_connection
 
     def connection_lost(self, connection: Any) -> tuple[list[BrokerKey], list[MinIdNotice]]:
-        """Forget the brokers that spoke through this connection."""
+        """Unregister the brokers of this connection."""
         return at_once(self.losing_connection(connection))
 
     def losing_connection(self, connection: Any) -> ChangeSteps[tuple[list[BrokerKey], list[MinIdNotice]]]:
-        """The same in slices."""
+        """Unregister the brokers of this connection in slices."""
         return (yield from self._forgetting_all(sorted(self._of_connection.get(connection, ()))))
 
     def forget_quiet(self, now_s: float) -> tuple[list[Any], list[BrokerKey], list[MinIdNotice]]:
-        """Forget the brokers whose time is up; also gives their connections, which are of no more use."""
+        """Unregister expired brokers. Return their connections, which can be closed, their keys, and the
+        notices."""
         return at_once(self.forgetting_quiet(now_s))
 
     def forgetting_quiet(
         self, now_s: float
     ) -> ChangeSteps[tuple[list[Any], list[BrokerKey], list[MinIdNotice]]]:
-        """The same in slices."""
+        """Unregister expired brokers in slices."""
         quiet = [key for key, alive in self.alive.items() if alive.seen_s + alive.timeout_s < now_s]
         connections = [self.alive[key].connection for key in quiet]
         gone, notices = yield from self._forgetting_all(quiet)
@@ -348,7 +348,7 @@ class Routes:
     # --- topics ------------------------------------------------------------------------------
 
     def register_topic(self, topic: str, queues: Iterable[QueueData]) -> str | None:
-        """Add queues to a topic. When a broker name is not known, add nothing and return that name."""
+        """Add queues to a topic. If a broker name is unknown, add nothing and return that name."""
         queues = list(queues)
         for data in queues:
             if data.broker_name not in self.groups:
@@ -358,7 +358,7 @@ class Routes:
         return None
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Take a topic away, from all brokers or from those of one cluster."""
+        """Remove a topic from all brokers, or from those of one cluster."""
         names = set(self.topics.get(topic, ()))
         if cluster:
             names &= self.clusters.get(cluster, set())
@@ -366,30 +366,30 @@ class Routes:
             self._remove_queues(topic, self.groups[name])
 
     def wipe_write_perm(self, name: str) -> int:
-        """Take the write right from every topic of a broker name, until its brokers register a change.
-        Returns how many topics."""
+        """Remove the write permission from every topic of a broker name, until its brokers register a change.
+        Return the number of topics."""
         return at_once(self.wiping_write_perm(name))
 
     def wiping_write_perm(self, name: str) -> ChangeSteps[int]:
-        """The same in slices."""
+        """Remove the write permission in slices."""
         group = self.groups.get(name)
         return (
             0 if group is None else (yield from self._changing_perms(group, lambda perm: perm & ~PERM_WRITE))
         )
 
     def add_write_perm(self, name: str) -> int:
-        """Give the read and write rights back to every topic of a broker name. Returns how many topics."""
+        """Restore read and write permissions on every topic of a broker name. Return the number of topics."""
         return at_once(self.adding_write_perm(name))
 
     def adding_write_perm(self, name: str) -> ChangeSteps[int]:
-        """The same in slices."""
+        """Restore read and write permissions in slices."""
         group = self.groups.get(name)
         if group is None:
             return 0
         return (yield from self._changing_perms(group, lambda perm: PERM_READ | PERM_WRITE))
 
     def order_changed(self, topic: str) -> None:
-        """Take note that the order configuration of a topic changed."""
+        """Drop the encoded route of a topic whose order configuration has changed."""
         self.encoded.drop(topic)
 
     def options_changed(self) -> None:
@@ -435,7 +435,7 @@ class Routes:
     # --- the route of a topic ----------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Everything a client needs to know of a topic; None when nobody serves it."""
+        """Return the route of a topic; None if no broker serves it."""
         table = self.topics.get(topic)
         if not table:
             return None
@@ -451,13 +451,14 @@ class Routes:
                 for address in group.addresses.values()
                 if (servers := self.filter_servers.get((group.cluster, address)))
             }
-        # By their own topic brokers of one name learn who lives: nobody poses as another one there.
+        # The brokers of one name find each other through their member topic: it must show the real ids.
         if self.options.support_acting_master and not topic.startswith(MEMBER_TOPIC_PREFIX):
             brokers = tuple(with_acting_master(broker, table[broker.broker_name]) for broker in brokers)
         mappings = self.mappings.get(topic)
         return TopicRoute(
             broker_datas=brokers,
-            queue_datas=tuple(table[group.name] for group in groups),  # one that is just going has none
+            # a group that is being removed has none
+            queue_datas=tuple(table[group.name] for group in groups),
             filter_server_table=filters,
             order_topic_conf=self._order_of(topic) if self.options.order_message_enable else None,
             topic_queue_mapping_by_broker=dict(mappings) if mappings else None,

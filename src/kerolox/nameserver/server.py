@@ -1,6 +1,6 @@
-"""The name server: its parts, and the order they start and stop in.
+"""The name server: its parts, and their start and stop order.
 
-Several run side by side and know nothing of each other: every broker registers with every one.
+Several name servers run independently: every broker registers with each of them.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ from kerolox.protocol.headers.registration import MinBrokerIdChanged
 log = logging.getLogger(__name__)
 
 FIRST_SCAN_S = 5.0
-NOTICE_TIMEOUT_S = 0.3  # as RocketMQ's
-NOTICES_MAX = 1000  # that are on their way at once
+NOTICE_TIMEOUT_S = 0.3  # as in RocketMQ
+NOTICES_MAX = 1000  # notices in flight
 
-# What tools read of the tables, beside routes: an empty list is as wrong as "no such topic".
+# Requests of tools for whole tables: before the brokers have registered, an empty list would be as wrong as
+# "no such topic".
 _LISTS = (
     RequestCode.GET_BROKER_CLUSTER_INFO,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
@@ -58,10 +59,10 @@ _LISTS = (
 
 
 class NameServer(CallerEvents):
-    """Keeps who serves which topic. ``async with`` starts and stops it.
+    """Serves topic routes. ``async with`` starts and stops it.
 
-    Whoever starts it together with its brokers says how many there are, as ``brokers_awaited``: before they
-    have registered it tells nobody that a topic is not there. A ``controller`` starts and stops with it.
+    ``brokers_awaited`` is the number of brokers that start together with it: before they have registered it
+    does not answer that a topic does not exist. A ``controller`` starts and stops with it.
     """
 
     def __init__(
@@ -85,13 +86,15 @@ class NameServer(CallerEvents):
         self.access = ServerAccess(self.options, NAMESERVER, ClusterView(self.options.access_cluster), clock)
         self._dialer = Dialer(clock=clock, tls=self.options.own_tls, credentials=self.options.own_credentials)
         self._notices: set[asyncio.Task[None]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()  # changes by nobody's request
+        self._tasks: set[asyncio.Task[None]] = set()  # changes that the server started itself
         self._closed = False
 
     async def start(self) -> None:
         if self.options.enable_controller_in_namesrv and self._controller is None:
             raise OptionError(
-                "enableControllerInNamesrv", True, "kerolox nameserver, which starts a controller beside it"
+                "enableControllerInNamesrv",
+                True,
+                "the command kerolox nameserver, which starts the controller",
             )
         self.options.check_server()
         await self.kv.load()
@@ -113,7 +116,7 @@ class NameServer(CallerEvents):
         log.info("nameserver_started address=%s", self.address)
 
     async def close(self) -> None:
-        """Stop taking requests, then let what was asked for reach the disk."""
+        """Stop accepting requests, then wait until accepted changes are on disk."""
         if self._closed:
             return
         self._closed = True
@@ -144,7 +147,7 @@ class NameServer(CallerEvents):
 
     @property
     def address(self) -> str:
-        """Where it listens, as ``ip:port``."""
+        """Listen address, as ``ip:port``."""
         return "" if self._server is None else self._server.address
 
     @property
@@ -152,7 +155,7 @@ class NameServer(CallerEvents):
         return 0 if self._server is None else self._server.port
 
     def _handlers(self) -> RemotingHandlers:
-        # Clients asking for routes come by the thousand when a broker has gone: they have their own lane.
+        # When a broker fails, thousands of clients request routes: they have a separate lane.
         route_lane = Lane("route", clock=self._clock)
         default_lane = Lane("default", body_bytes_max=BODY_BYTES_MAX, clock=self._clock)
         register_lane = Lane("registration", running_max=4, waiting_max=1000, clock=self._clock)
@@ -179,7 +182,7 @@ class NameServer(CallerEvents):
             handlers.add(code, handler, header, register_lane if is_registration else default_lane)
         return handlers
 
-    # --- brokers that go ---------------------------------------------------------------------
+    # --- lost brokers ------------------------------------------------------------------------
 
     def closed(self, caller: Caller, reason: str, /) -> None:
         if self._closed:
@@ -197,9 +200,9 @@ class NameServer(CallerEvents):
     async def _forget_quiet_now(self) -> None:
         steps = self.routes.forgetting_quiet(self._clock.monotonic_s())
         connections, gone, notices = await self.changes.run(steps)
-        self._forgotten(gone, "no sign of life within its time", notices)
+        self._forgotten(gone, "no heartbeat in time", notices)
         for caller in connections:
-            caller.close("its broker gave no sign of life in time")
+            caller.close("its broker sent no heartbeat in time")
         interval_s = self.options.scan_not_active_broker_interval / 1000
         self._scan = self._clock.beat(interval_s, self._forget_quiet)
 
@@ -213,7 +216,7 @@ class NameServer(CallerEvents):
             log.info("broker_forgotten address=%r cluster=%r reason=%r", address, cluster, reason)
         self._tell(notices)
 
-    # --- telling brokers of a new lowest id --------------------------------------------------
+    # --- notices of a new lowest id ----------------------------------------------------------
 
     def _tell(self, notices: Iterable[MinIdNotice]) -> None:
         for notice in notices:
@@ -221,7 +224,7 @@ class NameServer(CallerEvents):
             for address in notice.to:
                 if len(self._notices) >= NOTICES_MAX:
                     log.warning(
-                        "notice_dropped address=%r limit=%d next='brokers do not answer'",
+                        "notice_dropped address=%r limit=%d next='check the brokers: too many do not answer'",
                         address,
                         NOTICES_MAX,
                     )
@@ -243,12 +246,12 @@ class NameServer(CallerEvents):
             )
         except KeroloxError as error:
             log.warning(
-                "notice_failed address=%r error=%r next='the broker learns it by itself'", address, str(error)
+                "notice_failed address=%r error=%r next='the broker polls for it'", address, str(error)
             )
 
 
 async def _resolve(host: str) -> str:
-    """The IP address of a bind address; names are looked up in a thread."""
+    """Return the IP address of a bind address; names are resolved in a thread."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

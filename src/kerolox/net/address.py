@@ -1,4 +1,4 @@
-"""Addresses of sockets, as we write them."""
+"""Text forms of socket addresses, and the addresses of this machine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import ipaddress
 import socket
 from typing import Any
 
-_SOMEWHERE = ("192.0.2.1", 9)  # reserved for documentation: nothing is sent, only the way there looked up
+# reserved for documentation: nothing is sent, only the route to it is looked up
+_SOMEWHERE = ("192.0.2.1", 9)
 
 
 def address_text(name: Any) -> str:
-    """A socket's name as ``ip:port``; IPv6 in brackets."""
+    """Return a socket's name as ``ip:port``, with IPv6 in brackets."""
     if not isinstance(name, tuple) or len(name) < 2:
         return str(name or "")
     host, port = name[0], name[1]
@@ -22,8 +23,8 @@ def address_text(name: Any) -> str:
 
 
 def source_of(address: str) -> str:
-    """The part of a connection's address that one host has for itself: an IPv4 address, the first half of an
-    IPv6 address. Bounds for each address are held by it."""
+    """Return the part of a connection's address that belongs to one host: an IPv4 address, or the first half
+    of an IPv6 address. Limits per source address use it."""
     host = address.rpartition(":")[0]
     if not host.startswith("["):
         return host
@@ -35,7 +36,7 @@ def source_of(address: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches what listens there."""
+    """Return whether only this machine can reach a listener at this host."""
     if host == "localhost":
         return True
     try:
@@ -45,8 +46,8 @@ def is_loopback(host: str) -> bool:
 
 
 def reachable_host(bind_address: str) -> str:
-    """The host that others can be told: the address that is listened on, or, when that is any, the one of the
-    interface we go out with; the loopback when there is none."""
+    """Return the host to advertise to others: the bind address; if that is unspecified, the address of the
+    outgoing interface, or the loopback address if there is none."""
     try:
         if not ipaddress.ip_address(bind_address).is_unspecified:
             return bind_address

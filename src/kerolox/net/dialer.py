@@ -1,8 +1,8 @@
 """Dialer: outgoing connections, one per address, shared by all callers.
 
-Requests from the other side (transaction checks, membership notices) arrive on the same connections
-and go to the dialer's handler table. After a failed connect an address is left alone for a growing
-while, and callers are told so at once: they know other addresses to try, the dialer does not.
+Requests of the other side (transaction checks, membership notices) arrive on the same connections and go to
+the dialer's handlers. After a failed connect the dialer waits for a growing time before it retries the
+address, and calls fail at once meanwhile: the callers know other addresses to try.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ IDLE_SCAN_S = 1.0
 
 
 class _Line:
-    """What is known of one address."""
+    """Connection state of one address."""
 
     __slots__ = ("connecting", "failures", "last_error", "not_before_s", "peer")
 
@@ -83,13 +83,13 @@ class Dialer:
         timeout_s: float = 3.0,
         fields: dict[str, str] | None = None,
     ) -> Command:
-        """Ask and wait for the answer. The deadline covers connecting too."""
+        """Send a request and wait for the answer. The deadline includes connecting."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         peer = await self._peer(address, timeout_s, code)
         left_s = deadline_s - self._clock.monotonic_s()
         answer = await peer.request(code, header, body, timeout_s=left_s, fields=fields)
         if answer.code == ResponseCode.GO_AWAY:
-            # The server is leaving this connection: once more on a new one, with the time that is left.
+            # The server is closing this connection: repeat once on a new one, within the time that is left.
             line = self._lines.get(address)
             if line is not None and line.peer is peer:
                 line.peer = None
@@ -110,7 +110,8 @@ class Dialer:
         timeout_s: float = 3.0,
         fields: dict[str, str] | None = None,
     ) -> None:
-        """Send, and be called back once with the answer or the error. Waits only for the connection."""
+        """Send a request; `on_answer` is called once with the answer or the error. Waits only for the
+        connection."""
         peer = await self._peer(address, timeout_s, code)
         peer.ask(
             request(code, header, body, opaque=peer.next_opaque(), fields=fields, encoding=self._encoding),
@@ -128,32 +129,32 @@ class Dialer:
         timeout_s: float = 3.0,
         fields: dict[str, str] | None = None,
     ) -> None:
-        """Send one way: there will be no answer."""
+        """Send a one-way request."""
         peer = await self._peer(address, timeout_s, code)
         peer.tell(code, header, body, fields=fields)
 
     async def connect(self, address: str, timeout_s: float = 3.0, code: int = 0) -> Peer:
-        """The open connection to an address, opened if need be: for callers that send many requests at
-        once."""
+        """Return the open connection to an address, and open it if necessary: for callers that send many
+        requests at once."""
         return await self._peer(address, timeout_s, code)
 
     def retire(self, peer: Peer) -> None:
-        """Send nothing more over this connection, because the server is leaving it: the next call opens a
-        new one, and this one is closed when its last answer has come."""
+        """Stop using this connection, because the server is closing it: the next call opens a new one, and
+        this one is closed after its last answer."""
         for line in self._lines.values():
             if line.peer is peer:
                 line.peer = None
                 self._retired.append(peer)
 
     def connected_peer(self, address: str) -> Peer | None:
-        """The open connection to an address, if there is one now."""
+        """Return the open connection to an address; None if there is none."""
         line = self._lines.get(address)
         if line is None or line.peer is None or line.peer.is_closed:
             return None
         return line.peer
 
     def hang_up(self, address: str, reason: str) -> None:
-        """Close the connection to one address; the next call opens a new one."""
+        """Close the connection to an address; the next call opens a new one."""
         line = self._lines.pop(address, None)
         if line is None:
             return
@@ -209,7 +210,8 @@ class Dialer:
             wait_s = line.not_before_s - self._clock.monotonic_s()
             if wait_s > 0:
                 raise ConnectFailed(
-                    address, f"{line.last_error}; failed {line.failures} times, tried again in {wait_s:.2f} s"
+                    address,
+                    f"{line.last_error}; failed {line.failures} times, next attempt in {wait_s:.2f} s",
                 )
             line.connecting = asyncio.get_running_loop().create_task(self._connect(address, line))
             line.connecting.add_done_callback(_look_at_result)
@@ -268,7 +270,7 @@ class Dialer:
 
 
 async def _good_bye(peers: list[Peer]) -> None:
-    """Wait until TLS connections are closed on both sides: a loop that ends before fails."""
+    """Wait until TLS connections are closed on both sides: the event loop fails if it ends before."""
     for _ in range(100):
         if all(peer.is_gone for peer in peers):
             return
@@ -278,14 +280,14 @@ async def _good_bye(peers: list[Peer]) -> None:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` → host and port."""
+    """Split ``host:port`` or ``[v6]:port`` into host and port."""
     host, separator, port = address.strip().rpartition(":")
     if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConnectFailed(address, "an address has the form host:port, or [ipv6]:port")
+        raise ConnectFailed(address, "expected host:port or [ipv6]:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _look_at_result(task: asyncio.Task[Peer]) -> None:
-    # Every caller may have given up waiting; then nobody else would look at the error.
+    # If all callers have given up waiting, no other code retrieves the error.
     if not task.cancelled():
         task.exception()

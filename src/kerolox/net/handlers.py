@@ -1,4 +1,4 @@
-"""What a remoting door has beside its routes: hooks that see its questions, and runs that take frames."""
+"""Handlers of a remoting connection: routes, hooks for outgoing requests, and handlers of runs of frames."""
 
 from __future__ import annotations
 
@@ -13,36 +13,35 @@ if TYPE_CHECKING:
     from kerolox.protocol.command import Command
     from kerolox.protocol.frame import Frame
 
-# Takes many requests of a peer at once, as frames: from an index of the list on, as many as it can. Returns
-# how many it took. For requests that come by the hundred thousand.
+# Takes many requests of a peer at once, as frames, beginning at an index of the list. Returns the number of
+# frames taken. For requests that arrive by the hundred thousand.
 RunHandler = Callable[["Peer", "list[Frame]", int], int]
 
 
 class Hook:
-    """Looks at requests before they are sent. Gates look at requests that come."""
+    """Sees requests before they are sent. (Gates see received requests.)"""
 
     def before_request(self, peer: Peer, request: Command) -> None:
-        """May change the request's fields."""
+        """Called with each request; may change its fields."""
 
 
 class RemotingHandlers(Handlers):
-    """The table of a server or dialer."""
+    """The handlers of a server or dialer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hooks: list[Hook] = []
-        # First bytes of a header → the function that takes runs of such requests.
+        # First bytes of a header → the handler of runs of such requests, and its lane.
         self.runs: dict[bytes, tuple[RunHandler, Lane]] = {}
 
     def add_run(self, start: bytes, handler: RunHandler, lane: Lane) -> None:
-        """Offer frames whose header begins with these bytes to this function first. Runs go past gates, so
-        there must be no gate; and past the guard, so whoever takes them does what the guard does."""
+        """Offer frames whose header begins with these bytes to this handler first. Runs bypass gates, so no
+        gate may exist; they bypass the guard too, so the handler must check what the guard checks."""
         if self.gates:
-            raise ValueError(f"runs of {start!r} would go past {len(self.gates)} gates: take none in runs")
+            raise ValueError(f"runs of {start!r} would bypass {len(self.gates)} gates: do not register runs")
         self.runs[start] = (handler, lane)
 
     def add_gate(self, gate: Gate) -> None:
-        """Show every request to this gate before the request is handled. From then on no request is taken in
-        runs."""
+        """Let this gate check every request before it is handled. It disables runs."""
         self.runs.clear()
         super().add_gate(gate)

@@ -1,4 +1,4 @@
-"""A small HTTP responder: GET of a few paths, one answer for each connection. For probes and scrapers."""
+"""A small HTTP responder for probes and scrapers: GET of a few paths, one answer per connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Page:
-    """What a path answers."""
+    """The answer of a path."""
 
     text: str
     status: int = 200
@@ -55,7 +55,7 @@ class _Visit:
 
 
 class HttpResponder:
-    """Listens, and answers the pages it was given. ``async with`` starts and stops it."""
+    """HTTP listener for the given pages. ``async with`` starts and stops it."""
 
     def __init__(self, pages: Pages, *, host: str, port: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self.pages = pages
@@ -121,14 +121,14 @@ class HttpResponder:
     async def _page(self, head: bytes) -> tuple[Page, bool]:
         words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return Page("this is no HTTP/1 request\n", 400), True
+            return Page("not an HTTP/1 request\n", 400), True
         method, target, _ = words
         with_body = method != "HEAD"
         if method not in ("GET", "HEAD"):
             return Page("only GET and HEAD\n", 405), with_body
         render = self.pages.get(target.partition("?")[0])
         if render is None:
-            return Page(f"no such page; there are {', '.join(sorted(self.pages))}\n", 404), with_body
+            return Page(f"no such page; available: {', '.join(sorted(self.pages))}\n", 404), with_body
         try:
             return await render(), with_body
         except Exception as error:

@@ -1,7 +1,7 @@
-"""A port that is listened on: connections come in, and each gets a protocol, behind TLS or not.
+"""A listening port: accepts connections and creates the protocol of each, with or without TLS.
 
-With TLS possible on the port, each new connection is first looked at, not read: its first byte decides.
-Such a look costs no task and no buffer, so thousands of silent connections cost only their sockets.
+If the port accepts TLS, the first byte of a new connection is peeked: it tells TLS from plain. A peek needs
+no task and no buffer, so thousands of silent connections cost only their sockets.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from kerolox.net.tls import CLIENT_HELLO, ServerContext, ServerTls, TlsMode
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024  # as RocketMQ's
-ACCEPTED_AT_ONCE = 64  # then those that have come are read: one that speaks must not pass for a silent one
-SCAN_S = 1.0  # how often silent connections and certificates are looked at
-SILENT_S_MAX = 120.0  # before the first byte
-TELL_AGAIN_S = 60.0  # of plain connections where TLS is asked for
+BACKLOG = 1024  # as in RocketMQ
+ACCEPTED_AT_ONCE = 64  # then the accepted ones are read, so that one with data does not count as silent
+SCAN_S = 1.0  # interval of checks of silent connections and certificates
+SILENT_S_MAX = 120.0  # until the first byte
+TELL_AGAIN_S = 60.0  # interval of warnings about plain connections on a TLS port
 
 
 class ListenFailed(KeroloxError):
-    """The address cannot be listened on."""
+    """Error: the address cannot be listened on."""
 
     def __init__(self, address: str, reason: object) -> None:
         self.address = address
@@ -60,21 +60,21 @@ def listen_failure(address: str, reason: object) -> str:
 
 
 class _Arrival:
-    """A connection that was accepted and has no protocol yet."""
+    """An accepted connection that has no protocol yet."""
 
     def __init__(self, listener: Listener, sock: socket.socket, source: str, now_s: float) -> None:
         self.sock = sock
         self.source = source
         self.silent_since_s = now_s
-        self.task: asyncio.Task[None] | None = None  # that makes the protocol
+        self.task: asyncio.Task[None] | None = None  # creates the protocol
         self._listener = listener
 
     @property
     def rank(self) -> int:
-        """A connection whose first bytes wait to be read is not silent."""
+        """A connection whose first bytes wait to be read does not count as silent."""
         try:
             return SPOKE if self.sock.recv(1, socket.MSG_PEEK) else STRANGER
-        except OSError:  # nothing has come; or its protocol has it already
+        except OSError:  # no data yet; or its protocol has read it
             return STRANGER
 
     def close(self, reason: str, /, *, at_once: bool = False) -> None:
@@ -86,10 +86,12 @@ class _Arrival:
 
 
 class Listener:
-    """``accept`` makes the protocol of each connection; owners note in ``places`` which ones are connected.
+    """Listening port. ``accept`` creates the protocol of each connection; owners record connected ones in
+    ``places``.
 
-    All ports of the process share the connections of ``descriptors``; ``connections_max`` bounds this one
-    below that."""
+    All ports of the process share the connections of ``descriptors``; ``connections_max`` limits this port
+    below that.
+    """
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class Listener:
         self.port = port
         self.address = ""
         self.tls: ServerContext | None = None
-        self.unknown: dict[socket.socket, _Arrival] = {}  # accepted, first byte not seen yet
+        self.unknown: dict[socket.socket, _Arrival] = {}  # accepted, no byte received yet
         self.connections_max = descriptors.connections_max
         self.places = Places(self._places_max, for_each_address)
         self._descriptors = descriptors
@@ -122,18 +124,18 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._scan: TimerHandle | None = None
         self._closing = False
-        self._is_deaf = False  # does not accept until the next scan
-        self._told = 0, 0  # connections that were refused, and closed for others, as was last told
-        self._plain = 0  # connections refused because they were, since it was last told
+        self._is_deaf = False  # accepts nothing until the next scan
+        self._told = 0, 0  # counts of rejected and closed connections in the last warning
+        self._plain = 0  # plain connections rejected since the last warning
         self._plain_told_s = -TELL_AGAIN_S
 
     async def bind(self, *, fresh: bool = False) -> None:
-        """Take the port without accepting connections: for a server that must know its port before it can
+        """Bind the port without accepting connections: for a server that must know its port before it can
         serve.
 
-        ``fresh``: any free port would do, so no other process may have this one. (A port that was asked for
-        may be shared with connections that an earlier process left, and therefore also with a process that
-        has taken it and does not listen yet.)
+        ``fresh``: any free port would do, so the port must not be shared. (A requested port may be shared
+        with connections of an earlier process, and so also with a process that has bound it and does not
+        listen yet.)
         """
         loop = asyncio.get_running_loop()
         self.tls = await loop.run_in_executor(None, ServerContext, self._tls_options)
@@ -149,7 +151,7 @@ class Listener:
             await self.bind()
         assert self._socket is not None
         try:
-            _let_share(self._socket)  # with connections that an earlier process left
+            _let_share(self._socket)  # with connections of an earlier process
             self._socket.listen(BACKLOG)
         except OSError as error:
             self._socket.close()
@@ -159,7 +161,7 @@ class Listener:
         self._scan = self._clock.beat(SCAN_S, self._look_at_all)
 
     def close(self) -> None:
-        """Let nobody in any more. Connections that have a protocol are closed by it."""
+        """Stop accepting connections. The owner closes those that have a protocol."""
         if self._closing:
             return
         self._closing = True
@@ -189,8 +191,8 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # Out of descriptors: a silent connection makes room, or those we have are served. The port
-                # stays readable, so it is not looked at before the next scan: it would take all of the loop.
+                # Out of descriptors: close a silent connection, or else serve only the existing ones. The
+                # port stays readable, so it is ignored until the next scan: polling it would use up the loop.
                 self.places.make_room(self._clock.monotonic_s())
                 log.warning(
                     "accept_failed error=%r next='raise the limit of open files (ulimit -n)'", str(error)
@@ -230,7 +232,7 @@ class Listener:
         self._adopt(arrival, is_tls=is_tls)
 
     def _count_plain(self, sock: socket.socket) -> None:
-        """Say that somebody spoke plainly; once a minute, for they come again and again."""
+        """Log that a plain connection was rejected; once a minute, because clients retry."""
         self._plain += 1
         now_s = self._clock.monotonic_s()
         if now_s - self._plain_told_s < TELL_AGAIN_S:
@@ -240,7 +242,7 @@ class Listener:
         except OSError:
             peer = ""
         log.warning(
-            "plain_refused port=%d count=%d last=%r next='this port takes TLS only: tls.server.mode is "
+            "plain_refused port=%d count=%d last=%r next='this port accepts only TLS: tls.server.mode is "
             "enforcing'",
             self.port, self._plain, peer,
         )  # fmt: skip
@@ -251,7 +253,7 @@ class Listener:
             asyncio.get_running_loop().remove_reader(sock.fileno())
 
     def drop(self, arrival: _Arrival) -> None:
-        """Close a connection that has no protocol."""
+        """Close a connection without a protocol."""
         self._forget(arrival.sock)
         self.places.leave(arrival)
         arrival.sock.close()
@@ -295,8 +297,8 @@ class Listener:
         if now != self._told:
             log.warning(
                 "connections_refused port=%d count=%d closed_for_others=%d limit=%d for_each_address=%d "
-                "next='raise the limit of open files (ulimit -n): half of them are for connections "
-                "of all ports; for one address, connectionsPerAddressMax'",
+                "next='raise the limit of open files (ulimit -n): half of it is for connections "
+                "of all ports; per address: connectionsPerAddressMax'",
                 self.port, now[0] - self._told[0], now[1] - self._told[1], self.places.places_max,
                 self.places.for_each_max,
             )  # fmt: skip
@@ -308,7 +310,7 @@ class Listener:
 
 
 def _let_share(listener: socket.socket) -> None:
-    if os.name == "posix":  # on Windows the option lets two processes take one port
+    if os.name == "posix":  # on Windows the option lets two processes bind one port
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 

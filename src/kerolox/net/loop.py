@@ -12,20 +12,20 @@ T = TypeVar("T")
 _run: Callable[[Coroutine[Any, Any, Any]], Any]
 try:
     import uvloop
-except ImportError:  # Windows, or an interpreter uvloop is not built for
+except ImportError:  # Windows, or an interpreter without a build of uvloop
     _run, LOOP_NAME = asyncio.run, "asyncio"
 else:
     _run, LOOP_NAME = uvloop.run, "uvloop"
 
 
-# A server makes a few objects per request that live for one read pass and die by reference count; looking
-# for cycles among them every 700 allocations is work for nothing.
+# A server makes a few objects per request that live for one read pass and are freed by reference count; a
+# collection every 700 allocations would find nothing.
 GC_THRESHOLDS = (50_000, 20, 50)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Like ``asyncio.run`` on the fastest loop there is here, in a process tuned for serving."""
+    """Run like ``asyncio.run``, on the fastest loop available, in a process tuned for serving."""
     gc.collect()
-    gc.freeze()  # what the imports made stays: never look at it again
+    gc.freeze()  # objects made by the imports stay: exclude them from collections
     gc.set_threshold(*GC_THRESHOLDS)
     return cast(T, _run(main))

@@ -1,9 +1,9 @@
-"""What all connections of a server together may hold in memory for frames that are not whole yet.
+"""Limit of the memory that all connections of a server together hold for incomplete frames.
 
-A frame may have 16 MiB, and a peer may take its time to send it: each connection has a bound, but a hundred
-of them would take the memory of everybody. So there is one budget for all. Whoever goes over it pushes out
-the connection whose unfinished frame is the oldest: honest frames are whole within moments, so that is
-somebody who began a frame and does not finish it. The same holds for answers that peers do not read.
+A frame may have 16 MiB, and a peer may send it slowly: each connection has a limit, but a hundred connections
+could still use up the memory. So all share one budget. When it is exceeded, the connection with the oldest
+unfinished frame is closed: honest peers complete a frame within moments. The same applies to answers that
+peers do not read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Holder(Protocol):
 
 
 class MemoryBudget:
-    """A bound on the bytes of one kind that all connections hold together."""
+    """Limit of the bytes of one kind that all connections hold together."""
 
     __slots__ = ("_held", "bytes_max", "used", "what")
 
@@ -37,7 +37,7 @@ class MemoryBudget:
         self._held: dict[Holder, int] = {}  # connection → bytes; the connection that began first comes first
 
     def hold(self, holder: Holder, size_bytes: int) -> None:
-        """Note how many bytes a connection holds now."""
+        """Set the number of bytes that a connection holds."""
         before = self._held.get(holder, 0)
         self._held[holder] = size_bytes
         self.used += size_bytes - before
@@ -47,11 +47,11 @@ class MemoryBudget:
             self.release(oldest)
             reason = (
                 f"{held} bytes of {self.what}, and all connections hold more than {self.bytes_max}: "
-                "this one has held them the longest"
+                "this connection has held its bytes the longest"
             )
             log.warning("memory_budget_spent peer=%s reason=%r", oldest.address, reason)
             oldest.close(reason, at_once=True)
 
     def release(self, holder: Holder) -> None:
-        """Note that a connection holds nothing any more."""
+        """Record that a connection holds no more bytes."""
         self.used -= self._held.pop(holder, 0)

@@ -1,9 +1,9 @@
-"""Peer: one live connection, the same on both ends.
+"""Peer: one open connection, the same on both ends.
 
-A read pass: all complete frames of what arrived are decoded and handled, then everything they
-caused is written at once. Requests go to the handler table, answers to whoever asked.
-Bounded both ways: a peer that does not read its answers is no longer read from, and one that lets
-the write buffer grow past its bound, or stand still too long, is closed with the reason.
+A read pass decodes and handles all complete frames that have arrived, then writes all resulting output at
+once. Requests go to the handlers, answers to their callers. Both directions are limited: a server stops
+reading from a peer that does not read its answers, and closes a peer whose write buffer exceeds its limit or
+stays full too long, with the reason.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CLOSE_WAIT = 8  # state of a TCP connection whose other side has closed (linux/t
 
 
 class Budgets(msgspec.Struct, frozen=True):
-    """The bounds that the connections of a server have together."""
+    """Limits that all connections of a server share."""
 
     unfinished: MemoryBudget = msgspec.field(
         default_factory=lambda: MemoryBudget("frames that are not handled yet", UNFINISHED_BYTES_MAX)
@@ -70,18 +70,18 @@ class _WorkSpent(Exception):
 
 
 class PeerLimits(msgspec.Struct, frozen=True):
-    """The bounds of one connection."""
+    """Limits of one connection."""
 
     frame_bytes_max: int = FRAME_BYTES_MAX
-    write_bytes_high: int = 4 * 1024 * 1024  # stop reading from a peer above this
-    write_bytes_max: int = 64 * 1024 * 1024  # close it above this
-    write_stall_s_max: float = 60.0  # close it when nothing could be written for so long
-    in_flight_max: int = 65_535  # our questions that wait for its answers
-    idle_s_max: float = 120.0  # close after so long without a byte either way
+    write_bytes_high: int = 4 * 1024 * 1024  # stop reading from the peer above this
+    write_bytes_max: int = 64 * 1024 * 1024  # close the connection above this
+    write_stall_s_max: float = 60.0  # close it after this time without a write
+    in_flight_max: int = 65_535  # own requests without an answer
+    idle_s_max: float = 120.0  # close it after this time without traffic
 
 
 class PeerEvents(Protocol):
-    """Told about the life of connections. Override what you need. CallerEvents have the same methods."""
+    """Callbacks when connections open and close. Override as needed. CallerEvents has the same methods."""
 
     def connected(self, peer: Peer, /) -> None:
         return
@@ -91,7 +91,7 @@ class PeerEvents(Protocol):
 
 
 class Peer(asyncio.Protocol):
-    """One connection. Made by a Server or a Dialer. To handlers it is a caller."""
+    """One connection, made by a Server or a Dialer. For handlers it is a caller."""
 
     def __init__(
         self,
@@ -106,17 +106,17 @@ class Peer(asyncio.Protocol):
     ) -> None:
         self.address = ""
         self.local_address = ""
-        self.source = ""  # bounds for each address are held by it
+        self.source = ""  # key of limits per source address
         self.close_reason: str | None = None
-        self.data: dict[str, Any] = {}  # what a role wants to remember of this connection
-        self.version = 0  # of the other side, as its last request told
-        self._language: int | str | None = None  # of the other side, as its last request told
+        self.data: dict[str, Any] = {}  # data that roles keep for this connection
+        self.version = 0  # release of the other side, as in its last request
+        self._language: int | str | None = None  # language of the other side, as in its last request
         self.active_s = self.silent_since_s = clock.monotonic_s()
         self._has_spoken = False
-        self._received_s = self.active_s  # when the requests that are handled now came
+        self._received_s = self.active_s  # arrival time of the requests in the current pass
         self.stalled_since_s: float | None = None
         self.limits = limits
-        self.encoding = encoding  # of our own questions; answers go in the encoding of their question
+        self.encoding = encoding  # of own requests; answers use the encoding of their request
         self._handlers = handlers
         self._events = events
         self._clock = clock
@@ -129,17 +129,18 @@ class Peer(asyncio.Protocol):
         self._out_bytes = 0
         self._in_pass = False
         self._flush_scheduled = False
-        self._held: list[Frame] = []  # read but not handled: answers cannot be written, or others come first
+        # read but not handled yet: answers cannot be written, or other peers come first
+        self._held: list[Frame] = []
         self._sweep: TimerHandle | None = None
         self._budgets = budgets or (Budgets() if server_side else None)  # one that connects chose its peers
         self._unfinished = 0  # bytes of frames that are not handled, as the budget was told
         self._held_bytes = 0
         self._unsplit = b""  # read when others came first; not counted, for a read has 256 KiB at most
 
-    # --- asking the other side ---------------------------------------------------------------
+    # --- requests to the other side ------------------------------------------------------------
 
     def ask(self, question: Command, on_answer: OnAnswer, timeout_s: float) -> None:
-        """Send a request; call back once with its answer or with why there is none."""
+        """Send a request; `on_answer` is called once with the answer or the error."""
         if self._transport is None or self.close_reason is not None:
             raise ConnectionLost(self.address, self.close_reason or "not connected")
         buffered = self._out_bytes + self._transport.get_write_buffer_size()
@@ -161,7 +162,7 @@ class Peer(asyncio.Protocol):
         timeout_s: float = 3.0,
         fields: dict[str, str] | None = None,
     ) -> Answer:
-        """Send the peer a request as handlers do: by code, header and body, without a Command."""
+        """Send a request as handlers do: by code, header and body, without a Command."""
         answer = await self.request(code, header, body, timeout_s=timeout_s, fields=fields)
         return Answer(code=answer.code, body=answer.body, remark=answer.remark)
 
@@ -174,7 +175,7 @@ class Peer(asyncio.Protocol):
         timeout_s: float = 3.0,
         fields: dict[str, str] | None = None,
     ) -> Command:
-        """Send a request and wait for its answer, whatever code it has."""
+        """Send a request and return its answer, whatever its code."""
         question = request(
             code, header, body, opaque=self._exchange.next_opaque(), fields=fields, encoding=self.encoding
         )
@@ -205,7 +206,7 @@ class Peer(asyncio.Protocol):
         *,
         fields: dict[str, str] | None = None,
     ) -> None:
-        """Send a one-way request: there will be no answer."""
+        """Send a one-way request."""
         if self._transport is None or self.close_reason is not None:
             raise ConnectionLost(self.address, self.close_reason or "not connected")
         message = request(
@@ -224,10 +225,10 @@ class Peer(asyncio.Protocol):
     def next_opaque(self) -> int:
         return self._exchange.next_opaque()
 
-    # --- answering it ------------------------------------------------------------------------
+    # --- answers -----------------------------------------------------------------------------
 
     def answer(self, asked: Request[Any], answer: Answer) -> None:
-        """Write the answer to a request of this peer, in the encoding it was asked in."""
+        """Write the answer to a request of this peer, in the encoding of the request."""
         command: Command = asked.ticket
         if self._handlers.answered is not None:
             self._handlers.answered(asked, answer.code)
@@ -242,14 +243,14 @@ class Peer(asyncio.Protocol):
             self._write(encode_answer(*how, body))
 
     def write_answers(self, frames: bytes) -> None:
-        """Write many answers that were encoded elsewhere, at once."""
+        """Write many encoded answers at once."""
         if frames and self.close_reason is None:
             self._out.append(frames)
             self._out_bytes += len(frames)
             if not self._in_pass:
                 self._flush()
 
-    # --- life --------------------------------------------------------------------------------
+    # --- life cycle --------------------------------------------------------------------------
 
     @property
     def is_closed(self) -> bool:
@@ -257,7 +258,7 @@ class Peer(asyncio.Protocol):
 
     @property
     def rank(self) -> int:
-        """What a full port holds against the connection (:mod:`kerolox.net.places`)."""
+        """Rank of the connection when a full port closes connections (:mod:`kerolox.net.places`)."""
         return KNOWN if self.data else SPOKE if self._has_spoken else STRANGER
 
     @property
@@ -271,11 +272,11 @@ class Peer(asyncio.Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Our questions that wait for an answer."""
+        """Number of own requests without an answer."""
         return len(self._exchange)
 
     def close(self, reason: str, *, at_once: bool = False) -> None:
-        """Close the connection; what was answered before is still written, unless ``at_once``."""
+        """Close the connection. Pending answers are still written, unless ``at_once``."""
         if self.close_reason is not None:
             return
         self._flush()
@@ -288,13 +289,13 @@ class Peer(asyncio.Protocol):
                 self._transport.close()
 
     def abort(self) -> None:
-        """Cut a connection off that was closed, and that the other side does not let go of."""
+        """Abort a closed connection that the other side keeps open."""
         if self._transport is not None:
             self._transport.abort()
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing is left of the connection. With TLS both sides say good-bye before."""
+        """True once the transport is closed. With TLS both sides exchange close notifications before."""
         return self._transport is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -303,7 +304,7 @@ class Peer(asyncio.Protocol):
         self.address = address_text(transport.get_extra_info("peername"))
         self.local_address = address_text(transport.get_extra_info("sockname"))
         self.source = source_of(self.address)
-        if self.close_reason is not None:  # closed before it came up
+        if self.close_reason is not None:  # closed before it was established
             self._transport.abort()
             return
         self._events.connected(self)
@@ -324,7 +325,7 @@ class Peer(asyncio.Protocol):
         self._events.closed(self, reason)
 
     def eof_received(self) -> bool:
-        # Nobody in this protocol half-closes on purpose. Answers already made are still flushed.
+        # No peer of this protocol half-closes on purpose. Pending answers are still flushed.
         if self.close_reason is None:
             self.close("the peer closed its side")
         return False
@@ -363,13 +364,13 @@ class Peer(asyncio.Protocol):
             return
         budget = self._budgets.unfinished
         if size_bytes < self._unfinished:
-            budget.release(self)  # that frame was whole: another one began
+            budget.release(self)  # that frame is complete; another one began
         self._unfinished = size_bytes
         if size_bytes and self.close_reason is None:
             budget.hold(self, size_bytes)
 
     def _drop_unhandled(self) -> None:
-        """Forget what has come and was not handled: nobody waits for its answers any more."""
+        """Drop received frames that were not handled: their answers can no longer be sent."""
         self._held.clear()
         self._unsplit = b""
         self._splitter.clear()
@@ -393,7 +394,7 @@ class Peer(asyncio.Protocol):
         self._in_pass = True
         try:
             runs = handlers.runs
-            taken = 0  # frames before this were handled
+            taken = 0  # frames before this index were handled
             for number, (encoding, header, body) in enumerate(frames):
                 if number < taken:
                     continue
@@ -527,7 +528,7 @@ class Peer(asyncio.Protocol):
 
     @property
     def _is_left(self) -> bool:
-        """Whether the other side has closed a connection that is not read from."""
+        """True if the other side has closed a connection that is not being read."""
         if self._transport is None or not hasattr(socket, "TCP_INFO"):
             return self._transport is None
         sock = self._transport.get_extra_info("socket")
@@ -551,7 +552,9 @@ class Peer(asyncio.Protocol):
 
     def _break(self, error: ProtocolError) -> None:
         log.warning(
-            "frame_refused peer=%s error=%r next='check what speaks to this port'", self.address, str(error)
+            "frame_refused peer=%s error=%r next='check which program connects to this port'",
+            self.address,
+            str(error),
         )
         self.close(f"malformed frame: {error}")
 
@@ -561,7 +564,7 @@ class Peer(asyncio.Protocol):
         self._out.append(frame)
         self._out_bytes += len(frame)
         if not self._in_pass and not self._flush_scheduled:
-            # Answers that come late come in crowds (one flush, one arriving message): one write for all.
+            # Late answers come in groups (one flush, one arriving message): write them at once.
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
@@ -592,7 +595,7 @@ class Peer(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.stalled_since_s = self._clock.monotonic_s()
-        # Only a server stops reading: a client that did could wait for a server that waits for it.
+        # Only servers stop reading: a client that stopped could deadlock with a server that waits for it.
         if self._server_side and self._transport is not None:
             self._transport.pause_reading()
             if self._budgets is not None:
@@ -608,7 +611,8 @@ class Peer(asyncio.Protocol):
     # --- deadlines ---------------------------------------------------------------------------
 
     def check_idle(self, now_s: float) -> None:
-        """Close a connection without traffic, or one that does not read. Called now and then by its owner."""
+        """Close a connection without traffic, or one whose peer does not read. Called regularly by its
+        owner."""
         if self.close_reason is not None:
             return
         if self.stalled_since_s is not None and now_s - self.stalled_since_s > self.limits.write_stall_s_max:

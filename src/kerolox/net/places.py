@@ -1,9 +1,9 @@
-"""Places of a port: how many connections it takes, and which one makes room when it is full.
+"""Connection places of a port: their limit, and the connection that is closed when it is reached.
 
-Each source address has a part of the places only. When the port, or the address, has no place left, the
-connection that has been silent for the longest time is closed for the new one: first those that have never
-sent a whole request, then those that have, then those that are known (a signed request, a registration). A
-connection that sends now and then is never closed for another one: clients send every 30 s.
+Each source address may use only a part of the places. When the port or the address has no free place, the
+connection that has been silent longest is closed for the new one: first connections without a complete
+request, then those with one, then known ones (after a signed request or a registration). A connection that
+sends now and then is never closed for another one: clients send every 30 s.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from heapq import nsmallest
 from typing import Final, Protocol
 
-IDLE_S: Final = 60.0  # a connection that has sent a whole request may be silent for so long
-LOOK_AGAIN_S: Final = 25e-6  # for each connection: a full port is not looked through for each new one
-FEW: Final = 64  # so many are
-CANDIDATES_MAX: Final = 256  # found at once
+IDLE_S: Final = 60.0  # connections with a complete request may be silent this long
+LOOK_AGAIN_S: Final = 25e-6  # per connection: minimum time between two scans of a full port
+FEW: Final = 64  # connections that are scanned without a pause
+CANDIDATES_MAX: Final = 256  # candidates found per scan
 STRANGER, SPOKE, KNOWN = range(3)  # ranks
 
 
@@ -24,7 +24,7 @@ class PlaceHolder(Protocol):
 
     @property
     def source(self) -> str:
-        """The source address, as :func:`kerolox.net.address.source_of` has it."""
+        """Source address, as :func:`kerolox.net.address.source_of` returns it."""
 
     @property
     def rank(self) -> int:
@@ -32,7 +32,7 @@ class PlaceHolder(Protocol):
 
     @property
     def silent_since_s(self) -> float:
-        """When its last whole request came, or when it was accepted."""
+        """Time of the last complete request, or else of the accept."""
 
     def close(self, reason: str, /, *, at_once: bool = False) -> None: ...
 
@@ -45,12 +45,12 @@ class Places:
 
     def __init__(self, places_max: Callable[[], int], for_each: int = 0) -> None:
         self._places_max = places_max
-        self._for_each = for_each  # places of one address; 0: three quarters of all
+        self._for_each = for_each  # places per source address; 0: three quarters of all
         self._by_source: dict[str, dict[PlaceHolder, None]] = {}
         self._sources: dict[PlaceHolder, str] = {}
-        # Found for one address, or for all: when to look again, and the connections left.
+        # Candidates for one address, or for all (None): time of the next scan, and the connections left.
         self._candidates: dict[str | None, tuple[float, list[_Candidate]]] = {}
-        self.closed = 0  # to make room, so far
+        self.closed = 0  # connections closed to make room, so far
         self.refused = 0
 
     def __len__(self) -> int:
@@ -66,8 +66,8 @@ class Places:
         return self._for_each or places_max - places_max // 4
 
     def take(self, holder: PlaceHolder, now_s: float, *, crowded: bool = False) -> bool:
-        """Give a new connection a place, if there is one or one can be made. ``crowded``: none is free, for
-        the process has too few descriptors left."""
+        """Give a new connection a place, if one is free or can be freed. Return whether it has one.
+        ``crowded``: none is free, because the process is short of descriptors."""
         of_address = len(self._by_source.get(holder.source, ()))
         if of_address >= self.for_each_max:
             has_room = self._make_room(holder.source, now_s)
@@ -81,12 +81,12 @@ class Places:
         return True
 
     def add(self, holder: PlaceHolder) -> None:
-        """Note a connection that was accepted."""
+        """Record an accepted connection."""
         source = self._sources[holder] = holder.source
         self._by_source.setdefault(source, {})[holder] = None
 
     def leave(self, holder: PlaceHolder) -> None:
-        """Note that a connection is gone."""
+        """Record that a connection is gone."""
         source = self._sources.pop(holder, None)
         if source is None:
             return
@@ -96,7 +96,7 @@ class Places:
             del self._by_source[source]
 
     def make_room(self, now_s: float) -> bool:
-        """Close one connection that may be closed: the process has no descriptor left for a new one."""
+        """Close one idle connection: the process has no descriptor left for a new one."""
         return self._make_room(None, now_s)
 
     def _make_room(self, source: str | None, now_s: float) -> bool:
@@ -121,7 +121,7 @@ class Places:
         return False
 
     def _find(self, source: str | None, now_s: float) -> list[_Candidate]:
-        """The connections that may be closed, the first of them last."""
+        """Return the connections that may be closed, with the first to close at the end."""
         holders = self._sources if source is None else self._by_source.get(source, {})
         found = (
             (holder.rank, holder.silent_since_s, holder)

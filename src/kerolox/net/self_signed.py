@@ -1,9 +1,9 @@
-"""A certificate that a server signs for itself, so that TLS clients get through when nobody configured one.
+"""A certificate that a server signs itself, so that TLS works without configuration.
 
-It keeps others from reading along and proves nothing about who the server is: a client can only trust it
-blindly, or be given a copy. RocketMQ's servers make one at each start (``tls.test.mode.enable``). Ours is
-made when the first TLS client comes, because making it takes a library that most processes never need, and it
-is kept, so that a client with a copy can go on trusting it.
+It prevents eavesdropping and proves nothing about the server's identity: a client trusts it blindly or needs
+a copy. RocketMQ's servers create one at each start (``tls.test.mode.enable``). This server creates it when
+the first TLS client connects, because it needs a library that most processes never load, and keeps it, so
+that a client's copy stays valid.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from kerolox.errors import KeroloxError
 
 log = logging.getLogger(__name__)
 
-NAME = "tls-self-signed.pem"  # key and certificate in one file: there is never one without the other
+NAME = "tls-self-signed.pem"  # key and certificate in one file, so that neither exists without the other
 VALID_DAYS = 3650
 
 _making = threading.Lock()  # the listeners of a server share the file
 
 
 class CannotMake(KeroloxError):
-    """The certificate could not be made or kept."""
+    """The certificate could not be created or stored."""
 
 
 def self_signed(path: str) -> str:
-    """The path of a PEM file with key and certificate, made if it is not there. Blocking: for a thread."""
+    """Return the path of a PEM file with key and certificate; create it if it does not exist. Blocking: run
+    it in a thread."""
     target = Path(path)
     with _making:
         if not target.exists():
             try:
                 _keep(target, _make())
             except OSError as error:
-                raise CannotMake(f"cannot keep a self-signed certificate in {path}: {error}") from error
+                raise CannotMake(f"cannot store a self-signed certificate in {path}: {error}") from error
             log.warning(
-                "tls_self_signed_made path=%s next='it does not prove who this server is; for that set "
+                "tls_self_signed_made path=%s next='it does not prove the server's identity: set "
                 "tls.server.certPath and tls.server.keyPath'",
                 path,
             )
@@ -84,7 +85,7 @@ def _make() -> bytes:
 
 
 def _keep(target: Path, content: bytes) -> None:
-    """Write the file whole or not at all, and readable by its owner alone from the first byte on."""
+    """Write the file completely or not at all, and readable only by its owner from the first byte."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)

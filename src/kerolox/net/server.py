@@ -1,4 +1,4 @@
-"""Server: one listener, many peers."""
+"""Server: one listener and its peers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IDLE_SCAN_S = 1.0
 
 
 class Server:
-    """Listens, and keeps its peers. ``async with`` starts and stops it."""
+    """Listener with its peers. ``async with`` starts and stops it."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Server:
         return self.listener.address
 
     async def bind(self, *, fresh: bool = False) -> None:
-        """Take the port without accepting connections (:meth:`Listener.bind`)."""
+        """Bind the port without accepting connections (:meth:`Listener.bind`)."""
         await self.listener.bind(fresh=fresh)
 
     async def start(self) -> None:
@@ -73,7 +73,7 @@ class Server:
         self._scan = self._clock.beat(IDLE_SCAN_S, self._check_peers)
 
     async def close(self) -> None:
-        """Stop listening and close every connection; what was answered is still written."""
+        """Stop listening and close every connection; pending answers are still written."""
         if self._closing:
             return
         self._closing = True
@@ -85,7 +85,7 @@ class Server:
         lanes = {route.lane for route in self.handlers.routes.values()}
         for lane in lanes:
             await lane.close()
-        for _ in range(100):  # let transports flush; a peer that does not read is cut off below
+        for _ in range(100):  # let transports flush; a peer that does not read is aborted below
             if not self.peers:
                 return
             await asyncio.sleep(0.01)

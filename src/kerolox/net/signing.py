@@ -1,4 +1,4 @@
-"""Signing what a server asks others: a hook of its dialer."""
+"""Signing of a server's requests to others: a hook of its dialer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Credentials(msgspec.Struct, frozen=True):
 
     access_key: str
     secret_key: str
-    form_2: bool = False  # whether requests carry SignatureV2, too
+    form_2: bool = False  # true: requests also carry SignatureV2
 
     def __repr__(self) -> str:  # never the secret
         return f"Credentials({self.access_key!r})"
 
 
 class Signing(Hook):
-    """Signs every request that leaves."""
+    """Signs every outgoing request."""
 
     def __init__(self, credentials: Credentials, clock: Clock = SYSTEM_CLOCK) -> None:
         self._credentials = credentials
@@ -48,7 +48,7 @@ class Signing(Hook):
 
 
 def parse_credentials(text: str | None, key: str, name: str, secret: str) -> Credentials | None:
-    """Credentials as settings have them, as a JSON object. The error never shows what was found."""
+    """Parse credentials in a setting, a JSON object. The error never shows the value."""
     if not (text or "").strip():
         return None
     try:

@@ -10,7 +10,7 @@ from kerolox.protocol.signature_v2 import Stamp
 
 
 class Stamps:
-    """Stamps of one session, whose numbers are used once."""
+    """Stamps of one session; each number is used once."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -22,6 +22,6 @@ class Stamps:
         self._numbers = itertools.count(1)
 
     def next(self) -> Stamp:
-        if self._pid != os.getpid():  # forked: the numbers of this session are the parent's
+        if self._pid != os.getpid():  # forked: the numbers of this session belong to the parent
             self._begin()
         return Stamp(self._clock.wall_ms(), self._session, next(self._numbers))

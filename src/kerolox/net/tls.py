@@ -1,8 +1,8 @@
-"""TLS: contexts from options, and their renewal when the files change.
+"""TLS contexts from options, and their renewal when the files change.
 
-A listener tells TLS from plain by the first byte (a client hello starts with 0x16, a frame with 0x00
-or 0x01), so one port can take both: mode ``permissive``. ``disabled`` drops TLS clients, ``enforcing``
-drops plain ones. A server without a certificate makes itself one when the first TLS client comes, if it may
+A listener tells TLS from plain by the first byte (a client hello starts with 0x16, a frame with 0x00 or
+0x01), so one port can accept both: mode ``permissive``. ``disabled`` drops TLS clients, ``enforcing`` drops
+plain ones. A server without a certificate creates one when the first TLS client connects, if allowed
 (``tls.test.mode.enable``, self_signed.py).
 """
 
@@ -22,13 +22,13 @@ from kerolox.errors import KeroloxError, OptionError
 from kerolox.net.self_signed import self_signed
 
 if TYPE_CHECKING:
-    import ssl  # loaded when it is needed: most processes speak plainly
+    import ssl  # loaded when needed: most processes do not use TLS
 
 log = logging.getLogger(__name__)
 
 CLIENT_HELLO = 0x16
-Stamps = tuple[tuple[int, int], ...]  # when files were written, and how long they are
-MAKE_AGAIN_S = 10.0  # after a failure: hellos come as often as peers like
+Stamps = tuple[tuple[int, int], ...]  # modification times and sizes of files
+MAKE_AGAIN_S = 10.0  # after a failure: clients may send hellos at any rate
 
 
 class TlsMode(Enum):
@@ -38,15 +38,16 @@ class TlsMode(Enum):
 
 
 class ClientAuth(Enum):
-    """Whether clients must show a certificate of an authority in ``client_ca``."""
+    """Requirement for client certificates, which an authority in ``client_ca`` must have signed."""
 
     NONE = "none"
-    OPTIONAL = "optional"  # a client that shows a certificate must show a valid one
+    OPTIONAL = "optional"  # a certificate is optional, but must be valid if the client sends one
     REQUIRE = "require"
 
 
 class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
-    """How a listener speaks TLS. Without a certificate, and without a place for its own, it speaks none."""
+    """TLS settings of a listener. Without a certificate, and without a path for a self-signed one, TLS is
+    off."""
 
     mode: TlsMode = TlsMode.PERMISSIVE
     certificate: str | None = None  # PEM file: the server's certificate chain
@@ -54,7 +55,7 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
     key_password: str | None = None
     client_ca: str | None = None  # PEM file: the authorities that may sign client certificates
     client_auth: ClientAuth = ClientAuth.NONE
-    self_signed: str | None = None  # where to keep a certificate of our own, if none is given
+    self_signed: str | None = None  # path of a self-signed certificate, used if no certificate is given
 
     @property
     def is_spoken(self) -> bool:
@@ -62,15 +63,17 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientTls(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client speaks TLS. RocketMQ's clients do not verify by default; ours does unless told not to."""
+    """TLS settings of a client. RocketMQ's clients do not verify by default; this one does unless `verify` is
+    false."""
 
-    ca: str | None = None  # PEM file of trusted authorities, and no others; the system's when absent
+    ca: str | None = None  # PEM file of the only trusted authorities; None: the system's
     certificate: str | None = None
     key: str | None = None
     key_password: str | None = None
     verify: bool = True
-    # Whether the certificate must name the address. Unset: without ``ca``, for the system's authorities sign
-    # for everybody. With it not: brokers are known by addresses, which certificates rarely name.
+    # Require that the certificate names the address. None: only without ``ca``, because the system's
+    # authorities sign certificates for everyone. With ``ca`` it is off: brokers are known by addresses, which
+    # certificates rarely name.
     check_host: bool | None = None
 
     @property
@@ -82,7 +85,7 @@ class ClientTls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerContext:
-    """The listener's current context. :meth:`reload_if_changed` reads the files anew when they changed."""
+    """The listener's current context. :meth:`reload_if_changed` reads changed files again."""
 
     def __init__(self, options: ServerTls) -> None:
         self.options = options
@@ -91,7 +94,7 @@ class ServerContext:
         self._not_before_s = 0.0
         self._reload_error = ""
         self.current: ssl.SSLContext | None = None
-        self.to_make = False  # a context is made when the first TLS client comes
+        self.to_make = False  # the context is created when the first TLS client connects
         if options.mode is TlsMode.DISABLED:
             return
         if options.certificate is None or options.key is None:
@@ -105,16 +108,16 @@ class ServerContext:
         self.current = server_context(options)
 
     def _refuse_half(self) -> None:
-        """Refuse a certificate without its key, and a server that enforces TLS without a certificate."""
+        """Reject a certificate without its key, and enforced TLS without a certificate."""
         options = self.options
         if options.certificate or options.key:
             missing = "keyPath" if options.certificate else "certPath"
-            raise OptionError(f"tls.server.{missing}", None, "certificate and key to be set together")
+            raise OptionError(f"tls.server.{missing}", None, "certificate and key together")
         if options.mode is TlsMode.ENFORCING:
             raise OptionError(
                 "tls.server.mode",
                 "enforcing",
-                "tls.server.certPath and tls.server.keyPath to be set as well, or tls.test.mode.enable=true",
+                "tls.server.certPath and tls.server.keyPath as well, or tls.test.mode.enable=true",
             )
 
     @property
@@ -122,8 +125,8 @@ class ServerContext:
         return self.current is not None or self.to_make
 
     def make(self) -> ssl.SSLContext | None:
-        """The context, with a certificate of our own if there is none yet. Blocking; call it in a thread.
-        None: it cannot be made, as the log says."""
+        """Return the context; create it with a self-signed certificate if there is none. None if that failed,
+        as the log shows. Blocking: call it in a thread."""
         with self._making:
             if self.current is None and time.monotonic() >= self._not_before_s:
                 try:
@@ -135,13 +138,14 @@ class ServerContext:
                     self._not_before_s = time.monotonic() + MAKE_AGAIN_S
                     log.warning(
                         "tls_refused error=%r next='set tls.server.certPath and tls.server.keyPath, or "
-                        "remove a broken file: a new one is made'",
+                        "remove the broken file; a new one is created'",
                         str(error),
                     )
         return self.current
 
     def reload_if_changed(self) -> bool:
-        """Blocking; call it in a thread. A broken new file keeps the old context and is reported."""
+        """Reload changed files. If they are invalid, keep the old context and log it. Blocking: call it in a
+        thread."""
         if self.current is None:
             return False
         try:
@@ -153,10 +157,10 @@ class ServerContext:
             self._reload_error = ""
         except (OSError, OptionError) as error:
             if str(error) == self._reload_error:
-                return False  # logged already: files are looked at every second
+                return False  # logged before: files are checked every second
             self._reload_error = str(error)
             log.warning(
-                "tls_reload_failed error=%r next='the old certificate stays in use; mend the files'",
+                "tls_reload_failed error=%r next='the old certificate stays in use; repair the files'",
                 str(error),
             )
             return False
@@ -168,7 +172,7 @@ class ServerContext:
 
 
 class ClientContext:
-    """The context of outgoing connections: made for the first, and anew when the files have changed."""
+    """Context of outgoing connections, created for the first one and again when the files have changed."""
 
     def __init__(self, options: ClientTls) -> None:
         self.options = options
@@ -177,11 +181,11 @@ class ClientContext:
         self._making = threading.Lock()
 
     def current(self) -> ssl.SSLContext:
-        """Blocking; call it in a thread. Raises OptionError, unless there is one from before: that one stays
-        in use while new files are broken."""
+        """Return the context. Blocking: call it in a thread. Raises OptionError if the first context cannot
+        be created; later an invalid file keeps the previous context in use."""
         with self._making:
             if self._context is None:
-                with contextlib.suppress(OSError):  # a file that is not there is named by what reads it
+                with contextlib.suppress(OSError):  # a missing file is reported when it is loaded
                     self._stamp = self._stamps()
                 self._context = client_context(self.options)
                 return self._context
@@ -193,7 +197,7 @@ class ClientContext:
                     log.info("tls_reloaded certificate=%s", self.options.certificate)
             except (OSError, OptionError) as error:
                 log.warning(
-                    "tls_reload_failed error=%r next='the old certificate stays in use; mend the files'",
+                    "tls_reload_failed error=%r next='the old certificate stays in use; repair the files'",
                     str(error),
                 )
             return self._context
@@ -207,7 +211,7 @@ def _stamps(*paths: str | None) -> Stamps:
 
 
 def server_context(options: ServerTls) -> ssl.SSLContext:
-    """A context for listeners. Reads files: not on the event loop."""
+    """Return a context for listeners. Reads files: not on the event loop."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -226,21 +230,22 @@ def _check_client_auth(options: ServerTls) -> None:
         raise OptionError(
             "tls.server.need.client.auth",
             options.client_auth.value,
-            "tls.server.trustCertPath to be set as well",
+            "tls.server.trustCertPath as well",
         )
 
 
 def client_context(options: ClientTls) -> ssl.SSLContext:
-    """A context for outgoing connections. Reads files: not on the event loop."""
+    """Return a context for outgoing connections. Reads files: not on the event loop."""
     import ssl
 
     try:
-        # With a file the system's authorities are left out.
+        # If a file is given, the system's authorities are not trusted.
         context = ssl.create_default_context(cafile=options.ca or None)
-    except OSError as error:  # errors of TLS are of this kind too
+    except OSError as error:  # TLS errors are of this type too
         raise OptionError("tls.client.trustCertPath", options.ca, _authorities(error)) from error
     if options.ca:
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an authority in between may be the one given
+        # an intermediate authority may be the trusted one
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = options.checks_host
     context.verify_mode = ssl.CERT_REQUIRED if options.verify else ssl.CERT_NONE
     if options.certificate:
@@ -253,7 +258,7 @@ def _load_chain(
 ) -> None:
     asked = False
 
-    def passphrase() -> str:  # without it a terminal would be asked, and the server stand still
+    def passphrase() -> str:  # without it OpenSSL would prompt on the terminal and block the server
         nonlocal asked
         asked = True
         return password or ""
@@ -275,7 +280,7 @@ def _load_chain(
 def _load_authorities(context: ssl.SSLContext, path: str, option: str) -> None:
     try:
         context.load_verify_locations(path)
-    except OSError as error:  # errors of TLS are of this kind too
+    except OSError as error:  # TLS errors are of this type too
         raise OptionError(option, path, _authorities(error)) from error
 
 

@@ -1,7 +1,7 @@
-"""The TLS options, the same for every server. The keys are RocketMQ's.
+"""TLS options, shared by all servers. The keys are RocketMQ's.
 
-RocketMQ reads them as properties of the JVM, or from a file of their own, which wins. Here they are lines of
-the server's file, and that file of their own is read as well (:func:`with_tls_file`).
+RocketMQ reads them as JVM properties or from a separate file, which takes precedence. Here they are lines of
+the server's configuration file, and the separate file is read as well (:func:`with_tls_file`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from kerolox.protocol.bodies.properties_text import read_properties
 
 log = logging.getLogger(__name__)
 
-TLS_FILE = "/etc/rocketmq/tls.properties"  # where RocketMQ looks for one
-# RocketMQ takes these as properties alone; in the file they do nothing.
+TLS_FILE = "/etc/rocketmq/tls.properties"  # RocketMQ's default
+# RocketMQ reads these only as JVM properties; in the file they have no effect.
 _NOT_IN_THE_FILE = frozenset({"tls.server.mode", "tls.enable", "tls.config.file", "useTLS"})
 
 T = TypeVar("T", bound=Options)
@@ -27,68 +27,71 @@ T = TypeVar("T", bound=Options)
 
 @dataclass
 class TlsOptions(Options):
-    # --- what its ports speak
+    # --- ports
     tls_mode: TlsMode | None = option(
-        None, "disabled: plain only; permissive: both; enforcing: TLS only. Unset: permissive.",
+        None, "TLS on the ports. disabled: only plain; permissive: both; enforcing: only TLS. Default: "
+        "permissive.",
         key="tls.server.mode",
     )  # fmt: skip
     tls_certificate: str | None = option(
-        None, "PEM file with the certificate chain of this server.", key="tls.server.certPath"
+        None, "PEM file of this server's certificate chain.", key="tls.server.certPath"
     )
-    tls_key: str | None = option(None, "PEM file with its private key.", key="tls.server.keyPath")
+    tls_key: str | None = option(None, "PEM file of the server's private key.", key="tls.server.keyPath")
     tls_key_password: str | None = option(
-        None, "Passphrase of that key.", key="tls.server.keyPassword", secret=True
+        None, "Passphrase of the server's private key.", key="tls.server.keyPassword", secret=True
     )
     tls_client_ca: str | None = option(
-        None, "PEM file with the authorities that sign certificates of clients.",
+        None, "PEM file of the authorities that sign client certificates.",
         key="tls.server.trustCertPath",
     )  # fmt: skip
     tls_client_auth: ClientAuth = option(
         ClientAuth.NONE,
-        "none; optional: who shows a certificate must show a good one; require: everybody must.",
+        "Client certificates. none: not requested; optional: verified if sent; require: required.",
         key="tls.server.need.client.auth",
     )
     tls_auth_client: bool | None = option(
-        None, "Whoever is asked for a certificate must show a good one: false changes nothing here.",
+        None, "No effect: client certificates that are requested are always verified.",
         key="tls.server.authClient",
     )  # fmt: skip
     tls_self_signed: bool = option(
-        True, "Without a certificate: make one when the first TLS client comes, and keep it.",
+        True, "Create a self-signed certificate when the first TLS client connects and none is configured.",
         key="tls.test.mode.enable",
     )  # fmt: skip
     tls_file: str = option(
-        TLS_FILE, "A file with more of these lines, read if it is there; what it says wins.",
+        TLS_FILE, "Additional file of TLS options, read if it exists. It overrides this configuration.",
         key="tls.config.file",
     )  # fmt: skip
 
-    # --- what it speaks to other servers
+    # --- connections to other servers
     use_tls: bool | None = option(
-        None, "Speak TLS to other servers; unset: as tls.enable says.", key="useTLS"
+        None, "Use TLS to other servers. Default: the value of tls.enable.", key="useTLS"
     )
     tls_enable: bool | None = option(
-        None, "The same; unset: if tls.server.mode is enforcing.", key="tls.enable"
+        None, "Use TLS to other servers. Default: true if tls.server.mode is enforcing.", key="tls.enable"
     )
     tls_own_ca: str | None = option(
-        None, "PEM file with the authorities of other servers, and no others; unset: the system's, and the "
+        None, "PEM file of the only trusted authorities for other servers. Default: the system's, and the "
         "certificate must name the address.",
         key="tls.client.trustCertPath",
     )  # fmt: skip
     tls_own_verify: bool | None = option(
-        None, "Whether other servers must show a good certificate; unset: if tls.client.trustCertPath is "
+        None, "Verify the certificates of other servers. Default: true if tls.client.trustCertPath is "
         "set.",
         key="tls.client.authServer",
     )  # fmt: skip
     tls_own_certificate: str | None = option(
-        None, "PEM file with the certificate shown to other servers.", key="tls.client.certPath"
+        None, "PEM file of the client certificate for other servers.", key="tls.client.certPath"
     )
-    tls_own_key: str | None = option(None, "PEM file with its private key.", key="tls.client.keyPath")
+    tls_own_key: str | None = option(
+        None, "PEM file of the private key of tls.client.certPath.", key="tls.client.keyPath"
+    )
     tls_own_key_password: str | None = option(
-        None, "Passphrase of that key.", key="tls.client.keyPassword", secret=True
+        None, "Passphrase of the key in tls.client.keyPath.", key="tls.client.keyPassword", secret=True
     )
 
     @property
     def self_signed_path(self) -> str:
-        """Where a certificate of its own is kept."""
+        """Path of the server's self-signed certificate."""
         raise NotImplementedError
 
     @property
@@ -97,7 +100,7 @@ class TlsOptions(Options):
 
     @property
     def tls(self) -> ServerTls:
-        """What its ports speak."""
+        """TLS settings of the server's ports."""
         return ServerTls(
             mode=self.effective_tls_mode,
             certificate=self.tls_certificate,
@@ -110,7 +113,7 @@ class TlsOptions(Options):
 
     @property
     def own_tls(self) -> ClientTls | None:
-        """How it speaks to other servers; None: plainly."""
+        """TLS settings of connections to other servers; None: plain."""
         asked = self.tls_enable if self.use_tls is None else self.use_tls
         if asked is False or (asked is None and self.effective_tls_mode is not TlsMode.ENFORCING):
             return None
@@ -123,36 +126,38 @@ class TlsOptions(Options):
         )
 
     def check_tls(self) -> None:
-        """Refuse what contradicts itself, and say once what is not as it may seem. Called at the start."""
+        """Reject contradictory settings and log misleading ones. Called at the start."""
         if None not in (self.use_tls, self.tls_enable) and self.use_tls is not self.tls_enable:
-            raise OptionError("useTLS", self.use_tls, f"{self.tls_enable}, as tls.enable says, or nothing")
+            raise OptionError(
+                "useTLS", self.use_tls, f"{self.tls_enable} (the value of tls.enable), or unset"
+            )
         if (self.tls_own_certificate is None) != (self.tls_own_key is None):
             missing = "keyPath" if self.tls_own_certificate else "certPath"
-            raise OptionError(f"tls.client.{missing}", None, "certificate and key to be set together")
+            raise OptionError(f"tls.client.{missing}", None, "certificate and key together")
         if self.tls_auth_client is False and self.tls_client_auth is not ClientAuth.NONE:
             log.warning(
-                "certificates_are_verified next='tls.server.authClient=false has no effect: who is asked for "
-                "a certificate (tls.server.need.client.auth=%s) must show a good one'",
+                "certificates_are_verified next='tls.server.authClient=false has no effect: a requested "
+                "client certificate (tls.server.need.client.auth=%s) is always verified'",
                 self.tls_client_auth.value,
             )
         if self.tls_client_auth is ClientAuth.REQUIRE and self.effective_tls_mode is TlsMode.PERMISSIVE:
             log.warning(
-                "plain_clients_not_asked next='tls.server.need.client.auth=require asks TLS clients alone: "
-                "tls.server.mode=enforcing shuts out the others'"
+                "plain_clients_not_asked next='tls.server.need.client.auth=require applies only to TLS "
+                "clients: set tls.server.mode=enforcing to reject plain ones'"
             )
         own = self.own_tls
         if own is not None and not own.verify:
             log.warning(
-                "servers_not_verified role=%s next='set tls.client.trustCertPath: now anybody who gets "
-                "between this server and the others can read and change what they say'",
+                "servers_not_verified role=%s next='set tls.client.trustCertPath: otherwise an attacker "
+                "on the network can read and change the traffic between the servers'",
                 self.ROLE,
             )
 
 
 def with_tls_file(loaded: Loaded[T]) -> Loaded[T]:
-    """The same options with what their tls.config.file says. Reads that file: not on the event loop.
+    """Return the options with those in tls.config.file. Reads that file: not on the event loop.
 
-    A file that was named must be there; the one RocketMQ looks for by default need not.
+    A file that the options name must exist; RocketMQ's default file need not.
     """
     options = loaded.options
     if not isinstance(options, TlsOptions) or not options.tls_file:
@@ -163,14 +168,14 @@ def with_tls_file(loaded: Loaded[T]) -> Loaded[T]:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and "tls_file" not in loaded.sources:
             return loaded
-        expected = f"a file of TLS settings that can be read ({error.strerror or error})"
+        expected = f"a readable file of TLS settings ({error.strerror or error})"
         raise OptionError("tls.config.file", name, expected, loaded.sources.get("tls_file", "")) from error
     by_key = {spec.key: spec for spec in specs(type(options)) if spec.key.startswith("tls.")}
     found = {}
     unknown = dict(loaded.unknown)
     for key, value in read_properties(text).items():
         if key in _NOT_IN_THE_FILE:
-            raise OptionError(key, value, "a line of the server's own file, where it is looked for", name)
+            raise OptionError(key, value, "this key only in the server's configuration file", name)
         spec = by_key.get(key)
         if spec is None:
             unknown[key] = name

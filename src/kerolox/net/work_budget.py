@@ -15,8 +15,8 @@ MEASURED_FRAME_BYTES: Final = 4096  # shorter frames are neither measured nor pu
 # Free cost of a frame: 20 ms a MiB is more than strict JSON, signatures and records cost.
 EXPLAINED_S: Final = 0.002
 EXPLAINED_S_PER_BYTE: Final = 20e-9
-PAID_BACK_TIMES: Final = 20  # a second of the loop is paid back in so many: 5 % for each address
-BURST_S: Final = 0.05  # of the loop, free: what is done for the first time costs more
+PAID_BACK_TIMES: Final = 20  # a second of the loop is paid back in 20 s: 5 % of the loop per address
+BURST_S: Final = 0.05  # free time of the loop per address: first-time work costs more
 WAIT_S_MAX: Final = 10.0
 SOURCES_MAX: Final = 4096
 

@@ -1,7 +1,7 @@
 """Many messages in one body, see MESSAGE.md, "Batch".
 
-A batch is expanded by the broker into records of their own, or on some topics kept as one record
-(an *inner batch*) that the consumer unwraps.
+The broker expands a batch into one record per message, or on some topics keeps it as one record (an *inner
+batch*) that the consumer unwraps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _unpack_head = _HEAD.unpack_from
 
 
 def encode_batch(items: Iterable[Item]) -> bytes:
-    """The body of a batch."""
+    """Return the body of a batch."""
     parts: list[bytes] = []
     try:
         for flag, body, properties in items:
@@ -48,7 +48,8 @@ def encode_batch(items: Iterable[Item]) -> bytes:
 
 
 def split_batch(body: bytes) -> list[Item]:
-    """The messages of a batch. An item's size is not trusted, as in RocketMQ: its fields are read in turn."""
+    """Return the messages of a batch. As in RocketMQ, an item's size field is ignored; its fields are read in
+    turn."""
     items: list[Item] = []
     append = items.append
     unpack = _unpack_head
@@ -90,10 +91,10 @@ def encode_batch_records(
     topic_field: bytes,
     batch_properties: bytes = b"",
 ) -> list[bytes]:
-    """A record for each item, one behind the other in queue and log.
+    """Return a record for each item, contiguous in queue and log.
 
-    ``batch_properties`` are added to each item's own. They must not hold the batch's UNIQ_KEY, which
-    would take the place of every item's (RocketMQ up to 5.3.3 had that fault; later it adds nothing).
+    ``batch_properties`` are added to each item's own. They must not contain the batch's UNIQ_KEY, which would
+    replace every item's (a bug of RocketMQ up to 5.3.3; later versions add nothing).
     """
     records: list[bytes] = []
     for flag, body, properties in items:
@@ -122,7 +123,8 @@ def encode_batch_records(
 
 
 def unwrap(message: StoredMessage) -> list[StoredMessage]:
-    """The messages in an inner batch, numbered from its queue offset on; any other message alone."""
+    """Return the messages of an inner batch, numbered from its queue offset; any other message is returned as
+    it is."""
     if message.sys_flag & (INNER_BATCH | NEEDS_UNWRAP) != INNER_BATCH | NEEDS_UNWRAP:
         return [message]
     return [

@@ -1,7 +1,7 @@
-"""``brokerIdentity``: who a broker is in its group, as RocketMQ's brokers keep it in a file. No I/O.
+"""``brokerIdentity``: a broker's identity in its group, in the file format of RocketMQ's brokers. No I/O.
 
-A broker under a controller gets an id once and for all. While it asks for one it keeps what it asked for in
-``brokerIdentity-temp``, with a code that lets it ask again: an answer may be lost.
+A broker under a controller receives one permanent id. While it requests one, it keeps the request in
+``brokerIdentity-temp``, with a code that lets it repeat the request, because the answer may be lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kerolox.errors import ProtocolError
 
 IDENTITY_FILE = "brokerIdentity"
 TEMPORARY_IDENTITY_FILE = "brokerIdentity-temp"
-SET_SUFFIX = "-set"  # of the file beside it that has the newest in-sync set this broker knows; ours
+SET_SUFFIX = "-set"  # suffix of kerolox's file with the newest in-sync set that this broker knows
 
 _SEPARATOR = "#"
 _ID = re.compile("[0-9]{1,19}")
@@ -21,7 +21,7 @@ _IDS_MAX = 2**63 - 1
 
 
 class BrokerIdentity(NamedTuple):
-    """A broker's place in its group. ``check_code`` is there while the id is only asked for."""
+    """A broker's identity in its group. ``check_code`` is set only while the id is being requested."""
 
     cluster: str
     broker_name: str
@@ -30,7 +30,7 @@ class BrokerIdentity(NamedTuple):
 
 
 def encode_identity(identity: BrokerIdentity) -> bytes:
-    """The whole file. Raises ProtocolError for names that could not be read back."""
+    """Encode the file. Raises ProtocolError for names that could not be decoded."""
     parts = [identity.cluster, identity.broker_name, str(identity.id)]
     if identity.check_code is not None:
         parts.append(identity.check_code)
@@ -42,7 +42,7 @@ def encode_identity(identity: BrokerIdentity) -> bytes:
 
 
 def decode_identity(data: bytes) -> BrokerIdentity:
-    """Either of the two files. Raises ProtocolError."""
+    """Decode either of the two files. Raises ProtocolError."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -57,7 +57,8 @@ def decode_identity(data: bytes) -> BrokerIdentity:
 
 
 def register_check_code(address: str, now_ms: int) -> str:
-    """What makes a broker's request for an id its own: its address, and when it first asked."""
+    """Return the code that identifies a broker's request for an id: its address and the time of the first
+    request."""
     return f"{address};{now_ms}"
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 
 class RequestCode(IntEnum):
-    """What a command asks for."""
+    """The request code of a command."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -201,12 +201,12 @@ class RequestCode(IntEnum):
     TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
 
-    # Between brokers of ours only: RocketMQ's answer that it is not supported.
+    # Only between kerolox brokers: RocketMQ's answer that the code is not supported.
     WATCH_TABLES = 910_001
 
 
 class ResponseCode(IntEnum):
-    """How it went."""
+    """The response code of a command."""
 
     # Inside a process only.
     RPC_TIME_OUT = -1006
@@ -291,7 +291,7 @@ class ResponseCode(IntEnum):
     POLICY_NOT_EXIST = 3002
 
 
-# A producer tries again after these (5.x list), and a pull is repeated after FLOW_CONTROL.
+# A producer retries a send after these (list of 5.x), and a consumer repeats a pull after FLOW_CONTROL.
 RETRIABLE_CODES: Final[frozenset[int]] = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
@@ -306,7 +306,7 @@ RETRIABLE_CODES: Final[frozenset[int]] = frozenset(
     }
 )
 
-# The message is stored; only the promise about disk or slave could not be kept.
+# The message is stored, but its flush or its copy on a slave is not confirmed.
 STORED_CODES: Final[frozenset[int]] = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -321,12 +321,12 @@ _RESPONSE_NAMES: Final = {int(code): code.name for code in ResponseCode}
 
 
 def request_name(code: int) -> str:
-    """``310`` → ``SEND_MESSAGE_V2``; ``CODE_1234`` for one we do not know."""
+    """Return the name of a request code: ``310`` → ``SEND_MESSAGE_V2``; ``CODE_1234`` if unknown."""
     return _REQUEST_NAMES.get(code) or f"CODE_{code}"
 
 
 def response_name(code: int) -> str:
-    """``17`` → ``TOPIC_NOT_EXIST``; ``CODE_1234`` for one we do not know."""
+    """Return the name of a response code: ``17`` → ``TOPIC_NOT_EXIST``; ``CODE_1234`` if unknown."""
     return _RESPONSE_NAMES.get(code) or f"CODE_{code}"
 
 
@@ -334,7 +334,7 @@ def response_name(code: int) -> str:
 
 
 class Language(IntEnum):
-    """What a peer is written in. JSON headers carry the name, compact ones the number."""
+    """The programming language of a peer. JSON headers contain the name, compact ones the number."""
 
     JAVA = 0
     CPP = 1
@@ -357,23 +357,23 @@ _LANGUAGE_BY_NAME: Final = {language.name: language for language in Language}
 
 
 def language_named(name: str) -> Language:
-    """The language of this name in any case; ``OTHER`` for one we do not know."""
+    """Return the language of this name in any case; ``OTHER`` if unknown."""
     return _LANGUAGE_BY_NAME.get(name) or _LANGUAGE_BY_NAME.get(name.upper(), Language.OTHER)
 
 
 def language_numbered(number: int) -> Language:
-    """The language of this number; ``OTHER`` for one we do not know."""
+    """Return the language of this number; ``OTHER`` if unknown."""
     return _LANGUAGES[number] if 0 <= number < len(_LANGUAGES) else Language.OTHER
 
 
 # --- versions -----------------------------------------------------------------------------------
-# A version travels as its place in the list of all releases, in which each one has two: its
-# snapshot, then itself.
+# A version is encoded as its index in the list of all releases, with two entries per release: the snapshot,
+# then the release.
 
 VERSION: Final = 513  # V5_5_0, what we say we are: the release we are compared with
 VERSION_HIGHEST: Final = 612
 
-# Versions from which, or up to which, a peer is treated otherwise:
+# Versions from which, or up to which, peers are treated differently:
 VERSION_REGISTER_BODY: Final = 37  # V3_0_11: a broker's registration wraps its topics
 VERSION_RESET_OFFSET: Final = 28  # V3_0_7_SNAPSHOT: a consumer understands a pushed offset reset
 VERSION_RELAYED_CALL: Final = 62  # V3_1_8_SNAPSHOT: a consumer answers questions about itself

@@ -1,8 +1,8 @@
-"""Command: what one frame says. Requests and answers have the same shape.
+"""Command: the content of one frame. Requests and answers have the same shape.
 
-A decoded command keeps its own header as the raw bytes that arrived; :meth:`Command.header` turns
-them into a typed header, :attr:`Command.fields` into a table of strings (for signatures and tools).
-A form that nobody asks for costs nothing.
+A decoded command keeps its own header as raw bytes; :meth:`Command.header` converts them to a typed header,
+:attr:`Command.fields` to a table of strings (for signatures and tools). A form that is not used costs
+nothing.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Command:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The own header as strings, exactly as received (unknown entries too)."""
+        """The own header as strings, exactly as received, including unknown entries."""
         if self._fields is None:
             if self._whole is not None:
                 self._raw = header_json.own_fields(self._whole)
@@ -96,7 +96,7 @@ class Command:
         return self._fields
 
     def header(self, cls: type[H]) -> H:
-        """The own header, typed. Raises InvalidRequest when a needed field is missing or wrong."""
+        """Return the own header, typed. Raises InvalidRequest if a required field is missing or wrong."""
         typed = self._typed
         if type(typed) is cls:
             return typed
@@ -107,7 +107,7 @@ class Command:
         return header_json.decode_header(self._raw, cls)
 
     def encode(self) -> bytes:
-        """The whole frame."""
+        """Return the whole frame."""
         encode = header_binary.encode if self.encoding == BINARY else header_json.encode
         return pack_frame(
             self.encoding,
@@ -139,7 +139,7 @@ def request(
     fields: dict[str, str] | None = None,
     encoding: int = JSON,
 ) -> Command:
-    """A request of ours. ``fields`` go beside the header's own (signatures, namespaces)."""
+    """Return an outgoing request. ``fields`` are added to those of the header (signatures, namespaces)."""
     own = encode_fields(header) if header is not None else {}
     if fields:
         own.update(fields)
@@ -170,7 +170,7 @@ def decode_command(encoding: int, header: bytes, body: bytes, *, is_strict: bool
 
 
 def language_of(command: Command) -> Language:
-    """What the peer is written in, as this command says."""
+    """Return the peer's programming language, as in this command."""
     told = command.language
     return language_named(told) if isinstance(told, str) else language_numbered(told or 0)
 
@@ -183,7 +183,7 @@ def encode_answer(
     remark: str | None = None,
     body: bytes | Sequence[bytes] = b"",
 ) -> bytes:
-    """The whole frame of an answer of ours, joined once."""
+    """Return the whole frame of an outgoing answer."""
     parts = (body,) if isinstance(body, bytes) else body
     return b"".join((answer_head(encoding, opaque, code, header, remark, sum(map(len, parts))), *parts))
 
@@ -191,7 +191,7 @@ def encode_answer(
 def answer_head(
     encoding: int, opaque: int, code: int, header: Header | None, remark: str | None, body_length: int
 ) -> bytes:
-    """What comes before the body in the frame of an answer: for those that do not join it with a long one."""
+    """Return the part of an answer's frame before its body, for callers that write a long body separately."""
     if remark is not None:
         remark = shortened(remark)
     if encoding == BINARY:

@@ -1,7 +1,7 @@
-"""Compressed bodies: zlib, LZ4 frames and zstd frames, told apart by the message's ``sys_flag``.
+"""Compressed bodies: zlib, LZ4 frames and zstd frames, as given by the message's ``sys_flag``.
 
-A few bytes can inflate to gigabytes, so inflating stops at a named bound and says so. Brokers never
-come here for message traffic: they store and serve bodies as they came.
+A few bytes can inflate to gigabytes, so inflating stops at a named limit with an error. Brokers do not
+compress or inflate message bodies: they store and serve them as received.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ZSTD_WINDOW_MIN: Final = 8 * 1024 * 1024  # every decoder must take windows up 
 
 
 def compress(body: bytes, kind: int = COMPRESSION_ZLIB, level: int = LEVEL) -> bytes:
-    """The body compressed by one of the ``COMPRESSION_*`` kinds. The sender sets ``COMPRESSED | kind``."""
+    """Compress a body with one of the ``COMPRESSION_*`` kinds. The sender sets ``COMPRESSED | kind``."""
     if kind in (COMPRESSION_ZLIB, COMPRESSION_UNNAMED):
         return zlib.compress(body, level)
     if kind == COMPRESSION_LZ4:
@@ -45,7 +45,7 @@ def compress(body: bytes, kind: int = COMPRESSION_ZLIB, level: int = LEVEL) -> b
 
 
 def decompress(body: bytes, sys_flag: int, bytes_max: int = INFLATED_BODY_BYTES_MAX) -> bytes:
-    """The body as its sender wrote it. A body that is not compressed comes back as it is."""
+    """Return the body as its sender wrote it, inflated if it is compressed."""
     if not sys_flag & COMPRESSED:
         return body
     kind = sys_flag & COMPRESSION_MASK
@@ -61,7 +61,7 @@ def decompress(body: bytes, sys_flag: int, bytes_max: int = INFLATED_BODY_BYTES_
 
 
 def beginning(body: bytes, sys_flag: int, count: int) -> bytes:
-    """The first bytes of the body as its sender wrote it, at the cost of these."""
+    """Return the first `count` bytes of the original body, without inflating more."""
     if not sys_flag & COMPRESSED:
         return body[:count]
     kind = sys_flag & COMPRESSION_MASK
@@ -79,7 +79,7 @@ def beginning(body: bytes, sys_flag: int, count: int) -> bytes:
 
 
 def inflate_zlib(body: bytes, bytes_max: int = INFLATED_BODY_BYTES_MAX) -> bytes:
-    """A zlib stream (RFC 1950) inflated, to a bound."""
+    """Inflate a zlib stream (RFC 1950) up to a limit."""
     stream = zlib.decompressobj()
     try:
         plain = stream.decompress(body, bytes_max + 1)

@@ -1,7 +1,7 @@
-"""``epochFileCheckpoint``: the epochs of a log, as RocketMQ's brokers keep them in a text file. No I/O.
+"""``epochFileCheckpoint``: the epochs of a log, in the text format of RocketMQ's brokers. No I/O.
 
-Line 1 is the number of epochs, line 2 the CRC of all that follows (its 31 lower bits; 0 says that it is not
-to be checked), then one ``number-start`` a line. Where an epoch ends is not said: the next one begins there.
+Line 1 is the number of epochs, line 2 the CRC of the following lines (its lower 31 bits; 0: do not verify),
+then one ``number-start`` per line. An epoch ends where the next one begins.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _LINE = re.compile(rb"(\d{1,10})-(\d{1,19})\r?\n?")
 
 
 def encode_epochs(epochs: Sequence[Epoch]) -> bytes:
-    """The whole file. RocketMQ never writes an empty list, and takes one for a damaged file: then it reads
-    the copy beside it."""
+    """Encode the file. RocketMQ never writes an empty list and treats one as a damaged file: it then reads
+    the backup beside it."""
     check_order(epochs)
     lines = b"".join(b"%d-%d\n" % epoch for epoch in epochs)
     return b"%d\n%d\n%b" % (len(epochs), _crc(lines), lines)
 
 
 def decode_epochs(data: bytes) -> tuple[Epoch, ...]:
-    """The epochs of a file. Raises ProtocolError: torn, damaged, or something else."""
+    """Decode the epochs of a file. Raises ProtocolError if it is torn, damaged or of another format."""
     head = _HEAD.match(data)
     if head is None:
         raise ProtocolError(

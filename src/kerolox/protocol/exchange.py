@@ -1,4 +1,4 @@
-"""Pairs answers with questions: who waits for which opaque, and until when. No I/O."""
+"""Assignment of answers to requests: open calls by opaque, with their deadlines. No I/O."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from kerolox.errors import Overloaded
 from kerolox.protocol.command import Command
 
-# Called once: with the answer, or with why there is none.
+# Called once, with the answer or with the error.
 OnAnswer = Callable[[Command | Exception], None]
 
 
 class Exchange:
-    """The questions of one connection that wait for an answer."""
+    """The requests of one connection that wait for an answer."""
 
     __slots__ = ("_next_opaque", "_waiting", "in_flight_max")
 
@@ -25,7 +25,8 @@ class Exchange:
         return len(self._waiting)
 
     def next_opaque(self) -> int:
-        """A number no waiting question has. Signed 32 bits, so it wraps to negative as Java's does."""
+        """Return a number that no open request has. It is a signed 32-bit number that wraps to negative as in
+        Java."""
         while True:
             opaque = self._next_opaque
             self._next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else -0x80000000
@@ -33,7 +34,7 @@ class Exchange:
                 return opaque
 
     def ask(self, command: Command, on_answer: OnAnswer, deadline_s: float) -> None:
-        """Remember a question that is about to be written."""
+        """Record a request that is about to be written."""
         if len(self._waiting) >= self.in_flight_max:
             raise Overloaded(
                 f"{len(self._waiting)} requests wait for answers on this connection, "
@@ -42,12 +43,12 @@ class Exchange:
         self._waiting[command.opaque] = (on_answer, deadline_s, command)
 
     def take(self, opaque: int) -> OnAnswer | None:
-        """Take out the call that waits for this answer; None when none waits (any more)."""
+        """Remove and return the callback of an answer; None if no request waits for it (any more)."""
         entry = self._waiting.pop(opaque, None)
         return None if entry is None else entry[0]
 
     def take_expired(self, now_s: float) -> list[tuple[OnAnswer, Command]]:
-        """Take out the questions whose time is up."""
+        """Remove and return the requests whose deadline has passed."""
         expired = [opaque for opaque, (_, deadline_s, _) in self._waiting.items() if deadline_s <= now_s]
         taken = []
         for opaque in expired:
@@ -56,7 +57,7 @@ class Exchange:
         return taken
 
     def take_all(self) -> list[OnAnswer]:
-        """Take out all questions, because the connection is gone."""
+        """Remove and return all requests, because the connection is closed."""
         waiting = [on_answer for on_answer, _, _ in self._waiting.values()]
         self._waiting.clear()
         return waiting

@@ -1,8 +1,7 @@
-"""The conversations that come by the hundred thousand: send, batch send, pull, and their answers.
+"""Faster codecs for the most frequent requests: send, batch send, pull, and their answers.
 
-Same types as everywhere else, shorter ways through the codecs: their requests are decoded in one pass,
-their answers' own fields are a template with a few numbers in it. bench/codec.py has the numbers.
-Importing this module switches it on; servers and clients do.
+The types are the same. Requests are decoded in one pass; an answer's own fields are a template with a few
+numbers. bench/codec.py has the measurements. Importing this module enables it; servers and clients do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A byte stream split into frames, and back. See FRAME.md.
 
-The splitter takes whatever bytes arrived and gives all complete frames at once, because one pass
-over many frames is what makes the servers fast.
+The splitter accepts the bytes as they arrive and returns all complete frames at once: processing many frames
+in one pass makes the servers fast.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Frame = tuple[int, bytes, bytes]
 
 
 class LongFrame:
-    """A frame whose body is received where it stays."""
+    """A frame whose body is received directly into its final memory."""
 
     __slots__ = ("body", "encoding", "filled", "header")
 
@@ -35,11 +35,11 @@ class LongFrame:
         self.encoding = encoding
         self.header = header
         self.body = body
-        self.filled = filled  # bytes of the body that are there
+        self.filled = filled  # bytes of the body received so far
 
     @property
     def room(self) -> memoryview:
-        """Where the next bytes go."""
+        """Memory for the next bytes of the body."""
         return self.body[self.filled :]
 
     @property
@@ -48,7 +48,8 @@ class LongFrame:
 
 
 class FrameSplitter:
-    """Feed it bytes, take frames. After ``error`` is set the stream is lost and the rest is ignored."""
+    """Splits bytes into frames. After ``error`` is set the stream is unusable and further input is
+    ignored."""
 
     __slots__ = ("_buffer", "_bytes_max", "_consumed", "_needed", "error")
 
@@ -60,7 +61,7 @@ class FrameSplitter:
         self._consumed = 0  # position of the buffer's start in the whole stream, for error texts
 
     def feed(self, data: bytes) -> list[Frame]:
-        """All frames that are complete now. Frames before a bad one are still given."""
+        """Return all frames that are complete now. Frames before an invalid one are still returned."""
         if self.error is not None:
             return []
         buffer = self._buffer
@@ -83,8 +84,8 @@ class FrameSplitter:
         return frames
 
     def take_long(self, bytes_min: int, room: Callable[[int], memoryview]) -> LongFrame | None:
-        """The frame that is not whole, if it is as long as this and its header is there. Whoever takes it
-        fills it, with the next bytes of the stream; ``room`` gives memory for so many."""
+        """Return the incomplete frame if it is at least this long and its header is complete. The caller then
+        fills it with the next bytes of the stream; ``room`` allocates its memory."""
         buffer = self._buffer
         if self._needed < bytes_min or len(buffer) < _PREFIX.size:
             return None
@@ -101,20 +102,20 @@ class FrameSplitter:
         return found
 
     def clear(self) -> None:
-        """Drop what is held: the connection was closed."""
+        """Drop the buffered bytes: the connection was closed."""
         self._buffer = bytearray()
         self._needed = 0
 
     @property
     def waiting_bytes(self) -> int:
-        """How much of an unfinished frame is held."""
+        """Number of buffered bytes of the incomplete frame."""
         return len(self._buffer)
 
     def _explain(self, length: int, header_length: int, position: int) -> ProtocolError:
         at = self._consumed + position
         if at == 0 and (length >> 24) & 0xFF == _TLS_CLIENT_HELLO:
             return ProtocolError(
-                "a TLS client hello on a port that speaks no TLS. Speak plainly, or give the server a "
+                "a TLS client hello on a port without TLS. Connect without TLS, or configure a server "
                 "certificate: tls.server.certPath and tls.server.keyPath, or tls.test.mode.enable=true",
                 at=at,
             )
@@ -126,8 +127,8 @@ class FrameSplitter:
 
 
 def _split_frames(source: bytes | bytearray, bytes_max: int) -> tuple[list[Frame], int, int]:
-    """The complete frames, where they end, and how many bytes from there on the next one needs: -1 when it
-    cannot be one."""
+    """Return the complete frames, the position where they end, and the number of bytes that the next frame
+    needs from there: -1 if the bytes are not a frame."""
     frames: list[Frame] = []
     position = 0
     end = len(source)
@@ -150,10 +151,10 @@ split_frames = compiled("split_frames", _split_frames)
 
 
 def pack_frame(encoding: int, header: bytes, body: bytes = b"") -> bytes:
-    """One frame as bytes."""
+    """Return one frame as bytes."""
     return _PREFIX.pack(4 + len(header) + len(body), encoding << 24 | len(header)) + header + body
 
 
 def pack_prefix(encoding: int, header_length: int, body_length: int) -> bytes:
-    """The eight bytes before a header, for callers that join a frame themselves."""
+    """Return the eight bytes before a header, for callers that assemble a frame themselves."""
     return _PREFIX.pack(4 + header_length + body_length, encoding << 24 | header_length)

@@ -1,9 +1,9 @@
-"""What a follower and its leader say on the port for followers, RocketMQ's classic way. No I/O.
+"""Classic replication protocol between a follower and its leader, on the port for followers. No I/O.
 
-A follower says how far its log goes, eight bytes each time and nothing else, ever. The leader sends ranges
-of its log, each behind a head of twelve bytes: where it lies, how long it is. A range of no bytes is a
-heartbeat, and says where the leader will go on. Numbers are big-endian and signed. There is no hello, no
-version and no checksum.
+A follower reports the end of its log in eight bytes and sends nothing else. The leader sends ranges of its
+log, each after a head of twelve bytes: offset and length. An empty range is a heartbeat and contains the
+offset where the leader continues. Numbers are big-endian and signed. There is no handshake, version or
+checksum.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from kerolox.errors import ProtocolError
 
 _REPORT = struct.Struct(">q")
 _HEAD = struct.Struct(
-    ">q"  # where the range lies in the log
-    "i"  # how many bytes follow
+    ">q"  # offset of the range in the log
+    "i"  # length of the range in bytes
 )
 REPORT_BYTES = _REPORT.size
 HEAD_BYTES = _HEAD.size
-RANGE_BYTES_MAX = (4 << 20) - HEAD_BYTES  # RocketMQ's follower never gets past a longer one
-_HELLO = 1  # what a follower of a group with a controller says first
-_FLAGS = (0, 1, 0x1_0000, 0x1_0001)  # its two settings
-_IDS = 1 << 32  # its broker id is less
+RANGE_BYTES_MAX = (4 << 20) - HEAD_BYTES  # RocketMQ's follower cannot process a longer range
+_HELLO = 1  # first number sent by a follower of a group with a controller
+_FLAGS = (0, 1, 0x1_0000, 0x1_0001)  # values of its two settings
+_IDS = 1 << 32  # its broker id is less than this
 
 # (offset, bytes); no bytes: a heartbeat
 Piece = tuple[int, memoryview]
@@ -32,16 +32,16 @@ pack_head = _HEAD.pack
 
 
 class ReportReader:
-    """The leader's side: feed it bytes, take how far the follower is."""
+    """Parser of the leader's side: bytes in, the follower's reported offset out."""
 
     __slots__ = ("_rest", "_seen")
 
     def __init__(self) -> None:
-        self._rest = b""  # of a report that is not all there
-        self._seen = 0  # bytes of whole reports
+        self._rest = b""  # of an incomplete report
+        self._seen = 0  # bytes of complete reports
 
     def feed(self, data: bytes) -> int | None:
-        """The last whole report, which makes those before it old; None when there is none. Raises
+        """Return the last complete report, which supersedes those before it; None if there is none. Raises
         ProtocolError."""
         data = self._rest + data
         whole = len(data) - len(data) % REPORT_BYTES
@@ -51,7 +51,7 @@ class ReportReader:
         (last,) = _REPORT.unpack_from(data, whole - REPORT_BYTES)
         if not self._seen and whole == 2 * REPORT_BYTES:
             (first,) = _REPORT.unpack_from(data)
-            # Reports never fall: what looks like one that does is the hello of another protocol.
+            # Reports never decrease: an apparent decrease is the hello of another protocol.
             if first >> 32 == _HELLO and first & 0xFFFF_FFFF in _FLAGS and 0 <= last < _IDS:
                 raise ProtocolError(
                     f"follower {last} speaks the protocol of groups with a controller "
@@ -60,25 +60,25 @@ class ReportReader:
                 )
         self._seen += whole
         if last < 0:
-            raise ProtocolError(
-                f"a follower that reports its log to end at {last}", at=self._seen - REPORT_BYTES
-            )
+            raise ProtocolError(f"the follower reports a log end of {last}", at=self._seen - REPORT_BYTES)
         return int(last)
 
 
 class RangeReader:
-    """The follower's side: feed it bytes, take pieces of ranges as they come, not only whole ones."""
+    """Parser of the follower's side: bytes in, pieces of ranges out as they arrive, before ranges are
+    complete."""
 
     __slots__ = ("_head", "_left", "_offset", "_seen")
 
     def __init__(self) -> None:
-        self._head = b""  # of a range, not all there
-        self._offset = 0  # of the next byte of the range that is under way
-        self._left = 0  # bytes of it to come
+        self._head = b""  # of an incomplete range head
+        self._offset = 0  # of the next byte of the current range
+        self._left = 0  # remaining bytes of the current range
         self._seen = 0  # position in the whole stream, for error texts
 
     def feed(self, data: bytes) -> list[Piece]:
-        """All that came, with its place in the log. Raises ProtocolError: what follows cannot be trusted."""
+        """Return the received pieces with their offsets in the log. Raises ProtocolError; the stream is then
+        unusable."""
         pieces: list[Piece] = []
         view = memoryview(data)
         at, end = 0, len(data)

@@ -1,11 +1,12 @@
-"""What a follower and its leader say on the port for followers in a group with a controller. No I/O.
+"""Replication protocol of groups with a controller, on the port for followers. No I/O.
 
-The log of such a group was written under one leader after another; each began an epoch. A follower says hello
-with its id. The leader answers with the epochs of its log and with its end, so that the follower finds the
-last place both agree on. From then on the follower reports how far it is, and the leader sends ranges of its
-log, each with its epoch and with how far the log is confirmed. Every frame begins with its kind.
+The log of such a group was written by one leader after another; each began an epoch. A follower sends a hello
+with its id. The leader answers with the epochs and the end of its log, from which the follower finds the last
+offset that both logs share. Then the follower reports the end of its log, and the leader sends ranges of its
+log, each with its epoch and the confirmed offset. Every frame begins with its kind.
 
-Numbers are big-endian and signed. This is RocketMQ 5.1.1 and later; its classic frames are in ``ha.py``.
+Numbers are big-endian and signed. This is the protocol of RocketMQ 5.1.1 and later; the classic one is in
+``ha.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from kerolox.errors import ProtocolError
 
 HANDSHAKE, TRANSFER = 1, 2
-PROCESS = 3  # ours: a follower says it to a leader that understands it, before its hello
+PROCESS = 3  # kerolox only: sent before the hello to leaders that support it
 
 _KIND = struct.Struct(">i")
 _HELLO = struct.Struct(
@@ -28,29 +29,29 @@ _HELLO = struct.Struct(
 )
 _PROCESS = struct.Struct(
     ">i"  # PROCESS
-    "q"  # the number of the follower's process
+    "q"  # number of the follower's process
 )
 _REPORT = struct.Struct(
     ">i"  # TRANSFER
-    "q"  # where the follower's log ends
+    "q"  # end of the follower's log
 )
 _WELCOME = struct.Struct(
     ">i"  # HANDSHAKE
-    "i"  # how many bytes of epochs follow
-    "q"  # where the leader's log ends
+    "i"  # length of the epochs that follow, bytes
+    "q"  # end of the leader's log
     "i"  # the last epoch, -1 for none
 )
 _EPOCH = struct.Struct(
-    ">i"  # its number
-    "q"  # where it begins
+    ">i"  # number
+    "q"  # start offset
 )
 _HEAD = struct.Struct(
     ">i"  # TRANSFER
-    "i"  # how many bytes of the log follow; 0 is a heartbeat
-    "q"  # where they lie in the log; -1 while the leader's log is empty
-    "i"  # their epoch
-    "q"  # where that epoch begins
-    "q"  # how far the leader's log is confirmed
+    "i"  # length of the range in bytes; 0 is a heartbeat
+    "q"  # offset of the range in the log; -1 while the leader's log is empty
+    "i"  # epoch of the range
+    "q"  # start offset of that epoch
+    "q"  # confirmed offset of the leader's log
 )
 HELLO_BYTES = _HELLO.size
 EPOCH_REPORT_BYTES = _REPORT.size
@@ -58,19 +59,19 @@ WELCOME_BYTES = _WELCOME.size
 EPOCH_BYTES = _EPOCH.size
 EPOCH_HEAD_BYTES = _HEAD.size
 EPOCHS_MAX = 1000  # RocketMQ's leader has no room for more in one handshake
-EPOCH_RANGE_BYTES_MAX = (4 << 20) - EPOCH_HEAD_BYTES  # nor its follower for a longer range
+EPOCH_RANGE_BYTES_MAX = (4 << 20) - EPOCH_HEAD_BYTES  # limit of RocketMQ's follower
 NO_EPOCH = -1
 
 
 class Epoch(NamedTuple):
-    """The time of one leader: its number, and where in the log it begins."""
+    """The epoch of one leader: its number and its start offset in the log."""
 
     number: int
     start: int
 
 
 class Hello(NamedTuple):
-    """What a follower says first, and again until it is answered."""
+    """A follower's first frame, repeated until it is answered."""
 
     follower_id: int
     from_last_file: bool = False
@@ -78,20 +79,20 @@ class Hello(NamedTuple):
 
 
 class ProcessNumber(NamedTuple):
-    """The number of the process that follows: another process with its id has another one."""
+    """The number of the follower's process; a different process with the same id has a different number."""
 
     start: int
 
 
 class Welcome(NamedTuple):
-    """The leader's answer: where its log ends, and its epochs."""
+    """The leader's answer: its log end and its epochs."""
 
     end: int
     epochs: tuple[Epoch, ...]
 
 
 class EpochPiece(NamedTuple):
-    """Bytes of the log as they came; no bytes: a heartbeat."""
+    """Bytes of the log as they arrive; empty: a heartbeat."""
 
     offset: int
     data: memoryview
@@ -100,8 +101,8 @@ class EpochPiece(NamedTuple):
 
 
 def pack_hello(hello: Hello, start: int | None = None) -> bytes:
-    """To be sent by one write: RocketMQ's leader reads on after 12 of the 16 bytes. ``start``: the number of
-    the process, for a leader that understands it."""
+    """Encode a hello. Send it in one write: RocketMQ's leader continues after 12 of the 16 bytes. ``start``:
+    the number of the process, only for leaders that support it."""
     packed = _HELLO.pack(HANDSHAKE, hello.from_last_file, hello.is_learner, hello.follower_id)
     return packed if start is None else _PROCESS.pack(PROCESS, start) + packed
 
@@ -123,16 +124,16 @@ def pack_epoch_head(offset: int, length: int, epoch: Epoch, confirmed: int) -> b
 
 
 class FollowerFrames:
-    """The leader's side: feed it bytes, take what the follower said. A report is how far it is."""
+    """Parser of the leader's side: bytes in, the follower's frames out. A report is its log end."""
 
     __slots__ = ("_rest", "_seen")
 
     def __init__(self) -> None:
-        self._rest = b""  # of a frame that is not all there
-        self._seen = 0  # bytes of whole frames, for error texts
+        self._rest = b""  # of an incomplete frame
+        self._seen = 0  # bytes of complete frames, for error texts
 
     def feed(self, data: bytes) -> list[Hello | ProcessNumber | int]:
-        """All whole frames. Raises ProtocolError: what follows cannot be trusted."""
+        """Return all complete frames. Raises ProtocolError; the stream is then unusable."""
         data = self._rest + data
         found: list[Hello | ProcessNumber | int] = []
         at = 0
@@ -160,9 +161,7 @@ class FollowerFrames:
                     break
                 _, end = _REPORT.unpack_from(data, at)
                 if end < 0:
-                    raise ProtocolError(
-                        f"a follower that reports its log to end at {end}", at=self._seen + at
-                    )
+                    raise ProtocolError(f"the follower reports a log end of {end}", at=self._seen + at)
                 found.append(int(end))
                 at += EPOCH_REPORT_BYTES
             else:
@@ -177,20 +176,21 @@ class FollowerFrames:
 
 
 class LeaderFrames:
-    """The follower's side: feed it bytes, take the leader's answer and pieces of its log as they come."""
+    """Parser of the follower's side: bytes in, the leader's answer and pieces of its log out as they
+    arrive."""
 
     __slots__ = ("_confirmed", "_epoch", "_left", "_offset", "_rest", "_seen")
 
     def __init__(self) -> None:
-        self._rest = b""  # of a head or of a welcome, not all there
-        self._offset = 0  # of the next byte of the range that is under way
-        self._left = 0  # bytes of it to come
-        self._epoch = Epoch(NO_EPOCH, 0)  # its epoch
-        self._confirmed = 0  # and what its head said
+        self._rest = b""  # of an incomplete head or welcome
+        self._offset = 0  # of the next byte of the current range
+        self._left = 0  # remaining bytes of the current range
+        self._epoch = Epoch(NO_EPOCH, 0)  # epoch of the current range
+        self._confirmed = 0  # confirmed offset in its head
         self._seen = 0  # position in the whole stream, for error texts
 
     def feed(self, data: bytes) -> list[Welcome | EpochPiece]:
-        """All that came. Raises ProtocolError: what follows cannot be trusted."""
+        """Return everything received. Raises ProtocolError; the stream is then unusable."""
         found: list[Welcome | EpochPiece] = []
         carried = len(self._rest)
         view = memoryview(self._rest + data if carried else data)
@@ -213,7 +213,8 @@ class LeaderFrames:
         return found
 
     def _head(self, view: memoryview, at: int, found: list[Welcome | EpochPiece]) -> int:
-        """Read a welcome, or the head of a range. How many bytes that took: 0 when they are not all there."""
+        """Read a welcome or the head of a range. Return the number of bytes consumed; 0 if it is
+        incomplete."""
         left = len(view) - at
         if left < _KIND.size:
             return 0
@@ -259,7 +260,7 @@ class LeaderFrames:
         check_order(epochs, place)
         if last != (epochs[-1].number if epochs else NO_EPOCH):
             raise ProtocolError(
-                f"the welcome of a leader whose last epoch is {last}, and not that of its list of "
+                f"the leader's welcome has last epoch {last}, which is not the last of its list of "
                 f"{len(epochs)}",
                 at=place,
             )
@@ -268,15 +269,15 @@ class LeaderFrames:
 
 
 def check_order(epochs: Sequence[Epoch], at: int | None = None) -> None:
-    """Both the numbers of epochs and their beginnings rise. Raises ProtocolError."""
+    """Check that the numbers and the starts of the epochs increase. Raises ProtocolError."""
     before: Epoch | None = None
     for epoch in epochs:
         if epoch.number < 0 or epoch.start < 0:
-            raise ProtocolError(f"epoch {epoch.number} from {epoch.start}: neither is less than 0", at=at)
+            raise ProtocolError(f"epoch {epoch.number} from {epoch.start}: both must be 0 or more", at=at)
         if before is not None and (epoch.number <= before.number or epoch.start <= before.start):
             raise ProtocolError(
                 f"epoch {epoch.number} from {epoch.start} after epoch {before.number} from {before.start}: "
-                "both numbers have to rise",
+                "both numbers must increase",
                 at=at,
             )
         before = epoch

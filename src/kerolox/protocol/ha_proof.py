@@ -40,12 +40,12 @@ _TAKEN, _REFUSED = b"\x01", b"\x00"
 
 
 class ProofRefused(ProtocolError):
-    """One of the two does not know the secret."""
+    """The peer does not know the secret."""
 
 
 class FollowersProof:
-    """The follower's side. Write what :meth:`begin` and :meth:`feed` give, until it is ``done``: what came
-    behind is in ``rest``."""
+    """The follower's side. Write the output of :meth:`begin` and :meth:`feed` until ``done``; ``rest``
+    contains the bytes received after the proof."""
 
     def __init__(self, name: str, secret: str) -> None:
         self.done = False
@@ -60,7 +60,7 @@ class FollowersProof:
         return OPENING
 
     def feed(self, data: bytes) -> bytes:
-        """What to answer. Raises ProofRefused."""
+        """Return the bytes to send. Raises ProofRefused."""
         self._came += data
         answer = b""
         if not self._theirs:
@@ -71,7 +71,7 @@ class FollowersProof:
             proof = _proof(b"follower", self._secret, self._theirs, self._own, self._name)
             answer = len(self._name).to_bytes(2, "big") + self._name + self._own + proof
         if self._came[:1] not in (b"", _TAKEN):
-            raise ProofRefused("the leader does not take the proof")
+            raise ProofRefused("the leader rejects the proof")
         if len(self._came) > PROOF_BYTES:
             given, self.rest = _cut(self._came[1:], PROOF_BYTES)
             right = _proof(b"leader", self._secret, self._theirs, self._own, self._name)
@@ -82,11 +82,12 @@ class FollowersProof:
 
 
 class LeadersProof:
-    """The leader's side. ``secret_of`` gives the secret of a user who may copy the log, None for others."""
+    """The leader's side. ``secret_of`` returns the secret of a user who may replicate the log, None for
+    others."""
 
     def __init__(self, secret_of: Callable[[str], str | None]) -> None:
         self.done = False
-        self.name = ""  # who it is, once it is done
+        self.name = ""  # user name of the follower, once it is done
         self.rest = b""
         self._secret_of = secret_of
         self._own = secrets.token_bytes(CHALLENGE_BYTES)
@@ -94,7 +95,7 @@ class LeadersProof:
         self._came = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What to answer. Raises ProofRefused: then :data:`REFUSAL` is the answer."""
+        """Return the bytes to send. Raises ProofRefused; then send :data:`REFUSAL`."""
         self._came += data
         answer = b""
         if not self._is_open:
@@ -107,7 +108,7 @@ class LeadersProof:
             return answer
         length = int.from_bytes(self._came[:2], "big")
         if not 0 < length <= NAME_BYTES_MAX:
-            raise ProofRefused(f"a name of {length} bytes: at most are {NAME_BYTES_MAX}")
+            raise ProofRefused(f"the name has {length} bytes, the limit is {NAME_BYTES_MAX}")
         if len(self._came) < 2 + length + CHALLENGE_BYTES + PROOF_BYTES:
             return answer
         name, rest = _cut(self._came[2:], length)
@@ -115,10 +116,10 @@ class LeadersProof:
         given, self.rest = _cut(rest, PROOF_BYTES)
         user = name.decode("utf-8", "replace")
         known = self._secret_of(user)
-        secret = secrets.token_bytes() if known is None else known.encode()  # as much work for nobody
+        secret = secrets.token_bytes() if known is None else known.encode()  # the same work for unknown users
         right = _proof(b"follower", secret, self._own, theirs, name)
         if not hmac.compare_digest(given, right) or known is None:
-            raise ProofRefused(f"the proof of user {user[:100]!r} is wrong, or that is no user who may")
+            raise ProofRefused(f"the proof of user {user[:100]!r} is wrong, or the user may not replicate")
         self.done, self.name = True, user
         return answer + _TAKEN + _proof(b"leader", secret, self._own, theirs, name)
 
@@ -132,7 +133,7 @@ def _proof(who: bytes, secret: bytes, leaders: bytes, followers: bytes, name: by
 
 def _check_opening(came: bytes) -> None:
     if not OPENING.startswith(came[: len(OPENING)]):
-        raise ProofRefused(f"a proof of another kind: it begins with {came[:4]!r}, expected {OPENING!r}")
+        raise ProofRefused(f"unknown kind of proof: it begins with {came[:4]!r}, expected {OPENING!r}")
 
 
 def _cut(data: bytes, at: int) -> tuple[bytes, bytes]:

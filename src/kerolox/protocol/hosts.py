@@ -1,4 +1,5 @@
-"""Addresses: ``10.0.0.1:10911`` or ``[2001:db8::1]:10911`` as text, and as records and ids hold them.
+"""Addresses such as ``10.0.0.1:10911`` or ``[2001:db8::1]:10911``, as text and in the form of records and
+ids.
 
 In a record a host is 4 or 16 address bytes and a 32-bit port, see MESSAGE.md.
 """
@@ -23,7 +24,7 @@ _CACHE_SIZE: Final = 4096
 
 @lru_cache(_CACHE_SIZE)
 def host_bytes(address: str) -> bytes:
-    """The 8 or 20 bytes of ``ip:port``. Names are not looked up."""
+    """Return the 8 or 20 bytes of ``ip:port``. Names are not resolved."""
     if len(address) > ADDRESS_LENGTH_MAX:
         raise InvalidRequest(f"address {address[:ADDRESS_LENGTH_MAX]!r}...: expected ip:port or [ipv6]:port")
     host, colon, port = address.rpartition(":")
@@ -38,7 +39,7 @@ def host_bytes(address: str) -> bytes:
 
 @lru_cache(_CACHE_SIZE)
 def host_text(host: bytes) -> str:
-    """The address in 8 or 20 host bytes."""
+    """Return the address text of 8 or 20 host bytes."""
     if len(host) not in (IPV4_HOST_BYTES, IPV6_HOST_BYTES):
         raise ProtocolError(f"a host of {len(host)} bytes; it has 8 (IPv4) or 20 (IPv6)")
     ip = ip_text(host[:-4])
@@ -47,22 +48,22 @@ def host_text(host: bytes) -> str:
 
 
 def ip_bytes(ip: str) -> bytes:
-    """The 4 or 16 bytes of an address without port.
+    """Return the 4 or 16 bytes of an address without port.
 
-    An IPv4 address in IPv6 clothes (``::ffff:10.0.0.1``, what a dual-stack socket shows) becomes the
-    IPv4 address it is, as in Java; a zone (``%eth0``) means nothing elsewhere and is left out.
+    An IPv4-mapped IPv6 address (``::ffff:10.0.0.1``, as reported by dual-stack sockets) becomes an IPv4
+    address, as in Java; a zone (``%eth0``) is dropped, because it is local to one host.
     """
     try:
         if ":" not in ip:
             return IPv4Address(ip).packed
         address = IPv6Address(ip.partition("%")[0])
     except AddressValueError as error:
-        raise InvalidRequest(f"address {ip!r} is no IP address: {error}") from error
+        raise InvalidRequest(f"address {ip!r} is not an IP address: {error}") from error
     return address.ipv4_mapped.packed if address.ipv4_mapped else address.packed
 
 
 def ip_text(ip: bytes) -> str:
-    """The text of 4 or 16 address bytes."""
+    """Return the text of 4 or 16 address bytes."""
     if len(ip) == 4:
         return str(IPv4Address(ip))
     if len(ip) != 16:

@@ -1,10 +1,10 @@
-"""Java's arithmetic where the format depends on it: string hashes and numbers that wrap around.
+"""Java's arithmetic where the format depends on it: string hashes and integer overflow.
 
-Tag hashes and key-index hashes are ``String.hashCode()``: ``h = 31 * h + unit`` over UTF-16 code
-units, wrapped to 32 bits. A Python loop over 40 characters takes about 2.4 µs, a good part of a
-whole send. :func:`java_hash` takes 0.9 µs: a hash is a number written in base 31, and ``int(text, 31)``
-is Python's own C loop. Digits only go to 30, so each unit is split into ``31 * high + low`` by two
-translation tables, and the two numbers are added.
+Tag hashes and key-index hashes are ``String.hashCode()``: ``h = 31 * h + unit`` over UTF-16 code units,
+wrapped to 32 bits. A Python loop over 40 characters takes about 2.4 µs, a large part of a send.
+:func:`java_hash` takes 0.9 µs: a hash is a number written in base 31, and ``int(text, 31)`` is a C loop.
+Digits only go to 30, so each unit is split into ``31 * high + low`` by two translation tables, and the two
+numbers are added.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _DIGITS: Final = b"0123456789abcdefghijklmnopqrstu"
 _LOW: Final = bytes(_DIGITS[unit % 31] for unit in range(256))
 _HIGH: Final = bytes(_DIGITS[unit // 31] for unit in range(256))
 
-# int(text, 31) is quadratic in the length (and refuses over 4300 digits): longer texts go in pieces.
+# int(text, 31) is quadratic in the length (and rejects over 4300 digits): longer texts are split.
 _PIECE: Final = 128
-# Up to here the plain loop is faster than two translations and two calls.
+# Up to this length the plain loop is faster than two translations and two calls.
 _LOOP_MAX: Final = 8
 _POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_PIECE + 1))
 
 
 def wrap32(number: int) -> int:
-    """The number as Java's ``int`` would hold it."""
+    """Wrap a number to Java's ``int``."""
     number &= _MASK32
     return number - 0x1_0000_0000 if number & 0x8000_0000 else number
 
 
 def wrap64(number: int) -> int:
-    """The number as Java's ``long`` would hold it."""
+    """Wrap a number to Java's ``long``."""
     number &= _MASK64
     return number - 0x1_0000_0000_0000_0000 if number & 0x8000_0000_0000_0000 else number
 
@@ -63,7 +63,8 @@ def java_hash(text: str | bytes, seed: int = 0) -> int:
 
 
 def index_hash(hash_code: int) -> int:
-    """What the key index stores of a hash: its absolute value, and 0 for the one that has none."""
+    """Return the hash as the key index stores it: its absolute value, and 0 for the minimum, which has
+    none."""
     return 0 if hash_code == INT32_MIN else abs(hash_code)
 
 

@@ -41,7 +41,7 @@ STRICT_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class ObjectKey(Mapping[str, Any]):
-    """An object that stood where a key belongs."""
+    """An object in the place of a key."""
 
     __slots__ = ("_frozen", "_members")
 
@@ -94,7 +94,7 @@ def loads(
     dialect_bytes_max: int = JSON_BYTES_MAX,
     steps_max: int = JSON_SCAN_STEPS_MAX,
 ) -> Any:
-    """Read one JSON text, strict or of the dialect. Anything else is a ProtocolError."""
+    """Decode one JSON text, strict or of the dialect. Raises ProtocolError for anything else."""
     raw = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data)
     if len(raw) > JSON_BYTES_MAX:
         raise ProtocolError(f"JSON of {len(raw)} bytes is longer than JSON_BYTES_MAX, {JSON_BYTES_MAX}")
@@ -117,8 +117,8 @@ def loads(
 
 
 def loads_header(raw: bytes) -> Any:
-    """Read a command header, or a part of one: its sender is not known yet, so the dialect is read to lower
-    bounds."""
+    """Decode a command header or a part of one. Its sender is not known yet, so the dialect has lower
+    limits."""
     return loads(raw, dialect_bytes_max=DIALECT_HEADER_BYTES_MAX, steps_max=DIALECT_HEADER_STEPS_MAX)
 
 
@@ -150,7 +150,8 @@ def _loads_strict(raw: bytes) -> Any:
 
 
 def _is_shallow(raw: bytes) -> bool:
-    """Whether strict JSON surely nests no deeper than allowed: quick, and says no where it is in doubt."""
+    """Return whether strict JSON certainly does not nest deeper than allowed: fast, and False in case of
+    doubt."""
     if b"\\" in raw:
         return False  # a quote may be escaped
     outside_strings = b"".join(raw.split(b'"')[::2])
@@ -193,7 +194,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class _Scanner:
-    """Reads what the strict parser refused, character by character where it has to."""
+    """Parser of text that the strict parser rejected, by single characters where needed."""
 
     def __init__(self, text: str, steps_max: int) -> None:
         self.text = text
@@ -367,7 +368,7 @@ class _Writer:
         elif isinstance(value, int):
             out.append(int.__repr__(value))
         elif isinstance(value, float):
-            # What is no number in JSON is null in Java's writer.
+            # Java's writer encodes NaN and infinities as null.
             out.append(float.__repr__(value) if isfinite(value) else "null")
         elif isinstance(value, msgspec.Struct):
             self.struct(value)
@@ -396,7 +397,7 @@ class _Writer:
             member = getattr(value, attribute)
             if member is None:
                 continue
-            # What nearly all members are needs no look at every kind there is.
+            # Shortcut for the types of nearly all members.
             kind = type(member)
             if kind is int:
                 out.append(f"{comma}{lead}{member}")

@@ -44,14 +44,14 @@ _pack_head, _pack_unit, _unpack_head = _HEAD.pack, _UNIT.pack, _HEAD.unpack_from
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
-    """The last entry before a place: those behind it count on from its index, and never in an older term."""
+    """The last entry before an offset. Later entries continue its index, and never have an older term."""
 
     index: int
     term: int
 
 
 class Unit(msgspec.Struct, frozen=True, gc=False):
-    """Where the entry of an index lies."""
+    """The position of an entry, by its index."""
 
     index: int
     term: int
@@ -69,7 +69,7 @@ def encode_head(index: int, term: int, pos: int, body_length: int) -> bytes:
 
 
 def decode_head(data: bytes, at: int = 0) -> Unit | None:
-    """What a head says; None when there is none."""
+    """Decode an entry head; None if the bytes are not a head."""
     if len(data) - at < ENTRY_HEAD_BYTES:
         return None
     magic, size, index, term, pos, _, _, _, body_length = _unpack_head(data, at)
@@ -83,13 +83,13 @@ def encode_unit(unit: Unit) -> bytes:
 
 
 def decode_unit(data: bytes, at: int = 0) -> Unit | None:
-    """What a unit says; None where none was written."""
+    """Decode an index unit; None if none was written."""
     magic, pos, size, index, term = _UNIT.unpack_from(data, at)
     return Unit(index, term, pos, size) if magic == ENTRY_MAGIC else None
 
 
 def frame(records: Iterable[bytes], first_index: int, term: int, pos: int) -> tuple[list[bytes], bytes]:
-    """Records, the first of which gets an entry at ``pos``: the pieces of all entries, and their units."""
+    """Return the pieces of all entries for these records, the first at ``pos``, and their index units."""
     pieces: list[bytes] = []
     units: list[bytes] = []
     index = first_index
@@ -104,12 +104,13 @@ def frame(records: Iterable[bytes], first_index: int, term: int, pos: int) -> tu
 
 
 def encode_entry_blank(free_bytes: int) -> bytes:
-    """What marks the last ``free_bytes`` of a data file as empty: 8 bytes at their beginning."""
+    """Return the 8 bytes that mark the last ``free_bytes`` of a data file as empty; they are written at their
+    beginning."""
     return _BLANK.pack(BLANK_MAGIC, free_bytes)
 
 
 def scan_heads(data: bytes, lies_at: int, start: int = 0) -> list[Unit]:
-    """The entries that lie whole in some bytes, from ``start`` on, by their heads alone."""
+    """Return the complete entries in some bytes, from ``start`` on, from their heads only."""
     found: list[Unit] = []
     at = start
     while (unit := decode_head(data, at)) is not None and unit.pos == lies_at + at:
@@ -128,9 +129,9 @@ def scan_entries(
     *,
     after: Mark | None = None,
 ) -> tuple[Scan, Mark | None]:
-    """Walk entries. ``lies_at`` is where the first byte lies in the log, ``after`` the entry before it.
+    """Walk entries. ``lies_at`` is the log offset of the first byte, ``after`` the entry before it.
 
-    The entries found are those of their records, as of a plain log; positions are those of entries.
+    The entries returned are those of the records, as for a plain log; positions are those of DLedger entries.
     """
     found: list[Entry] = []
     before = None if after is None else (after.index, after.term)
@@ -165,7 +166,7 @@ def scan_entries(
 
 
 def _bad_head(data: bytes, at: int, lies_at: int, before: tuple[int, int] | None) -> Scan | None:
-    """Why no entry begins here that is all there; None when one does. The order is DLedger's."""
+    """Return why no complete entry begins here; None if one does. The order of the checks is DLedger's."""
     here = len(data) - at
     if here < 8:
         return Scan([], at, Stop.INCOMPLETE, f"{here} bytes of an entry's magic and size")

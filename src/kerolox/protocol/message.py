@@ -1,4 +1,4 @@
-"""Messages: as a user sends them, and as they come back from a store."""
+"""Messages: outgoing, and as read back from a store."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class OutgoingMessage(msgspec.Struct):
     properties: dict[str, str] = msgspec.field(default_factory=dict)  # the user's own
     flag: int = 0  # a number for the user's own use; no peer looks at it
     delay_level: int = 0
-    deliver_at_ms: int = 0  # wall time; instead of a delay level
+    deliver_at_ms: int = 0  # wall time, in place of a delay level
     wait_stored: bool = True  # False: the answer does not wait for flush and replicas
-    unique_key: str = ""  # given by the client that sends it
+    unique_key: str = ""  # assigned by the sending client
 
     def wire_properties(self) -> dict[str, str]:
-        """The properties as they travel: the user's own, and those our fields stand for."""
+        """Return the properties as sent: the user's own, and those that represent the fields."""
         table = dict(self.properties)
         for name, value in table.items():
             if name in names.RESERVED:
@@ -34,7 +34,9 @@ class OutgoingMessage(msgspec.Struct):
                     f"property {name!r} is reserved; use the message's fields or another name"
                 )
             if not name or not value:
-                raise InvalidRequest(f"property {name!r} = {value!r}: readers drop empty names and values")
+                raise InvalidRequest(
+                    f"property {name!r} = {value!r}: empty names and values are not transmitted"
+                )
         if self.tag:
             table[names.TAGS] = self.tag
         if self.keys:
@@ -52,9 +54,8 @@ class OutgoingMessage(msgspec.Struct):
 class StoredMessage(msgspec.Struct, gc=False):
     """A message read back from a record, see MESSAGE.md.
 
-    Hosts and properties are kept as the record holds them and turned into text when asked for: a
-    consumer that reads bodies alone does not pay for them. ``gc=False`` because nothing in here can
-    point back at the message.
+    Hosts and properties are kept in the record's form and converted to text on demand: a consumer that reads
+    only bodies does not pay for them. ``gc=False`` because no attribute can reference the message.
     """
 
     topic: str
@@ -73,12 +74,12 @@ class StoredMessage(msgspec.Struct, gc=False):
     prepared_offset: int = 0
     body_crc: int = 0
     size: int = 0  # of the whole record
-    broker_name: str = ""  # not in the record: set by the client that pulled it
-    table: dict[str, str] | None = None  # the unpacked properties, once asked for
+    broker_name: str = ""  # not in the record: set by the consumer
+    table: dict[str, str] | None = None  # unpacked properties, after the first access
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties by name. Changes stay with this object; the packed bytes do not follow."""
+        """The properties by name. Changes apply only to this object, not to the packed bytes."""
         if self.table is None:
             self.table = names.unpack(self.packed_properties)
         return self.table
@@ -97,12 +98,12 @@ class StoredMessage(msgspec.Struct, gc=False):
 
     @property
     def offset_id(self) -> str:
-        """Where the message lies: broker address and physical offset, as hex."""
+        """The position of the message: broker address and physical offset, as hex."""
         return offset_id(self.store_host, self.physical_offset)
 
     @property
     def message_id(self) -> str:
-        """What users know the message by: the sender's unique key, or the offset id without one."""
+        """The message id for users: the sender's unique key, or the offset id if it has none."""
         return self.unique_key or self.offset_id
 
     @property
@@ -114,7 +115,7 @@ class StoredMessage(msgspec.Struct, gc=False):
         return host_text(self.store_host)
 
     def plain_body(self) -> bytes:
-        """The body as its sender wrote it, decompressed if need be."""
+        """Return the body as its sender wrote it, inflated if needed."""
         return decompress(self.body, self.sys_flag)
 
     def _value(self, name: str, mark: bytes) -> str:

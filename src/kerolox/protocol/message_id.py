@@ -1,7 +1,7 @@
 """The two ids of a message, both upper-case hex. See MESSAGE.md, "Ids".
 
-The *offset id* says where a message lies: broker host and physical offset. The broker gives it.
-The *unique key* is made by the sender before the message leaves, and stays with every copy.
+The *offset id* is the position of a message: broker host and physical offset. The broker assigns it. The
+*unique key* is created by the sender before the send, and every copy keeps it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _CLOCK_STEP_MS_MAX: Final = 1_000_000
 
 
 def offset_id(store_host: bytes, physical_offset: int) -> str:
-    """The id of the message at a physical offset of the broker at ``store_host``."""
+    """Return the id of the message at a physical offset of the broker at ``store_host``."""
     return f"{store_host.hex().upper()}{physical_offset & 0xFFFF_FFFF_FFFF_FFFF:016X}"
 
 
 def offset_id_prefix(store_host: bytes) -> str:
-    """The part of the offset id that is the same for a broker's every message: 16 or 40 digits."""
+    """Return the part of the offset id that all messages of a broker share: 16 or 40 digits."""
     return store_host.hex().upper()
 
 
@@ -34,24 +34,24 @@ _HEX = tuple(f"{byte:02X}" for byte in range(256))  # quicker than to format a n
 
 
 class OffsetId(NamedTuple):
-    """A read offset id."""
+    """A decoded offset id."""
 
     store_host: bytes
     physical_offset: int
 
 
 def read_offset_id(text: str) -> OffsetId:
-    """Broker host and physical offset of an offset id of 32 (IPv4) or 56 (IPv6) digits."""
+    """Decode an offset id of 32 (IPv4) or 56 (IPv6) digits to broker host and physical offset."""
     raw = _hex(text, "offset message id")
     return OffsetId(raw[:-8], _OFFSET.unpack_from(raw, len(raw) - 8)[0])
 
 
 class UniqueKeys:
-    """Makes unique keys: ``next()`` gives one.
+    """Generator of unique keys: ``next()`` returns one.
 
-    ``ip`` are the 4 or 16 bytes of an address of this host, ``salt`` any number fixed for the life
-    of the process, ``wall_ms`` the clock. Months begin at midnight in ``zone``, the local one if
-    None. The counter has 16 bits: more than 65536 keys in one millisecond repeat.
+    ``ip`` are the 4 or 16 bytes of an address of this host, ``salt`` any number fixed for the life of the
+    process, ``wall_ms`` the clock. Months begin at midnight in ``zone``; None is the local zone. The counter
+    has 16 bits: keys repeat after 65536 in one millisecond.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class UniqueKeys:
         self._head_ms, self._head = -1, ""  # what keys of one millisecond have in common
 
     def next(self) -> str:
-        """A new key of 32 or 56 digits."""
+        """Return a new key of 32 or 56 digits."""
         now_ms = self._wall_ms()
         if now_ms != self._head_ms:
             self._head = self._head_at(now_ms)
@@ -77,7 +77,8 @@ class UniqueKeys:
         return f"{self._head}{_HEX[counter >> 8]}{_HEX[counter & 255]}"
 
     def some(self, count: int) -> list[str]:
-        """So many new keys, all with the time of the first. Not more than the counter can tell apart."""
+        """Return `count` new keys, all with the time of the first; at most as many as the counter can
+        distinguish."""
         first = self.next()
         head, counter = self._head, self._counter
         self._counter = (counter + count - 1) & 0xFFFF
@@ -94,7 +95,7 @@ class UniqueKeys:
 
 
 class UniqueKey(NamedTuple):
-    """A read unique key."""
+    """A decoded unique key."""
 
     ip: bytes
     process_id: int
@@ -103,7 +104,8 @@ class UniqueKey(NamedTuple):
     counter: int
 
     def made_at_ms(self, now_ms: int, zone: tzinfo | None = None) -> int:
-        """When it was made, if that was within the last month: the key does not say which month."""
+        """Return the time of creation, if it was within the last month: the key does not contain the
+        month."""
         start_ms, _ = month_of(now_ms, zone)
         if start_ms + self.since_month_ms >= now_ms:
             start_ms, _ = month_of(start_ms - 1, zone)
@@ -111,13 +113,13 @@ class UniqueKey(NamedTuple):
 
 
 def read_unique_key(text: str) -> UniqueKey:
-    """The parts of a unique key, if its maker followed the layout. Brokers treat it as plain text."""
+    """Decode a unique key that follows the layout. Brokers treat it as plain text."""
     raw = _hex(text, "unique key")
     return UniqueKey(raw[:-12], *_KEY_TAIL.unpack_from(raw, len(raw) - 12))
 
 
 def month_of(now_ms: int, zone: tzinfo | None = None) -> tuple[int, int]:
-    """When the month of a wall time began, and when the next one does."""
+    """Return the start of the month of a wall time, and the start of the next month."""
     try:
         now = datetime.fromtimestamp(now_ms / 1000, zone)
         start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0, fold=0)

@@ -118,12 +118,12 @@ RESERVED: Final = frozenset({
 
 
 def marker(name: str) -> bytes:
-    r"""What stands before a value in the packed text: ``\x02name\x01``. Make it once and keep it."""
+    r"""Return the bytes before a value in the packed text: ``\x02name\x01``. Compute it once and keep it."""
     return VALUE_END + name.encode() + NAME_END
 
 
 def plain_reason(text: str) -> str:
-    """A reason as a property can hold it: one line, not too long, without separators."""
+    """Return a reason in the form that a property can hold: one line, limited, without separators."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:4096]).split())
     return line.encode("utf-8", "replace")[:RETRY_REASON_BYTES_MAX].decode("utf-8", "ignore")
 
@@ -146,9 +146,9 @@ AT_CRC32: Final = marker(CRC32)
 
 
 def find(packed: bytes, mark: bytes) -> bytes | None:
-    """The value behind a :func:`marker`, or None when there is none or an empty one.
+    """Return the value after a :func:`marker`; None if it is missing or empty.
 
-    Agrees with :func:`unpack`: of a name given twice the last non-empty value counts.
+    Agrees with :func:`unpack`: if a name occurs twice the last non-empty value counts.
     """
     at = packed.rfind(mark)
     while at >= 0:
@@ -167,7 +167,7 @@ def find(packed: bytes, mark: bytes) -> bytes | None:
 
 
 def unpack(packed: bytes) -> dict[str, str]:
-    """All properties. What has no name or no value is passed over, as every peer does."""
+    """Return all properties. Items without a name or value are skipped, as in all peers."""
     table: dict[str, str] = {}
     for item in packed.decode("utf-8", "replace").split("\x02"):
         name, _, value = item.partition("\x01")
@@ -177,10 +177,10 @@ def unpack(packed: bytes) -> dict[str, str]:
 
 
 def pack(table: Mapping[str, str | None]) -> bytes:
-    r"""The packed text, each value ended by ``\x02``. Names with the value None are left out.
+    r"""Return the packed text, with each value terminated by ``\x02``. Names with the value None are omitted.
 
-    Refused is what would be read back as something else: a name that is empty or has a separator
-    in it, a value with ``\x02``. (``\x01`` in a value survives; some clients cannot read it.)
+    Text that would be decoded differently is rejected: a name that is empty or contains a separator, a value
+    with ``\x02``. (``\x01`` in a value survives; some clients cannot read it.)
     """
     parts: list[str] = []
     for name, value in table.items():
@@ -196,14 +196,14 @@ def pack(table: Mapping[str, str | None]) -> bytes:
 
 
 def append(packed: bytes, more: bytes) -> bytes:
-    r"""Both, with the ``\x02`` between them that the first may lack."""
+    r"""Return both texts, with a ``\x02`` between them if the first lacks it."""
     if not packed or not more or packed.endswith(b"\x02"):
         return packed + more
     return b"%b\x02%b" % (packed, more)
 
 
 def remove(packed: bytes, mark: bytes) -> bytes:
-    """Without the property behind a :func:`marker`, however often it is given; the rest untouched."""
+    """Return the text without the property of a :func:`marker`, however often it occurs."""
     if mark not in packed and not packed.startswith(mark[1:]):
         return packed
     start = mark[1:]
@@ -211,5 +211,5 @@ def remove(packed: bytes, mark: bytes) -> bytes:
 
 
 def replace(packed: bytes, name: str, value: str) -> bytes:
-    """With one property set to a value, now the last one."""
+    """Return the text with one property set to a value, as the last one."""
     return append(remove(packed, marker(name)), pack({name: value}))

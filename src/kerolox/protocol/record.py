@@ -1,8 +1,8 @@
-"""The stored record ⇄ bytes. The layout is in MESSAGE.md.
+"""Encoding of stored records. The layout is in MESSAGE.md.
 
-Plain functions over bytes and numbers: this is the hot path, and it should stay fit for compiling.
-:func:`encode_record` costs 0.9 µs for a body of 128 bytes, :func:`decode_record` 1.1 µs. Walking
-a log without making messages is in :mod:`kerolox.protocol.record_scan`.
+Plain functions over bytes and numbers: this is the hot path, and it must stay compilable.
+:func:`encode_record` takes 0.9 µs for a body of 128 bytes, :func:`decode_record` 1.1 µs.
+:mod:`kerolox.protocol.record_scan` walks a log without creating messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BLANK_BYTES: Final = 8
 CRC_MASK: Final = 0x7FFF_FFFF
 CRC_PROPERTY_BYTES: Final = 20
 
-# Where fields lie that are patched or read on their own (before any host: always the same place).
+# Offsets of fields that are patched or read separately. They precede the hosts, so they are constant.
 QUEUE_OFFSET_AT: Final = 20
 PHYSICAL_OFFSET_AT: Final = 28
 SYS_FLAG_AT: Final = 36
@@ -75,10 +75,10 @@ _pack_blank = struct.Struct(">iI").pack
 
 
 def topic_field(topic: str | bytes) -> bytes:
-    """The topic as records hold it, with its length before it. Make it once for a topic.
+    """Return the topic field of a record: the length and the name. Compute it once per topic.
 
-    The length has one byte, or two when the name is over 127 bytes; :func:`encode_record` knows the
-    record's version by this.
+    The length has one byte, or two if the name exceeds 127 bytes; :func:`encode_record` derives the record's
+    version from it.
     """
     name = topic.encode() if isinstance(topic, str) else topic
     if len(name) <= TOPIC_RECORD_BYTES_MAX_V1:
@@ -104,7 +104,7 @@ def encode_record(
     topic_field: bytes,
     properties: bytes,
 ) -> bytes:
-    """One record. The IPv6 bits of ``sys_flag`` are set by the width of the hosts, whatever they were."""
+    """Encode one record. The widths of the hosts set the IPv6 bits of ``sys_flag``."""
     body_length = len(body)
     properties_length = len(properties)
     size = 91 + body_length + len(topic_field) - 1 + properties_length
@@ -161,7 +161,7 @@ def encode_record(
 
 
 def record_size(body_length: int, topic_field: bytes, properties_length: int, hosts_length: int = 16) -> int:
-    """How long the record will be; ``hosts_length`` is that of both hosts together."""
+    """Return the size of a record; ``hosts_length`` is that of both hosts together."""
     return 74 + hosts_length + body_length + len(topic_field) + properties_length
 
 
@@ -174,7 +174,7 @@ def seal_properties(properties: bytes) -> bytes:
 
 
 def seal_record(record: bytes) -> bytes:
-    """The finished record with its own CRC written into the last 20 bytes of its properties.
+    """Write the record's CRC into the last 20 bytes of its properties and return the record.
 
     All fields must be final: the CRC covers the offsets and the store timestamp too.
     """
@@ -184,7 +184,7 @@ def seal_record(record: bytes) -> bytes:
 
 
 def record_crc_ok(record: bytes | memoryview) -> bool:
-    """Whether a record ends in its own CRC, and that is right."""
+    """Return whether a record ends with its own, correct CRC."""
     tail = bytes(record[-CRC_PROPERTY_BYTES:])
     digits = tail[9:19]
     return (
@@ -196,7 +196,7 @@ def record_crc_ok(record: bytes | memoryview) -> bool:
 
 
 def encode_message(message: StoredMessage) -> bytes:
-    """The record of a message; its size and CRC are computed anew."""
+    """Encode the record of a message; its size and CRC are recomputed."""
     return encode_record(
         message.queue_id,
         message.flag,
@@ -216,7 +216,8 @@ def encode_message(message: StoredMessage) -> bytes:
 
 
 def encode_blank(free_bytes: int) -> bytes:
-    """What marks the last ``free_bytes`` of a log file as empty: 8 bytes at their beginning."""
+    """Return the 8 bytes that mark the last ``free_bytes`` of a log file as empty; they are written at their
+    beginning."""
     return _pack_blank(free_bytes, MAGIC_BLANK)
 
 
@@ -228,7 +229,7 @@ def decode_record(data: bytes, at: int = 0) -> StoredMessage: ...
 @overload
 def decode_record(data: bytes, at: int, make: type[M]) -> M: ...
 def decode_record(data: bytes, at: int = 0, make: type[Any] = StoredMessage) -> Any:
-    """The record that begins at ``at``. What follows it is not looked at; ``size`` tells where that is."""
+    """Decode the record that begins at ``at``. Later bytes are ignored; ``size`` is the record's length."""
     try:
         (
             size,
@@ -294,7 +295,7 @@ def decode_record(data: bytes, at: int = 0, make: type[Any] = StoredMessage) -> 
 
 
 def properties_of(record: bytes) -> bytes:
-    """The packed properties of one whole record, and nothing else of it: for filters."""
+    """Return only the packed properties of one complete record, for filters."""
     try:
         body_at = 88 if not record[39] & 0x30 else _FIXED[record[39] >> _HOSTS_SHIFT & 3].size
         topic_at = body_at + int.from_bytes(record[body_at - 4 : body_at], "big")
@@ -326,7 +327,7 @@ def decode_records(data: bytes, at: int = 0, end: int | None = None, *, make: ty
 def decode_records(
     data: bytes, at: int = 0, end: int | None = None, *, make: type[Any] = StoredMessage
 ) -> list[Any]:
-    """Records back to back, as in the body of a pull answer; they must fill the bytes exactly."""
+    """Decode contiguous records, as in the body of a pull answer; they must fill the bytes exactly."""
     if end is None:
         end = len(data)
     elif end < len(data):
@@ -364,7 +365,7 @@ read_records = compiled("read_records", _read_records)
 
 
 def decode_each(records: list[bytes]) -> list[StoredMessage | None]:
-    """The message of each record; None for what does not read."""
+    """Return the message of each record; None for a record that cannot be decoded."""
     found = read_records(b"".join(records), 0, StoredMessage, "")
     # One that is shorter than its bytes would shift those behind it.
     if found is not None and [message.size for message in found[0]] == [*map(len, records)]:
@@ -380,7 +381,7 @@ def _decoded(record: bytes) -> StoredMessage | None:
 
 
 def body_crc_ok(message: StoredMessage) -> bool:
-    """Whether the body is the one the record was made with. An empty body has no CRC to check."""
+    """Return whether the body matches its CRC. An empty body has none."""
     return not message.body or crc32(message.body) & CRC_MASK == message.body_crc
 
 
@@ -403,7 +404,7 @@ def _wrong_magic(magic: int, at: int) -> ProtocolError:
 
 
 def _explain(data: bytes, at: int) -> ProtocolError:
-    """Why the bytes at ``at`` are no record. Off the hot path, so it may look at everything again."""
+    """Return why the bytes at ``at`` are not a record. Off the hot path, so it may repeat all checks."""
     here = len(data) - at
     if here < 8:
         return ProtocolError(

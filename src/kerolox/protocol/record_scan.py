@@ -1,7 +1,7 @@
-"""Walk the records of a log cheaply: only what dispatch, recovery and rebuilding need of each.
+"""Fast walk over the records of a log: it decodes only what dispatch, recovery and rebuilding need.
 
-A walk never raises for bad bytes. It returns the records before them, where it stopped, and why: see
-MESSAGE.md, "Reading a log". Positions count from the beginning of the bytes given.
+A walk never raises for invalid bytes. It returns the records before them, its end position and the reason:
+see MESSAGE.md, "Reading a log". Positions are relative to the given bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kerolox.protocol.record import (
 if TYPE_CHECKING:
     import mmap
 
-# What can be walked. Not a memoryview: its slices cannot be keys of a dict, nor be searched.
+# Types that can be walked. Not memoryview: its slices can neither be dict keys nor be searched.
 LogBytes: TypeAlias = "bytes | mmap.mmap"
 
 # A plain tuple, because a named one costs as much as the rest of the walk:
@@ -41,30 +41,30 @@ STORE_TIMESTAMP: Final = 6
 TOPIC: Final = 7
 PROPERTIES: Final = 8
 
-# What to verify of each record.
+# Levels of verification.
 CHECK_NONE: Final = 0
 CHECK_BODY: Final = 1  # the body against its CRC
 CHECK_RECORD: Final = 2  # the whole record against the CRC in its properties, which must be there
 
 
 class Stop(Enum):
-    """Why a walk ended."""
+    """The reason why a walk ended."""
 
     END = "end"  # the bytes are used up, or count_max is reached
-    INCOMPLETE = "incomplete"  # a record begins but is not all there: read on when there is more
-    BLANK = "blank"  # the rest of the file is empty: go on in the next file
-    UNWRITTEN = "unwritten"  # zeros: nothing was ever written here
-    CORRUPT = "corrupt"  # what and where say more; skip_bytes how to get past, if that is known
+    INCOMPLETE = "incomplete"  # a record begins but is incomplete: continue when more bytes exist
+    BLANK = "blank"  # the rest of the file is empty: continue in the next file
+    UNWRITTEN = "unwritten"  # zeros: no record was ever written here
+    CORRUPT = "corrupt"  # `what` and `position` have the details; skip_bytes, if known, leads past the record
 
 
 class Scan(NamedTuple):
-    """What a walk found."""
+    """The result of a walk."""
 
     entries: list[Entry]
-    position: int  # just behind the last good record
+    position: int  # end of the last valid record
     stop: Stop
     what: str = ""
-    skip_bytes: int = 0  # > 0: the damaged record claims this size, and the log may go on behind it
+    skip_bytes: int = 0  # > 0: the size that the damaged record claims; the log may continue after it
 
 
 def _layout(born: int, store: int) -> struct.Struct:
@@ -90,8 +90,8 @@ def scan(
 ) -> Scan:
     """Walk the records from ``start``, up to ``end`` or ``count_max`` of them.
 
-    The physical offset in a record is compared with where it lies only if it is said where that is:
-    ``lies_at`` is the place of the first byte in the log.
+    The physical offset in a record is verified only if ``lies_at``, the log offset of the first byte, is
+    given.
     """
     end = len(data) if end is None else min(end, len(data))
     entries: list[Entry] = []
@@ -116,7 +116,7 @@ def scan(
 def _plain_records(
     data: LogBytes, start: int, end: int, count_max: int, lies_at: int | None
 ) -> tuple[list[Entry], int]:
-    """The usual records from ``start`` on, and where something else begins: the end, too."""
+    """Return the common records from ``start`` on, and the position of the first other one or of the end."""
     return _plain_checked(data, start, end, count_max, lies_at, CHECK_NONE)
 
 
@@ -177,7 +177,7 @@ plain_records = compiled("plain_records", _plain_records)
 
 
 def _scan_one(data: LogBytes, at: int, end: int, check: int, lies_at: int | None) -> Entry | Scan:
-    """One record of any kind, or why it is none. The order of the questions is RocketMQ's."""
+    """Return one record of any kind, or the reason why it is none. The order of the checks is RocketMQ's."""
     here = end - at
     if here < 8:
         return Scan([], at, Stop.INCOMPLETE, f"{here} bytes of a record's size and magic")

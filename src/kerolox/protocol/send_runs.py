@@ -1,11 +1,10 @@
-"""Sends that nobody has anything to say about: from frames to records, entries and answers in one call.
+"""Fast path for plain sends: from frames to records, queue entries and answers in one call.
 
-Nearly all messages are plain: sent with one-letter fields, to a queue that is known, with a unique key,
-without transaction. A run of such frames needs no objects for its requests and answers. Of a message that is
-to come later somebody else says where it waits until then. Where senders must sign, a run is of one signer:
-each of its frames carries that access key and a signature that is right, and is checked like the first. What
-is not plain, or not signed so, is left to the handlers, which decide everything once more: taking less than
-could be taken is never wrong. So a frame with a field that is not known here is left, whatever it may mean.
+Nearly all messages are plain: sent with one-letter fields, to a known queue, with a unique key, without
+transaction. A run of such frames needs no objects for its requests and answers. For a delayed message
+``Park`` returns the queue where it waits. If senders must sign, a run has one signer: every frame has that
+access key, and its signature is verified. All other frames are left to the handlers, which check everything
+again: taking fewer frames than possible is never wrong. So a frame with an unknown field is left to them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from kerolox.protocol.record_scan import Entry
 from kerolox.protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, Signer
 
 _SIMPLE = re.compile(rb"[0-9A-Za-z_-]+")  # a unique key that needs no escapes
-QUEUES_MAX: Final = 64  # different queues in one run
+QUEUES_MAX: Final = 64  # queues in one run
 BLANK_BYTES: Final = 8
 SYS_FLAGS_PLAIN: Final = 0x703  # compressed, many tags, which compression: nothing that changes the way
 
@@ -56,15 +55,15 @@ KNOWN_FIELDS: Final = frozenset("abcdefghijklmn") | {ACCESS_KEY, SECURITY_TOKEN,
 SendTarget: TypeAlias = "tuple[bytes, bytes, dict[int, Any]]"
 
 
-# Where a message waits that is to come later: topic as bytes, its field in records, number of the queue, the
-# queue, the message's properties there, and the handle by which it can be taken back (may be empty).
+# Storage of a delayed message: topic as bytes, its field in records, number of the queue, the queue, the
+# message's properties there, and the handle to recall it (may be empty).
 ParkedSend: TypeAlias = "tuple[bytes, bytes, int, Any, bytes, bytes]"
-# Asked with topic, queue and properties; None when others have to look at it. Must not change anything.
+# Called with topic, queue and properties; None leaves the frame to the handlers. Must not change anything.
 Park = Callable[[bytes, int, bytes], "ParkedSend | None"]
 
 
 class SendSetting(NamedTuple):
-    """What is the same for all sends of a broker. Made by :func:`send_setting`."""
+    """The common part of all sends of a broker. Made by :func:`send_setting`."""
 
     store_host: bytes
     added: bytes  # properties the broker adds to every message
@@ -74,16 +73,16 @@ class SendSetting(NamedTuple):
     binary_head: bytes  # of an answer, before the opaque
     binary_tail: bytes  # of an answer, behind the unique key
     stops: tuple[bytes, ...]  # words in properties that make a message not plain
-    wait_matters: bool  # leave out those that ask not to wait for the flush
+    wait_matters: bool  # leave out sends that ask not to wait for the flush
     region_id: str
     trace_on: bool
     park: Park | None  # asked about messages with such words
 
 
 class Taken(NamedTuple):
-    """What became of a run of frames."""
+    """The result of a run of frames."""
 
-    frames: int  # how many of them were taken
+    frames: int  # number of frames taken
     records: bytes
     entries: list[Entry]
     answers: bytes  # one frame for each request that wants one

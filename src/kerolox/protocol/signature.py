@@ -30,17 +30,17 @@ _QUERY: Final = frozenset({UNIQUE_KEY_QUERY})
 
 
 class Signer(NamedTuple):
-    """Somebody whose signatures are checked by the hundred thousand. Made by :func:`signer`."""
+    """A prepared key for frequent verification. Made by :func:`signer`."""
 
     access_key: bytes
-    key: bytes  # the secret as HMAC begins with it: one block
+    key: bytes  # the secret as the first block of HMAC
 
     def __repr__(self) -> str:  # never the secret
         return f"Signer({self.access_key!r})"
 
     def has_signed(self, fields: Mapping[str, str], body: bytes) -> bool:
-        """Whether these fields carry this access key and the right signature. Without the allowances that
-        :func:`verify` makes."""
+        """Return whether these fields have this access key and the correct signature, without the exceptions
+        that :func:`verify` allows."""
         if fields.get(ACCESS_KEY, "").encode("utf-8", "replace") != self.access_key:
             return False
         return _same(fields.get(SIGNATURE, ""), _signature_of(fields, body, self.key, _NOTHING))
@@ -60,7 +60,7 @@ def _key(secret_key: str) -> bytes:
 def signature(
     fields: Mapping[str, str], body: bytes | None, secret_key: str, left_out: frozenset[str] = _NOTHING
 ) -> str:
-    """The signature of header fields and body. ``Signature`` itself is never part of it."""
+    """Return the signature of header fields and body. ``Signature`` itself is never part of it."""
     key, body = _key(secret_key), body or b""
     # Every signed request passes here.
     found = signature_of(fields, body, key, left_out) if type(fields) is dict else None
@@ -68,7 +68,8 @@ def signature(
 
 
 def _signature_of(fields: Mapping[str, str], body: bytes, key: bytes, left_out: frozenset[str]) -> str:
-    """The signature by a prepared key. The compiled one gives None for fields that it leaves to this one."""
+    """Return the signature by a prepared key. The compiled twin returns None for fields that it leaves to
+    this function."""
     signed = [name for name in fields if name != SIGNATURE and name not in left_out]
     signed.sort(key=_code_units)
     text = "".join([fields[name] for name in signed]).encode("utf-8", "replace")
@@ -86,7 +87,7 @@ def sign(
     secret_key: str,
     security_token: str | None = None,
 ) -> dict[str, str]:
-    """The header fields with the access key and the signature added."""
+    """Return the header fields with the access key and the signature added."""
     signed = {**fields, ACCESS_KEY: access_key}
     if security_token:
         signed[SECURITY_TOKEN] = security_token
@@ -95,14 +96,14 @@ def sign(
 
 
 def verify(fields: Mapping[str, str], body: bytes | None, secret_key: str, peer_version: int) -> bool:
-    """Whether the fields *as received* carry the right signature for this secret key."""
+    """Return whether the fields *as received* have the correct signature for this secret key."""
     given = fields.get(SIGNATURE)
     if not given:
         return False
     left_out = _QUERY if peer_version <= UNSIGNED_QUERY_VERSION_MAX else _NOTHING
     if _same(given, signature(fields, body, secret_key, left_out)):
         return True
-    # Stock brokers refuse a client that has a zone set; the two fields carry no right, so we do not.
+    # RocketMQ's brokers reject clients with a zone; the two fields carry no right, so they are accepted here.
     if ZONE_FIELDS.isdisjoint(fields):
         return False
     return _same(given, signature(fields, body, secret_key, left_out | ZONE_FIELDS))

@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 from kerolox.protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 
 SIGNATURE_V2: Final = "SignatureV2"
-# What proves who asks: for the server that is asked alone.
+# Credentials of the sender; only the receiving server may use them.
 CREDENTIAL_FIELDS: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, SIGNATURE_V2})
 
 _STAMP: Final = struct.Struct(">q8sQ")

@@ -1,4 +1,4 @@
-"""Which messages a consumer wants: tags, their hashes, and the subscription that names them.
+"""Subscriptions of consumers: tags, their hashes, and the subscription data that contains them.
 
 The broker compares hashes, which may collide; the client compares the tags themselves.
 """
@@ -23,7 +23,7 @@ _BLANKS: Final = "".join(map(chr, range(0x21)))  # what Java's trim takes away: 
 
 
 def tag_hash(tag: str | bytes) -> int:
-    """The hash of a tag, as queue entries hold it: signed 32 bits, 0 for no tag."""
+    """Return the hash of a tag as queue entries contain it: signed 32 bits, 0 for no tag."""
     return _remembered_hash(tag) if len(tag) <= _TAG_CACHED_LENGTH_MAX else java_hash(tag)
 
 
@@ -31,7 +31,7 @@ _remembered_hash: Final = lru_cache(_TAGS_CACHED_MAX)(java_hash)
 
 
 def tag_hash_of(packed_properties: bytes) -> int:
-    """The hash of the tag in packed properties."""
+    """Return the hash of the tag in packed properties."""
     tag = names.find(packed_properties, names.AT_TAGS)
     return tag_hash(tag) if tag else 0
 
@@ -39,9 +39,11 @@ def tag_hash_of(packed_properties: bytes) -> int:
 def subscription(
     topic: str, expression: str | None, version_ms: int, expression_type: str | None = TAG
 ) -> SubscriptionData:
-    """Subscription data for ``A || B``, for ``*`` (all), or for an SQL92 condition.
+    """Return subscription data for ``A
 
-    ``version_ms`` is the wall time it was made: a broker keeps the newest of a group.
+    B``, for ``*`` (all), or for an SQL92 condition.
+
+    ``version_ms`` is the wall time of its creation: a broker keeps the newest of a group.
     """
     if expression_type and expression_type != TAG:
         if not expression:
@@ -60,14 +62,15 @@ def is_tag_type(subscription: SubscriptionData) -> bool:
 
 
 def matches_hash(subscription: SubscriptionData, tags_code: int) -> bool:
-    """Whether a queue entry with this hash may be wanted; other than by tags this cannot tell, so yes."""
+    """Return whether a queue entry with this hash may match; always True for subscriptions other than by
+    tags."""
     if subscription.class_filter_mode or not is_tag_type(subscription) or subscription.sub_string == ALL:
         return True
     return wrap32(tags_code) in subscription.code_set
 
 
 def matches_tag(subscription: SubscriptionData, tag: str) -> bool:
-    """Whether a message with this tag ("" for none) is wanted, seen by the client."""
+    """Return whether a message with this tag ("" for none) matches, as checked by the client."""
     if subscription.class_filter_mode or not subscription.tags_set:
         return True
     return tag in subscription.tags_set

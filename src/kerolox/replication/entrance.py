@@ -1,7 +1,7 @@
-"""The entrance of the port for followers, while access control is on: who copies the log reads every message.
+"""Authentication on the port for followers, with access control on: a follower can read every message.
 
-Our followers prove who they are (:mod:`kerolox.protocol.ha_proof`). Apache's cannot: they are let in by the
-address they come from, if the operator says so.
+kerolox followers prove their identity (:mod:`kerolox.protocol.ha_proof`). Apache's cannot: they are accepted
+by source address, if the operator allows it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from kerolox.protocol.ha_proof import OPENING, LeadersProof, ProofRefused
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-ENTER_S_MAX = 5.0  # from the first byte to the proof
-ENTERING_MAX = 64  # at once; for one more the longest under way is closed
-REFUSE_AFTER_S = 0.5  # secrets are not guessed at the speed of the network
+ENTER_S_MAX = 5.0  # from the connection to the proof
+ENTERING_MAX = 64  # at once; beyond it the oldest unfinished connection is closed
+REFUSE_AFTER_S = 0.5  # delay of rejections: prevents guessing secrets at network speed
 
 
 @dataclass(frozen=True)
 class Trust:
-    """Whom a leader trusts."""
+    """The followers that a leader trusts."""
 
-    secret_of: Callable[[str], str | None]  # the secret of a user who may copy the log; None for others
+    # returns the secret of a user who may replicate the log; None for others
+    secret_of: Callable[[str], str | None]
     networks: tuple[Network, ...] = ()  # haTrustedAddresses
 
     def trusts(self, host: str) -> bool:
-        """Whether everybody at this address may copy."""
+        """Return whether followers at this address may replicate without a proof."""
         try:
             address = ipaddress.ip_address(host.strip("[]"))
         except ValueError:
@@ -38,21 +39,21 @@ class Trust:
 
 
 class Entrance:
-    """One connection, until it is ``done``. ``rest`` is what came behind the proof."""
+    """Authentication of one connection, until it is ``done``. ``rest`` contains the bytes after the proof."""
 
     def __init__(self, trust: Trust, host: str) -> None:
         self.done = False
         self.rest = b""
-        self.name = ""  # of the user, if it was proved
-        self.began = False  # to prove something
+        self.name = ""  # of the user, once proved
+        self.began = False  # true once the follower has begun a proof
         self._is_trusted = trust.trusts(host)
         self._proof = LeadersProof(trust.secret_of)
 
     def feed(self, data: bytes) -> bytes:
-        """What to answer. Raises ProofRefused."""
+        """Return the bytes to answer. Raises ProofRefused."""
         if not self.began and not data.startswith(OPENING[:1]):
             if not self._is_trusted:
-                raise ProofRefused("it does not prove who it is")
+                raise ProofRefused("the follower did not authenticate")
             self.done, self.rest = True, data
             return b""
         self.began = True
@@ -62,5 +63,5 @@ class Entrance:
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
-    """Addresses and networks, joined by commas. Raises ValueError."""
+    """Parse addresses and networks, separated by commas. Raises ValueError."""
     return tuple(ipaddress.ip_network(one.strip(), strict=False) for one in text.split(",") if one.strip())

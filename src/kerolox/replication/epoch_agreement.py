@@ -1,8 +1,8 @@
-"""Where the log of a follower under a controller goes on: what it has in common with its leader's.
+"""The offset up to which the logs of a follower under a controller and of its leader agree.
 
-What lies behind that place was never confirmed, and goes. Confirmed messages were acknowledged, and read: a
-leader that lacks them was chosen against the rules (an unclean election, a lost disk), and they are not given
-up without somebody saying so.
+The follower's log behind it was never confirmed and is truncated. Confirmed messages were acknowledged and
+may have been read: a leader that lacks them was elected against the rules (an unclean election, a lost disk),
+and they are not dropped without an operator's decision.
 """
 
 from __future__ import annotations
@@ -16,26 +16,28 @@ from kerolox.replication.link_state import CannotFollow, LinkState
 from kerolox.replication.overlap import when_stored
 from kerolox.store.message_store import MessageStore
 
-SHOWN = 5  # epochs of a list in a text
-ANEW = "give it an empty store directory: it copies all the leader has"
-ELECT = "let this broker lead (`kerolox controller elect`) if those messages are to stay"
+SHOWN = 5  # epochs shown of a list
+ANEW = "give it an empty store directory; it then replicates the whole log"
+ELECT = "make this broker the leader (`kerolox controller elect`) to keep those messages"
 
 
 class Agreement(NamedTuple):
-    """Both logs are the same up to ``end``, by their epochs."""
+    """The offset up to which both logs agree, by their epochs."""
 
     end: int
-    takes_epochs: bool = False  # there are none here: the leader's are taken when the bytes were found equal
+    # this log has no epochs: take over the leader's once the bytes have been compared
+    takes_epochs: bool = False
 
 
 def agreement(store: MessageStore, own: Sequence[Epoch], leader: Welcome) -> Agreement:
-    """What the two have in common. Raises CannotFollow."""
+    """Return the common part of both logs. Raises CannotFollow."""
     log = store.log
     low, end = log.min_offset, log.max_offset
     if low == end:
         return Agreement(end)
     if not own:
-        # The log of a broker that had no controller until now. (RocketMQ takes it for the leader's, unseen.)
+        # The log of a broker that had no controller before. (RocketMQ assumes without a check that it equals
+        # the leader's.)
         found = Agreement(min(end, leader.end), takes_epochs=True)
     else:
         common = common_end(own, end, leader.epochs, leader.end)
@@ -45,8 +47,8 @@ def agreement(store: MessageStore, own: Sequence[Epoch], leader: Welcome) -> Agr
                 f"this log and the leader's have no epoch in common: {_shown(own)} here, "
                 f"{_shown(leader.epochs)} there; this log ends at {end}, the leader's at {leader.end}",
                 ANEW,
-                f"if the two are of one group, stop this broker, move {store.epochs.path} away and start it: "
-                "then their bytes are compared",
+                f"if both brokers belong to one group, stop this broker, move {store.epochs.path} away and "
+                "start it: the logs are then compared by their bytes",
                 resync=True,
             )
         found = Agreement(common)
@@ -54,9 +56,9 @@ def agreement(store: MessageStore, own: Sequence[Epoch], leader: Welcome) -> Agr
     if found.end < confirmed:
         raise CannotFollow(
             LinkState.DIVERGED,
-            f"the leader's log is the same as this one up to {found.end} only, and here messages up to "
-            f"{confirmed} were confirmed, the last one stored {when_stored(log.last_store_timestamp)}: the "
-            f"leader has lost them, or was elected without them. Its log ends at {leader.end} in epoch "
+            f"the leader's log agrees with this one only up to {found.end}, but messages up to "
+            f"{confirmed} are confirmed here, the last one stored {when_stored(log.last_store_timestamp)}: "
+            f"the leader lost them, or was elected without them. Its log ends at {leader.end} in epoch "
             f"{leader.epochs[-1].number if leader.epochs else 'none'}",
             ELECT,
             resync=True,
@@ -64,8 +66,8 @@ def agreement(store: MessageStore, own: Sequence[Epoch], leader: Welcome) -> Agr
     if found.end < low:
         raise CannotFollow(
             LinkState.DIVERGED,
-            f"the leader's log is the same as this one up to {found.end}, and this one begins at {low}: what "
-            "both had was deleted here",
+            f"the leader's log agrees with this one up to {found.end}, but this one begins at {low}: the "
+            "common part was deleted here",
             ANEW,
             resync=True,
         )

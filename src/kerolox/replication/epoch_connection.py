@@ -1,8 +1,8 @@
-"""One follower under a controller, as its leader sees it: who it is, and which epoch it is sent.
+"""The leader's connection to one follower under a controller.
 
-It says hello with its id and is told the epochs of this log. When it has cut its own log back to where both
-agree, it says how far it is, and from then on is sent what comes next; each range with its epoch and with how
-far the log is confirmed. Whoever is behind this end, ours or Apache's, is served alike.
+The follower sends a hello with its id and receives the epochs of this log. It truncates its log to the last
+common offset and reports its end; from then on it receives the following ranges, each with its epoch and the
+confirmed offset. kerolox followers and Apache's are served alike.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class EpochConnection(FollowerConnection):
-    """Tells the in-sync set what the follower has, as well."""
+    """Connection that also reports the follower's progress to the in-sync set."""
 
     batch_bytes_max = EPOCH_RANGE_BYTES_MAX
 
@@ -41,11 +41,11 @@ class EpochConnection(FollowerConnection):
         self._mode = mode
         self._frames = FollowerFrames()
         self._hello: Hello | None = None
-        self.start: int | None = None  # the number of its process, if it says so
-        self._entries: Epochs = ()  # of this log, when the next two were found out
-        self._epoch = Epoch(NO_EPOCH, 0)  # of what is sent next,
-        self._epoch_end = -1  # up to here
-        self._confirmed = -1  # what it was told last
+        self.start: int | None = None  # number of the follower's process, if sent
+        self._entries: Epochs = ()  # epochs of this log from which the next two were computed
+        self._epoch = Epoch(NO_EPOCH, 0)  # epoch of the next range,
+        self._epoch_end = -1  # and the end of that epoch
+        self._confirmed = -1  # confirmed offset sent last
         self._head = self._pack_head
 
     @property
@@ -54,15 +54,15 @@ class EpochConnection(FollowerConnection):
 
     @property
     def in_sync(self) -> bool:
-        """Whether it may lead next."""
+        """True if the follower may be elected leader."""
         return self.follower_id in self._mode.in_sync.members
 
     @property
     def epoch(self) -> int:
-        """The epoch of what it is sent; -1 before that."""
+        """The epoch of the range sent last; -1 before the first."""
         return self._epoch.number
 
-    # --- what it says ---------------------------------------------------------------------------------
+    # --- received ---------------------------------------------------------------------------------
 
     def _hear(self, data: bytes) -> None:
         report: int | None = None
@@ -72,15 +72,15 @@ class EpochConnection(FollowerConnection):
             elif isinstance(said, Hello):
                 self._greet(said)
             elif self._hello is None:
-                raise ProtocolError(f"a report of {said} before the follower has said who it is")
+                raise ProtocolError(f"the follower reported {said} before its hello")
             else:
                 report = said  # the last one counts
         if report is not None and self._transport is not None and not self._transport.is_closing():
             self._reported(report)
 
     def _greet(self, hello: Hello) -> None:
-        """Answer, once. Apache's follower says hello again every 5 s until it has read the answer, and takes
-        another answer that comes later for a mistake of its leader's."""
+        """Answer a hello, once. Apache's follower repeats its hello every 5 s until it has read the answer,
+        and treats a second answer as an error of the leader."""
         if self._hello == hello or self._transport is None:
             return
         leader, history = self._leader, self._mode.history
@@ -88,26 +88,26 @@ class EpochConnection(FollowerConnection):
             leader.turn_away(
                 self,
                 Why.OTHER_ID,
-                f"it says that it is follower {hello.follower_id}, and said {self._hello.follower_id} before",
+                f"it identifies as follower {hello.follower_id}, and as {self._hello.follower_id} before",
             )
         elif hello.follower_id == self._mode.own_id:
             leader.turn_away(
                 self,
                 Why.OTHER_ID,
-                f"it says that it is {hello.follower_id}, which is this leader's own id. Two brokers have "
+                f"it identifies as {hello.follower_id}, which is this leader's own id. Two brokers have "
                 "one identity: was a store directory copied? Remove brokerIdentity from the copy",
             )
         elif (other := leader.other_process(hello.follower_id, self.start)) is not None:
             leader.turn_away(
                 self,
                 Why.OTHER_ID,
-                f"it says that it is follower {hello.follower_id}, and so does another process, which is "
+                f"it identifies as follower {hello.follower_id}, and so does another process, which is "
                 f"connected from {other}. Two brokers have one identity: was a store directory copied? "
-                "Remove brokerIdentity* and epochFileCheckpoint* from the copy. One that started anew is let "
-                "in when the connection of the one before it has closed, or was silent for too long",
+                "Remove brokerIdentity* and epochFileCheckpoint* from the copy. A restarted follower is "
+                "accepted once its previous connection has closed or timed out",
             )
         elif not history.entries:
-            leader.turn_away(self, Why.NOT_LEADING, "this broker has no epoch yet, so it does not lead")
+            leader.turn_away(self, Why.NOT_LEADING, "this broker has no epoch yet, so it is not a leader")
         else:
             self._hello, self.follower_id = hello, hello.follower_id
             leader.greeted(self, hello.follower_id)
@@ -119,7 +119,7 @@ class EpochConnection(FollowerConnection):
         return low
 
     def _heard_again(self) -> None:
-        self._leader.acked(self, self.acked)  # time may have passed until it can be taken into the set
+        self._leader.acked(self, self.acked)  # the follower may meanwhile be ready to join the set
 
     def _look_at_mark(self, end: int) -> None:
         reached = 0 <= self._mark <= self.acked
@@ -127,10 +127,10 @@ class EpochConnection(FollowerConnection):
         if reached and self.follower_id is not None:
             self._mode.in_sync.caught_up(self.follower_id, self._was_there_s)
 
-    # --- what it is sent ------------------------------------------------------------------------------
+    # --- sent -------------------------------------------------------------------------------------
 
     def _available(self) -> int:
-        """Bytes of one epoch."""
+        """Return the number of bytes that can be sent together: all of one epoch."""
         self._find_epoch()
         return min(super()._available(), self._epoch_end - self.next)
 
@@ -148,5 +148,5 @@ class EpochConnection(FollowerConnection):
         return pack_epoch_head(offset, length, self._epoch, self._confirmed)
 
     def _has_news(self) -> bool:
-        """Its readers see what is confirmed."""
+        """Return whether a higher confirmed offset must be sent: the follower's consumers read up to it."""
         return self._leader.store.progress.confirmed > self._confirmed

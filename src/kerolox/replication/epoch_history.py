@@ -1,9 +1,9 @@
-"""Which leader wrote which part of this broker's log: how two logs of one group are compared.
+"""The epochs of this broker's log, by which two logs of one group are compared.
 
-Every election begins an epoch with a number of its own, and only the one who was elected writes in it. So two
-logs that have an epoch with the same number and beginning are the same up to there; behind it they are the
-same until the first of them left that epoch. A follower cuts its log back to that place
-(:func:`common_end`), and copies on from there.
+Every election begins an epoch with a unique number, and only the elected broker writes in it. So two logs
+with an epoch of the same number and start are equal up to there; behind it they are equal until the end of
+that epoch in either log. A follower truncates its log to that offset (:func:`common_end`) and continues from
+there.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _START = attrgetter("start")
 
 
 class EpochHistory:
-    """The epochs of one store. What changes them returns when the change is on disk, and raises StoreError
-    with nothing changed."""
+    """The epochs of one store. Methods that change them return once the change is on disk, and raise
+    StoreError if nothing was changed."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -32,43 +32,44 @@ class EpochHistory:
 
     @property
     def entries(self) -> Epochs:
-        """Oldest first. Another tuple after every change."""
+        """Oldest first. A new tuple after every change."""
         return self._file.entries
 
     @property
     def last(self) -> int:
-        """The number of the epoch the end of the log was written in; 0 when there is none."""
+        """The number of the epoch at the end of the log; 0 if there is none."""
         entries = self._file.entries
         return entries[-1].number if entries else 0
 
     async def load(self) -> None:
-        """Read them. A store that was opened for a controller has them already."""
+        """Load the epochs. A store opened for a controller has loaded them already."""
         await self._in_keeper(self._load)
 
     async def begin(self, number: int, start: int) -> None:
-        """This broker leads from now on, and what it appends is of this epoch. ``start`` is the end of the
-        log. Later epochs, and those that begin there or behind it, hold no byte: they go. Raises
-        :class:`kerolox.store.disk.epoch_file.EpochsFall` when the log has bytes of a later epoch."""
+        """Begin an epoch: this broker leads from now on. ``start`` is the end of the log. Later epochs, and
+        those that begin at or behind it, contain no byte and are removed. Raises
+        :class:`kerolox.store.disk.epoch_file.EpochsFall` if the log has bytes of a later epoch."""
         await self._in_keeper(lambda: self._file.begin(number, start, self._store.log.min_offset))
 
     async def heard(self, epoch: Epoch) -> None:
-        """The leader's next bytes are of this epoch: to be waited for before they are appended."""
+        """Store the epoch of the leader's next bytes; wait for it before they are appended."""
         await self._in_keeper(lambda: self._file.heard(epoch, self._store.log.min_offset))
 
     async def take(self, epochs: Sequence[Epoch]) -> None:
-        """The log is the leader's up to its end, and had no epochs of its own: it has the leader's."""
+        """Take over the leader's epochs: this log had none and equals the leader's up to its end."""
         await self._in_keeper(lambda: self._file.take(tuple(epochs)))
 
     async def cut(self, offset: int) -> None:
-        """The log ends here. A cut of the store's log does this itself."""
+        """Remove epochs behind the new end of the log. Truncating the store's log does this automatically."""
         await self._in_keeper(lambda: self._file.cut(offset))
 
     async def drop_before(self, min_offset: int) -> None:
-        """The log begins here. A store that deletes old files does this itself."""
+        """Remove epochs before the new start of the log. A store that deletes old files does this
+        automatically."""
         await self._in_keeper(lambda: self._file.drop_before(min_offset))
 
     def ranges(self) -> tuple[EpochRange, ...]:
-        """For people: where each begins and ends. The last one is not over."""
+        """Return the range of each epoch, for display. The last one has no end."""
         entries = self._file.entries
         ends = [*(epoch.start for epoch in entries[1:]), INT64_MAX]
         return tuple(
@@ -81,30 +82,32 @@ class EpochHistory:
         self._file.fit(self._store.log.max_offset)
 
     async def _in_keeper(self, work: Callable[[], None]) -> None:
-        # To its end, whoever asked for it: what is in memory and what is on disk is the same then.
+        # Never cancelled midway, so that memory and disk stay equal.
         loop = asyncio.get_running_loop()
         await asyncio.shield(loop.run_in_executor(self._store.keeper, work))
 
 
 def epoch_at(entries: Sequence[Epoch], offset: int) -> Epoch:
-    """The epoch of the byte at an offset. What lies before the first known one counts to it."""
+    """Return the epoch of the byte at an offset. Bytes before the first known epoch count to it."""
     return entries[max(0, bisect_right(entries, offset, key=_START) - 1)]
 
 
 def epoch_end(entries: Sequence[Epoch], offset: int) -> int:
-    """Up to where bytes from an offset on are told with the same epoch."""
+    """Return the end of the range from `offset` that is sent with one epoch."""
     found = max(1, bisect_right(entries, offset, key=_START))
     return entries[found].start if found < len(entries) else INT64_MAX
 
 
 def common_end(own: Sequence[Epoch], own_end: int, leader: Sequence[Epoch], leader_end: int) -> int | None:
-    """Up to where two logs are the same, by their epochs: the last one both have, and in it the nearer of its
-    two ends. Where both begin is the same, too: an epoch without a byte leaves no trace, so a leader whose
-    first message was never copied and one that was elected before any other has none in common. None when
-    they do not even begin together.
+    """Return the offset up to which two logs agree, by their epochs: in the last common epoch the nearer of
+    its two ends.
 
-    RocketMQ 5.5.0 keeps epochs of what it has cut: with such a leader the result may lie too far on. So the
-    last bytes before it are compared, too (:mod:`kerolox.replication.overlap`).
+    A common start agrees as well: an epoch without a byte is not recorded, so a leader whose first message
+    was never replicated and a broker that was elected before any other have no epoch in common. Returns None
+    if the starts differ too.
+
+    RocketMQ 5.5.0 keeps epochs of bytes that it truncated: with such a leader the result may be too high. So
+    the last bytes before it are compared as well (:mod:`kerolox.replication.overlap`).
     """
     there = dict(_with_ends(leader, leader_end))
     for epoch, end in reversed(_with_ends(own, own_end)):

@@ -1,8 +1,8 @@
-"""One connection of a follower to its leader in a group with a controller.
+"""A follower's connection to its leader in a group with a controller.
 
-The leader tells its epochs first; whoever made this connection compares them, cuts the log, and lets it go on
-by :meth:`EpochLink.copy`. An epoch is on disk before the first byte of it is appended. What the leader has
-confirmed is confirmed here as well, as far as it was copied.
+The leader first sends its epochs. The follower compares them, truncates its log and continues with
+:meth:`EpochLink.copy`. An epoch is on disk before its first byte is appended. The leader's confirmed offset
+applies here too, as far as the log is replicated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kerolox.store.message_store import MessageStore
 
 
 class EpochLink(LeaderLink):
-    """``welcome`` is the leader's answer."""
+    """Connection to the leader. ``welcome`` is the leader's answer to the hello."""
 
     def __init__(
         self,
@@ -47,29 +47,29 @@ class EpochLink(LeaderLink):
         proof: FollowersProof | None = None,
         tells_process: bool = False,
     ) -> None:
-        """``tells_process``: the leader understands the number of this process."""
+        """``tells_process``: the leader supports the number of this process."""
         super().__init__(
             store, settings, clock, address, overlap=None, begin=None, on_copying=on_copying, proof=proof
         )
         self.welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self.welcome.add_done_callback(lambda done: done.cancelled() or done.exception())
         self.ended.add_done_callback(self._no_welcome)
-        self.confirmed = -1  # by the leader, as it said last
+        self.confirmed = -1  # the leader's confirmed offset, as received last
         self._mode = mode
         self._start = mode.start if tells_process else None
         self._frames = LeaderFrames()
         self._pack_report = pack_epoch_report
-        self._takes: tuple[Epoch, ...] | None = None  # epochs to take over once the bytes are found equal
-        self._is_open = False  # the leader may be told how far this log is
-        self._held: deque[EpochPiece] | None = None  # what came while the disk is waited for
+        self._takes: tuple[Epoch, ...] | None = None  # epochs to take over once the bytes have been compared
+        self._is_open = False  # the log end may be reported to the leader
+        self._held: deque[EpochPiece] | None = None  # pieces received while waiting for the disk
         self._waiting: asyncio.Task[None] | None = None
 
     @property
     def epoch(self) -> int:
-        """The last one of this log; 0 when there is none."""
+        """The last epoch of this log; 0 if there is none."""
         return self._mode.history.last
 
-    # --- the beginning --------------------------------------------------------------------------------
+    # --- handshake ------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         mode = self._mode
@@ -87,8 +87,8 @@ class EpochLink(LeaderLink):
                 self.welcome.set_exception(error)
 
     def copy(self, overlap: Overlap | None, begin: int | None, takes: tuple[Epoch, ...] | None) -> None:
-        """The log was cut to what both have: compare the rest, take over these epochs if there are any, and
-        go on. ``begin``: as of :class:`LeaderLink`."""
+        """Start replication after the log was truncated to the common part: compare the overlap, take over
+        these epochs if given, and continue. ``begin``: as in :class:`LeaderLink`."""
         if self.ended.done():
             return
         self._is_open = True
@@ -102,7 +102,7 @@ class EpochLink(LeaderLink):
         if self._is_open:
             super()._report(offset)
 
-    # --- what comes -----------------------------------------------------------------------------------
+    # --- received -------------------------------------------------------------------------------------
 
     def _take(self, data: bytes) -> None:
         pieces: deque[EpochPiece] = deque()
@@ -112,14 +112,14 @@ class EpochLink(LeaderLink):
             elif not self.welcome.done():
                 self.welcome.set_result(said)
         if pieces and not self._is_open:
-            raise ProtocolError(f"the leader sent its log from {pieces[0].offset} before it was asked to")
+            raise ProtocolError(f"the leader sent its log from {pieces[0].offset} before it was requested")
         if self._held is not None:
             self._held += _kept(pieces)
         elif pieces:
             self._go_through(pieces)
 
     def _go_through(self, pieces: deque[EpochPiece]) -> None:
-        """Compare, then append by one write, up to the first byte of an epoch that is new here."""
+        """Compare, then append in one write, up to the first byte of an epoch that is new here."""
         if self._overlap is not None and not self._compare(self._overlap, pieces):
             return
         parts: list[memoryview] = []
@@ -132,7 +132,7 @@ class EpochLink(LeaderLink):
                 if offset > 0:
                     raise BeginAt(offset)
                 place = self._next = 0
-            if offset != place and not (offset < 0 and not data):  # -1 is said by who has nothing
+            if offset != place and not (offset < 0 and not data):  # -1: the leader's log is empty
                 raise self._other_place(offset, place)
             if data and self._is_new(epoch, offset):
                 pieces.appendleft(piece)
@@ -152,8 +152,8 @@ class EpochLink(LeaderLink):
             self._store.progress.advance()
 
     def _compare(self, overlap: Overlap, pieces: deque[EpochPiece]) -> bool:
-        """What lies before the end of this log has to be the same there; whether all of it was found so, and
-        what comes then may be appended."""
+        """Compare the overlap before the end of this log with the leader's bytes. Return whether all of it is
+        equal, so that the rest may be appended."""
         while pieces and not overlap.done:
             offset, data, epoch, confirmed = pieces.popleft()
             if offset != overlap.equal:
@@ -161,7 +161,7 @@ class EpochLink(LeaderLink):
             if not data:
                 self._heartbeat(offset)
             rest = overlap.compare(bytes(data))
-            if overlap.equal == overlap.end:  # then the rest may be nothing but how far all is confirmed
+            if overlap.equal == overlap.end:  # the rest may contain only the confirmed offset
                 pieces.appendleft(EpochPiece(overlap.equal, memoryview(rest), epoch, confirmed))
         self._next = overlap.equal
         if not overlap.done:
@@ -176,8 +176,8 @@ class EpochLink(LeaderLink):
         return True
 
     def _is_new(self, epoch: Epoch, offset: int) -> bool:
-        """Whether a byte of the leader's begins an epoch here. Apache's leader tells the last range of an
-        epoch with the number of the next one, whose beginning lies behind it then."""
+        """Return whether a byte begins an epoch that is new here. Apache's leader sends the last range of an
+        epoch with the number of the next one, whose start is then behind the range."""
         entries = self._mode.history.entries
         if epoch.start > offset or (entries and epoch == entries[-1]):
             return False
@@ -191,7 +191,8 @@ class EpochLink(LeaderLink):
         return True
 
     def _confirm(self, confirmed: int) -> None:
-        """What the leader has confirmed may be read here, as far as it is here; and what could be can be."""
+        """Store the leader's confirmed offset, up to the end of this log, and the readable offset that
+        follows from it."""
         self.confirmed = confirmed
         progress = self._store.progress
         if confirmed >= 0 and self._next is not None:
@@ -200,7 +201,7 @@ class EpochLink(LeaderLink):
     # --- waiting for the disk ---------------------------------------------------------------------------
 
     def _hold(self, pieces: Iterable[EpochPiece], work: Awaitable[None]) -> None:
-        """Take nothing more until this is done."""
+        """Process nothing more until this work is done."""
         assert self._transport is not None
         self._transport.pause_reading()
         self._held = deque(_kept(pieces))
@@ -224,5 +225,5 @@ class EpochLink(LeaderLink):
 
 
 def _kept(pieces: Iterable[EpochPiece]) -> list[EpochPiece]:
-    """Without the buffer they came in."""
+    """Return the pieces with copies of their bytes, independent of the receive buffer."""
     return [piece._replace(data=memoryview(bytes(piece.data))) for piece in pieces]

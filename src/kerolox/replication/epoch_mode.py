@@ -1,4 +1,4 @@
-"""What leader and follower need beside the log in a group with a controller."""
+"""State of leader and follower in a group with a controller, in addition to the log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from kerolox.replication.in_sync_set import InSyncSet
 
 @dataclass
 class EpochMode:
-    """Given to both ends of one broker. Without it they speak as brokers without a controller do."""
+    """Shared by both roles of one broker. Without it they use the protocol of brokers without a
+    controller."""
 
     history: EpochHistory
     in_sync: InSyncSet
-    own_id: int = 0  # of this broker in its group, for the controller's lifetime; set before it follows
-    start: int | None = None  # the number of this process, which tells it from another one with its id
-    is_learner: bool = False  # asyncLearner: it is never in the in-sync set
-    from_last_file: bool = False  # syncFromLastFile: with nothing here, begin with the leader's last file
+    own_id: int = 0  # id of this broker in its group, permanent; set before it follows
+    start: int | None = None  # number of this process; distinguishes processes with the same id
+    is_learner: bool = False  # asyncLearner: this broker never joins the in-sync set
+    from_last_file: bool = False  # syncFromLastFile: an empty log begins with the leader's last file

@@ -1,8 +1,8 @@
-"""The follower's end: copies the log of the broker that leads, for as long as this one follows.
+"""The follower: replicates the leader's log while this broker follows.
 
-Before anything is appended the two logs are compared where they overlap. What does not fit is refused by
-name (:class:`kerolox.replication.link_state.LinkState`) and tried again slowly: the leader may be replaced.
-Until then this store is as it was, and can be read.
+Before it appends, it compares the overlap of the two logs. A leader whose log does not match is rejected with
+a named state (:class:`kerolox.replication.link_state.LinkState`) and retried slowly, because the leader may
+be replaced. Until then this store is unchanged and readable.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from kerolox.store.truncate import CannotTruncate
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
-RETRY_FIRST_S = 0.2  # after a connection that ended, or could not be made
+RETRY_FIRST_S = 0.2  # after a connection ended or failed
 RETRY_MAX_S = 5.0
-ASK_FIRST_S = 0.5  # between two questions who leads, while the leader cannot be reached; then twice as long
+ASK_FIRST_S = 0.5  # interval of looking up the leader while it cannot be reached; doubles up to
 ASK_MAX_S = 10.0
-RETRY_REFUSED_S = 30.0  # after something that needs people, or another leader
-ASK_END_S = 3.0  # how often the leader is asked where its log ends
+RETRY_REFUSED_S = 30.0  # after an error that requires an operator or another leader
+ASK_END_S = 3.0  # interval of requests for the leader's log end
 _TRYING = (LinkState.CONNECTING, LinkState.COMPARING)
 
 
 class Follower:
-    """Follows whoever leads. Link of a broker's leadership."""
+    """Replicates from the current leader. Part of a broker's leadership."""
 
     def __init__(
         self,
@@ -63,46 +63,47 @@ class Follower:
         proves: bool = False,
         promotion: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``mode``: of a broker under a controller; its ``own_id`` has to be known before this starts.
-        ``tls``: spoken to leaders that can. ``credentials``: what it proves by who it is, to leaders that
-        want it; ``proves``: also to those that cannot be asked whether they do. ``promotion``: this broker's
+        """``mode``: set for a broker under a controller; its ``own_id`` must be set before :meth:`start`.
+        ``tls``: used with leaders that support it. ``credentials``: proof of identity for leaders that
+        require it; ``proves``: also for leaders that cannot be asked. ``promotion``: returns this broker's
         number of promotions."""
         self.mode = mode
         self.state = LinkState.OFF
-        self.text = LinkState.OFF.value  # the same with all that is known about it
-        self.leader = ""  # the address the log is copied from
-        self.link: LeaderLink | None = None  # the last connection to it
+        self.text = LinkState.OFF.value  # the state with all details
+        self.leader = ""  # address of the leader's port for followers
+        self.link: LeaderLink | None = None  # the last connection to the leader
         self.refusals = 0
-        self.on_copying: list[Callable[[], None]] = []  # hears when it begins, and begins again
+        self.on_copying: list[Callable[[], None]] = []  # called when replication begins, and begins again
         self.leaders_end = LeadersEnd(store.root)
-        self.on_doubt: list[Callable[[], None]] = []  # hears when it should be asked who leads
-        self._asked_s = -ASK_MAX_S  # when that was said last,
-        self._ask_s = ASK_FIRST_S  # and how long not again
+        self.on_doubt: list[Callable[[], None]] = []  # called when the leader should be looked up
+        self._asked_s = -ASK_MAX_S  # time of the last such call,
+        self._ask_s = ASK_FIRST_S  # and the minimum interval to the next
         self._store = store
         self._settings = settings
         self._clock = clock
         self._dialer = dialer
-        self._fixed = ha_address  # by an option: name servers are not believed then
+        self._fixed = ha_address  # set by an option: addresses from name servers are then ignored
         self._ha_address = ha_address
         self._broker_address = ""
         self._tls = None if tls is None else ClientContext(tls)
         self._credentials = credentials
         self._proves = proves
         self._promotion = promotion
-        self._leaders_promotion: int | None = None  # None: not known
-        self._plainly = ""  # the leader of which that was said
+        self._leaders_promotion: int | None = None  # None: unknown
+        self._plainly = ""  # leader about which missing TLS was logged
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._is_loaded = False
-        self._refusal = ""  # since it copied last
+        self._refusal = ""  # reason of the last rejection since replication worked
         store.state.on_change.append(self._store_changed)
 
     def lead_by(self, ha_address: str, broker_address: str) -> None:
-        """Copy from this address; ask the broker at the other one about its log. Empty: nobody is known."""
+        """Replicate from this address; `broker_address` is the leader's broker, for questions about its log.
+        Empty: no leader is known."""
         ha_address = self._fixed or ha_address
         if (ha_address, broker_address) != (self._ha_address, self._broker_address):
-            # A leader that name servers have lost sight of is tried on where it was.
+            # A leader that name servers no longer list is retried at its previous address.
             self._broker_address = broker_address
             if ha_address and ha_address != self._ha_address:
                 self._ha_address = ha_address
@@ -111,7 +112,7 @@ class Follower:
             self._changed.set()
 
     def part(self) -> None:
-        """Another broker leads, and it is not known yet where: do not copy from the one before."""
+        """Stop using the previous leader: another broker leads, and its address is not known yet."""
         self._ha_address = self._fixed
         self._broker_address = ""
 
@@ -121,11 +122,11 @@ class Follower:
 
     @property
     def agrees(self) -> bool:
-        """The leader's log is known to go on where this one ends; or nothing is here that could differ."""
+        """True if the leader's log is known to continue this one, or if this one is empty."""
         return self.copying or self._store.log.min_offset == self._store.log.max_offset
 
     async def has_followed(self) -> bool:
-        """Whether this broker followed another one when it ran last."""
+        """Return whether this broker followed another one when it last ran."""
         await self._load()
         note = self.leaders_end.note
         return note.followed or bool(note.address)
@@ -144,7 +145,7 @@ class Follower:
             self._asking = asyncio.get_running_loop().create_task(self._ask_end())
 
     async def stop(self) -> None:
-        """Return when nothing more will be appended, or cut off."""
+        """Stop. Afterwards nothing more is appended or truncated."""
         asking, self._asking = self._asking, None
         if asking is not None:
             asking.cancel()
@@ -158,21 +159,21 @@ class Follower:
         self._set(LinkState.OFF)
 
     def _store_changed(self) -> None:
-        """There may be room again for what comes next."""
+        """Retry if the store may have room again."""
         if self.state is LinkState.NOT_WRITABLE and not self._store.state.obstacles.keys() - {
             Obstacle.FOLLOWER
         }:
             self._changed.set()
 
-    # --- what it lacks --------------------------------------------------------------------------------
+    # --- lag ------------------------------------------------------------------------------------------
 
     @property
     def lacking(self) -> int:
-        """How many bytes the leader is known to have had more."""
+        """Number of bytes that the leader is known to have in addition."""
         return max(0, self.leaders_end.note.end - self._store.log.max_offset)
 
     async def forget_leader(self) -> None:
-        """This broker leads now: whatever another one had does not count."""
+        """This broker leads now: drop the note about the previous leader."""
         self._refusal = ""
         await self.leaders_end.keep(LeaderNote())
 
@@ -186,7 +187,7 @@ class Follower:
         try:
             end = await LeaderQuestions(self._dialer, address).end()
         except KeroloxError:
-            return  # what was heard last stays
+            return  # keep the previous note
         await self._note_end(address, end)
 
     async def _note_end(self, address: str, end: int) -> None:
@@ -197,7 +198,7 @@ class Follower:
         if note != before:
             await self.leaders_end.keep(msgspec.structs.replace(note, at_ms=self._clock.wall_ms()))
 
-    # --- again and again ------------------------------------------------------------------------------
+    # --- retries --------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         failures = 0
@@ -217,7 +218,7 @@ class Follower:
                 self._refused(error)
                 await self._note_end(self._broker_address, self.leaders_end.note.end)
                 wait_s = RETRY_REFUSED_S
-            except (KeroloxError, OSError, ValueError) as error:  # an address may be none at all
+            except (KeroloxError, OSError, ValueError) as error:  # ValueError: an invalid address
                 if self.state is LinkState.COPYING:
                     failures = 0
                 self._lost(error)
@@ -228,10 +229,10 @@ class Follower:
             timer.cancel()
 
     async def _follow(self, address: str) -> None:
-        """Copy until it ends. Raises why it did; returns when to try again at once."""
+        """Replicate until the connection ends. Raises the reason; returns if it should be retried at once."""
         store = self._store
         try:
-            # The leader is not asked for what nothing can be done with, nor is it to count on this copy.
+            # A follower that cannot write must not connect: the leader would count on its copy.
             store.state.check_writable(besides=Obstacle.FOLLOWER)
         except NotWritable as error:
             raise not_writable(store, error) from error
@@ -259,33 +260,34 @@ class Follower:
         )
         if overlap is not None:
             self._set(LinkState.COMPARING)
-        # The leader may die before anybody knows how far it was: who copied from it is known all the same.
+        # Stored before connecting: the leader may die before its log end is known here.
         await self.leaders_end.keep(msgspec.structs.replace(self.leaders_end.note, followed=True))
         await self._connect(link, address, there)
         await self._until_it_ends(link)
 
     def _proof(self, there: LogRange | None) -> FollowersProof | None:
-        """What this leader wants to hear first. Raises CannotFollow."""
+        """Return the proof that this leader requires; None if it requires none. Raises CannotFollow."""
         if not (self._proves if there is None else there.wants_proof):
             return None
         if self._credentials is None:
             raise CannotFollow(
                 LinkState.NOT_LET_IN,
-                "the leader lets nobody copy who does not prove who they are",
-                "set innerClientAuthenticationCredentials here as it is set there",
+                "the leader requires followers to authenticate",
+                "set innerClientAuthenticationCredentials to the leader's value",
             )
         return FollowersProof(self._credentials.access_key, self._credentials.secret_key)
 
     async def _context(self, address: str, there: LogRange | None) -> ssl.SSLContext | None:
-        """TLS to speak to a leader; None: plainly, to RocketMQ's, which can do nothing else."""
+        """Return the TLS context for a leader; None for a plain connection to RocketMQ's leaders, which do
+        not support TLS."""
         if self._tls is None:
             return None
         if there is not None and not there.speaks_tls:
             if self._plainly != address:
                 self._plainly = address
                 log.warning(
-                    "copied_plainly leader=%r next='its port for followers speaks no TLS: keep the network "
-                    "between to yourself'",
+                    "copied_plainly leader=%r next='its port for followers does not support TLS: use a "
+                    "trusted network'",
                     address,
                 )
             return None
@@ -311,7 +313,7 @@ class Follower:
 
     async def _until_it_ends(self, link: LeaderLink) -> None:
         try:
-            await asyncio.shield(link.ended)  # who stops this must not take the end of the link for its own
+            await asyncio.shield(link.ended)  # cancelling this task must not cancel the link's future
         except BeginAt as begin:
             await self._begin_at(begin.offset)
         finally:
@@ -320,7 +322,7 @@ class Follower:
     # --- under a controller -----------------------------------------------------------------------------
 
     async def _follow_by_epochs(self, mode: EpochMode, address: str, there: LogRange | None) -> None:
-        """The same; the leader says first which epochs its log has."""
+        """Replicate from a leader under a controller, which first sends the epochs of its log."""
         link = EpochLink(
             self._store,
             self._settings,
@@ -340,7 +342,8 @@ class Follower:
         await self._until_it_ends(link)
 
     async def _agree(self, mode: EpochMode, link: EpochLink, leader: Welcome, there: LogRange | None) -> None:
-        """Cut the log back to what the leader has, too, and go on from there. Raises CannotFollow."""
+        """Truncate the log to the part common with the leader and continue from there. Raises
+        CannotFollow."""
         store, history = self._store, mode.history
         found = agreement(store, history.entries, leader)
         if found.end < store.log.max_offset:
@@ -353,9 +356,10 @@ class Follower:
             await history.take(())
             link.copy(None, store.log.max_offset or None, None)
             return
-        await history.cut(found.end)  # one that began at the end, without a byte
+        await history.cut(found.end)  # removes an epoch that began at the end, without a byte
         if there is None:
-            low = (found.end - 1) // store.segments.size * store.segments.size  # its last file it must have
+            # the leader certainly has its last file
+            low = (found.end - 1) // store.segments.size * store.segments.size
         else:
             low = there.low
             if found.end < low:
@@ -365,10 +369,10 @@ class Follower:
         takes = tuple(epoch for epoch in leader.epochs if epoch.start < found.end)
         link.copy(await overlap_of(store, low), None, takes if found.takes_epochs else None)
 
-    # --- the beginning ----------------------------------------------------------------------------------
+    # --- start offset -----------------------------------------------------------------------------------
 
     async def _leaders_range(self) -> LogRange | None:
-        """Where the leader's log begins and ends; None when that cannot be asked, and need not be known."""
+        """Return the range of the leader's log; None if it cannot be asked and the range is not required."""
         self._leaders_promotion = None
         if not self._broker_address:
             return None
@@ -380,12 +384,12 @@ class Follower:
             return found
         except KeroloxError as error:
             if self.mode is None and self._store.log.min_offset == self._store.log.max_offset:
-                raise  # where to begin has to be known, or history would be missing
+                raise  # the start must be known, or history would be missing
             log.info("leader_not_asked address=%s error=%r", self._broker_address, str(error))
             return None
 
     def _check_range(self, there: LogRange | None) -> None:
-        """Raise unless the leader has what comes next here."""
+        """Raise unless the leader has the bytes that follow this log."""
         if there is None:
             return
         own = self._store.log
@@ -394,21 +398,21 @@ class Follower:
             raise CannotFollow(
                 LinkState.LEADER_BEHIND,
                 f"the leader's log holds {there.low} to {there.end} and this follower's {own.min_offset} to "
-                f"{own.max_offset}, where the last message was stored {last}: the leader has lost messages, "
-                "or came back with another disk",
-                "let this broker lead if those messages are to stay",
+                f"{own.max_offset}, where the last message was stored {last}: the leader lost messages, "
+                "or restarted with another disk",
+                "make this broker the leader to keep those messages",
                 resync=True,
             )
         if own.max_offset < there.low:
             raise CannotFollow(
                 LinkState.TOO_OLD,
                 f"the leader's log begins at {there.low} and this follower's ends at {own.max_offset}, where "
-                f"the last message was stored {last}: what lies between was deleted at the leader",
+                f"the last message was stored {last}: the messages between were deleted at the leader",
                 resync=True,
             )
 
     async def _begin_with_nothing(self, there: LogRange | None) -> int | None:
-        """Where the copy of the whole log begins; None: where the leader says."""
+        """Return the start offset for replicating the whole log; None: the leader chooses it."""
         store = self._store
         at = store.log.max_offset
         if there is None:
@@ -420,8 +424,8 @@ class Follower:
         if at:
             await self._begin_at(0)
         if there.end >= store.segments.size:
-            # RocketMQ takes "I have nothing" for "send your last file". So this one has something: the first
-            # record, asked for like any other message.
+            # RocketMQ's leader treats an empty log as a request for its last file only. So this log is
+            # started with the first record, which is requested like any message.
             store.log.append_raw(await LeaderQuestions(self._dialer, self._broker_address).record_at(0))
             return store.log.max_offset
         return 0
@@ -431,21 +435,21 @@ class Follower:
         if offset % size:
             raise CannotFollow(
                 LinkState.OTHER_FILE_SIZE,
-                f"the leader's log begins at {offset}, which is no multiple of {size}, the size of a file "
-                "here (mappedFileSizeCommitLog)",
-                "give this broker the leader's file size",
+                f"the leader's log begins at {offset}, which is not a multiple of {size}, the size of a log "
+                "file here (mappedFileSizeCommitLog)",
+                "set the leader's file size on this broker",
             )
         await self._store.begin_at(offset)
         log.info("follower_begins offset=%d", offset)
 
-    # --- words ----------------------------------------------------------------------------------------
+    # --- state and log lines --------------------------------------------------------------------------
 
     def _copying(self, address: str) -> None:
         self._refusal = ""
         if self.state is not LinkState.COPYING:
             self._set(LinkState.COPYING)
             self._ask_s = ASK_FIRST_S
-            self._ask_who_leads()  # name servers may have lost sight of it, too
+            self._ask_who_leads()  # name servers may have lost it, too
             log.info("follower_copies leader=%r from=%d", address, self._store.log.max_offset)
             for told in self.on_copying:
                 told()
@@ -457,13 +461,15 @@ class Follower:
         if error.resync and leaders is not None and own > leaders:
             text = sentences(
                 text,
-                f"this broker was promoted after its leader (promotion {own} here, {leaders} there): its "
-                f"messages are the newer ones, so do not put its log aside. Stop {self._broker_address}, and "
-                "let this broker lead: kerolox broker promote",
+                f"this broker was promoted after its leader (promotion {own} here, {leaders} there), so its "
+                f"messages are newer: do not discard its log. Stop {self._broker_address} and "
+                "make this broker the leader: kerolox broker promote",
             )
         elif error.resync:
             command = resync_command(self._store.root, self._broker_address)
-            text = sentences(text, f"stop this broker and run `{command}` to go on from what both have")
+            text = sentences(
+                text, f"stop this broker and run `{command}` to continue from the common part of both logs"
+            )
         if self.text != text:
             log.error("cannot_follow leader=%r state=%r reason=%r", self.leader, error.state.value, text)
         self.state, self.text = error.state, text
@@ -472,12 +478,13 @@ class Follower:
     def _lost(self, error: Exception) -> None:
         text = str(error)
         if self.state is LinkState.COPYING or self.text != text:
-            log.warning("leader_lost leader=%r error=%r next='it is tried again'", self.leader, text)
+            log.warning("leader_lost leader=%r error=%r next='retried automatically'", self.leader, text)
         self.state, self.text = LinkState.LOST, text
         self._ask_who_leads()
 
     def _ask_who_leads(self) -> None:
-        """At once when a connection broke or is there again, and less and less often while there is none."""
+        """Look up the leader: at once when a connection broke or was restored, and at growing intervals while
+        there is none."""
         now_s = self._clock.monotonic_s()
         if now_s - self._asked_s >= self._ask_s:
             self._asked_s = now_s
@@ -487,5 +494,5 @@ class Follower:
 
     def _set(self, state: LinkState) -> None:
         if state in _TRYING and self.state not in (LinkState.OFF, LinkState.NO_LEADER, *_TRYING):
-            return  # why it did not work says more, until it does
+            return  # keep the reason of the failure until a connection works
         self.state, self.text = state, state.value

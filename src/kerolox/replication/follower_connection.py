@@ -1,4 +1,4 @@
-"""One follower, as its leader sees it: a connection, how far it was sent the log, how far it has it."""
+"""The leader's connection to one follower: the offset sent and the offset acknowledged."""
 
 from __future__ import annotations
 
@@ -20,51 +20,50 @@ if TYPE_CHECKING:
     from kerolox.clock import TimerHandle
     from kerolox.replication.leader import Leader
 
-READ_HOT_BYTES = 256 << 10  # in one turn of the loop
+READ_HOT_BYTES = 256 << 10  # per turn of the loop
 READ_COLD_BYTES = 1 << 20
-UNSENT_BYTES_MAX = 1 << 20  # more is not given to a socket that does not take it
+UNSENT_BYTES_MAX = 1 << 20  # limit of buffered bytes per socket
 
-# By the first byte. A log that ends where these would be a report has 1 EiB at least.
+# By the first byte. A log end that begins with one of these bytes would be at least 1 EiB.
 _OTHER_PROTOCOLS = {
-    CLIENT_HELLO: "it speaks TLS, and this port does not: tls.server.mode=disabled here, useTLS=true there",
-    OPENING[
-        0
-    ]: "it proves who it is, and nobody is asked for that here: authenticationEnabled is set there alone",
+    CLIENT_HELLO: "it uses TLS, which this port does not support: tls.server.mode=disabled here, useTLS=true "
+    "there",
+    OPENING[0]: "it authenticates, but authenticationEnabled is not set on this leader",
 }
 
 
 class FollowerConnection(asyncio.Protocol):
-    """Sends the log from where the follower's ends; hears how far it has come.
+    """Sends the log from the end of the follower's log, and receives its progress.
 
-    These are the frames of brokers without a controller; :class:`kerolox.replication.epoch_connection` has
-    the others.
+    It uses the protocol of brokers without a controller; :class:`kerolox.replication.epoch_connection` has
+    the other one.
     """
 
-    follower_id: int | None = None  # of a follower under a controller
+    follower_id: int | None = None  # id of a follower under a controller
     batch_bytes_max = RANGE_BYTES_MAX
 
     def __init__(self, leader: Leader) -> None:
         self.address = ""
-        self.next = -1  # offset of what is sent next; -1 until the follower said where it wants to begin
-        self.acked = -1  # the follower has everything before this
+        self.next = -1  # offset of the next byte to send; -1 until the follower has reported its start
+        self.acked = -1  # the follower has everything before this offset
         self.rate = Rate(leader.clock)
         self._leader = leader
         self._reports = ReportReader()
-        self._head: Callable[[int, int], bytes] = pack_head  # what goes before so many bytes of the log
+        self._head: Callable[[int, int], bytes] = pack_head  # encodes the head of a range
         self._transport: asyncio.Transport | None = None
-        self._entrance: Entrance | None = None  # until it has proved who it is
+        self._entrance: Entrance | None = None  # None once the follower is authenticated
         self._has_spoken = False
-        self._paused = False  # the socket takes no more
-        self._reading: asyncio.Task[None] | None = None  # from the disk
-        self._later: TimerHandle | None = None  # when the limit lets more through
+        self._paused = False  # the socket's buffer is full
+        self._reading: asyncio.Task[None] | None = None  # read from disk in progress
+        self._later: TimerHandle | None = None  # timer of the rate limit
         self._heard_s = self._said_s = 0.0
-        # The log ended at the mark then; a follower that has it all was there at that time.
+        # The log end at the time of the mark; a follower that reaches it had everything at that time.
         self._mark, self._mark_s = -1, 0.0
         self._was_there_s = 0.0
 
     @property
     def heard_s(self) -> float:
-        """When something came from it."""
+        """Time of the last data from the follower."""
         return self._heard_s
 
     @property
@@ -73,13 +72,13 @@ class FollowerConnection(asyncio.Protocol):
 
     @property
     def behind(self) -> int:
-        """How many bytes it does not have yet."""
+        """Number of bytes that the follower lacks."""
         return self._leader.store.progress.committed - self.acked
 
     @property
     def behind_s(self) -> float:
-        """How old the log is that it has: for so long at most it has lacked something. Counted from its
-        connection at the earliest."""
+        """Upper bound of the time for which the follower has lacked bytes, counted at the earliest from its
+        connection."""
         return self._leader.clock.monotonic_s() - self._was_there_s if self.behind > 0 else 0.0
 
     @property
@@ -118,7 +117,7 @@ class FollowerConnection(asyncio.Protocol):
         self._paused = False
         self.pump()
 
-    # --- what it says ---------------------------------------------------------------------------------
+    # --- received -------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -140,16 +139,17 @@ class FollowerConnection(asyncio.Protocol):
             self._leader.turn_away(self, Why.NOT_A_REPORT, str(error))
 
     def _enter(self, entrance: Entrance, data: bytes) -> bytes:
-        """Let it prove who it is; what came behind that."""
+        """Authenticate the follower. Return the bytes after the proof."""
         assert self._transport is not None
         if self._later is not None:
-            return b""  # it is refused in a moment
+            return b""  # a delayed rejection is pending
         try:
             answer = entrance.feed(data)
         except ProofRefused as error:
             text = (
-                f"{error}. Followers sign with innerClientAuthenticationCredentials of a Super user here; "
-                "for one that cannot, as RocketMQ's, name its address in haTrustedAddresses"
+                f"{error}. Followers need innerClientAuthenticationCredentials of a Super user of this "
+                "leader; for RocketMQ's followers, which cannot authenticate, add their address to "
+                "haTrustedAddresses"
             )
             if entrance.began:
                 self._later = self._leader.clock.call_later(REFUSE_AFTER_S, lambda: self._refuse(text))
@@ -170,7 +170,7 @@ class FollowerConnection(asyncio.Protocol):
             self._leader.turn_away(self, Why.NOT_KNOWN, text)
 
     def _hear(self, data: bytes) -> None:
-        """Take what it says. Raises ProtocolError."""
+        """Process received bytes. Raises ProtocolError."""
         offset = self._reports.feed(data)
         if offset is not None:
             self._reported(offset)
@@ -182,15 +182,16 @@ class FollowerConnection(asyncio.Protocol):
             leader.turn_away(
                 self,
                 Why.AHEAD,
-                f"the follower's log ends at {offset} and this leader's at {end}. If this leader has lost "
-                f"messages, let the follower lead; if not, stop the follower and run there `{leader.resync}`",
+                f"the follower's log ends at {offset} and this leader's at {end}. If this leader lost "
+                "messages, make the follower the leader; if not, stop the follower and run "
+                f"`{leader.resync}` there",
             )
         elif self.joined:
             if offset > self.next:
                 leader.turn_away(
                     self,
                     Why.UNSENT,
-                    f"the follower has the log up to {offset}, it says, and was sent it up to {self.next}",
+                    f"the follower reports the log up to {offset}, but was sent it only up to {self.next}",
                 )
             elif offset > self.acked:
                 self.acked = offset
@@ -202,8 +203,8 @@ class FollowerConnection(asyncio.Protocol):
             leader.turn_away(
                 self,
                 Why.TOO_OLD,
-                f"the follower's log ends at {offset} and this leader's begins at {low}: what lies between "
-                f"was deleted. Stop the follower and run there `{leader.resync}`",
+                f"the follower's log ends at {offset} and this leader's begins at {low}: the part between "
+                f"was deleted. Stop the follower and run `{leader.resync}` there",
             )
         else:
             self.next = self.acked = offset or self._first(low, end)
@@ -212,15 +213,16 @@ class FollowerConnection(asyncio.Protocol):
             leader.joined(self)
             leader.acked(self, offset)
             if self.next == end:
-                self._beat()  # it waits to hear that it has all there is
+                self._beat()  # tells the follower that it has everything
             self.pump()
 
     def _first(self, low: int, end: int) -> int:
-        """What is sent first to who has nothing: all there is. (RocketMQ sends its last file only.)"""
+        """Return the first offset to send to an empty follower: the start of the log. (RocketMQ sends only
+        its last file.)"""
         return low
 
     def _heard_again(self) -> None:
-        """It is as far as it was."""
+        """The follower repeated its last report."""
 
     def _look_at_mark(self, end: int) -> None:
         if self.acked >= self._mark:
@@ -228,10 +230,10 @@ class FollowerConnection(asyncio.Protocol):
                 self._was_there_s = self._mark_s
             self._mark, self._mark_s = end, self._heard_s
 
-    # --- what it is sent ------------------------------------------------------------------------------
+    # --- sent -----------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send what there is, as much as the socket takes now and a turn of the loop should take."""
+        """Send the next range, limited by the socket's buffer and by one turn of the loop."""
         leader = self._leader
         transport = self._transport
         if transport is None or transport.is_closing() or self._paused or not self.joined:
@@ -244,8 +246,9 @@ class FollowerConnection(asyncio.Protocol):
                 leader.turn_away(
                     self,
                     Why.TOO_OLD,
-                    f"the follower was too slow: it has to go on at {self.next}, which was deleted here; the "
-                    f"log begins at {leader.store.log.min_offset}. Stop it and run there `{leader.resync}`",
+                    f"the follower was too slow: it needs the log from {self.next}, which was deleted here; "
+                    f"the log begins at {leader.store.log.min_offset}. Stop it and run `{leader.resync}` "
+                    "there",
                 )
             return
         if leader.settings.ha_limited:
@@ -267,11 +270,11 @@ class FollowerConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self.pump)
 
     def _available(self) -> int:
-        """How many bytes can be sent together."""
+        """Return the number of bytes that can be sent together."""
         return self._leader.ranges.available(self.next)
 
     def look(self) -> None:
-        """Is it time for a heartbeat? Is anybody there?"""
+        """Send a heartbeat if it is due; close a silent connection. Called regularly."""
         leader, transport = self._leader, self._transport
         if transport is None:
             return
@@ -281,7 +284,7 @@ class FollowerConnection(asyncio.Protocol):
             leader.turn_away(
                 self,
                 Why.SILENT,
-                f"nothing was heard of the follower for {silent_s:.0f} s"
+                f"the follower sent nothing for {silent_s:.0f} s"
                 + ("" if self.joined else ", not even where its log ends"),
             )
         elif (
@@ -293,11 +296,11 @@ class FollowerConnection(asyncio.Protocol):
             self._beat()
 
     def _has_news(self) -> bool:
-        """Whether there is something to say without any more of the log."""
+        """Return whether a frame without log bytes must be sent."""
         return False
 
     def _beat(self) -> None:
-        """Say that there is nothing more at the moment."""
+        """Send an empty range: there is nothing more at the moment."""
         if self._transport is not None:
             self._said_s = self._leader.clock.monotonic_s()
             self._transport.write(self._head(self.next, 0))

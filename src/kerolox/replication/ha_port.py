@@ -1,7 +1,7 @@
-"""The port name servers tell followers to copy the log from (haListenPort).
+"""The port for followers (haListenPort), which name servers announce to them.
 
-It is taken before the store opens, so that nobody else sits where followers are sent. Whoever comes before
-there is a log to copy is turned away, and comes again. It speaks TLS as the other ports of the broker do.
+It is bound before the store opens, so that no other process can take it. Connections that arrive before the
+log is available are closed; followers retry. It uses TLS like the broker's other ports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PLAIN = ServerTls(mode=TlsMode.DISABLED)
 
 
 class HaPort:
-    """Listens. ``accept`` makes the protocol of each connection, once there is one."""
+    """Listener. ``accept`` creates the protocol of each connection once the log is available."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class HaPort:
         return self._listener.tls is not None and self._listener.tls.speaks_tls
 
     async def start(self) -> None:
-        """Take the port. Raises ListenFailed."""
+        """Bind the port and listen. Raises ListenFailed."""
         await self._listener.start()
 
     async def close(self) -> None:
-        """Let nobody in any more. Connections are closed by who accepted them."""
+        """Stop accepting connections. Existing ones are closed by their owner."""
         self._listener.close()
 
 

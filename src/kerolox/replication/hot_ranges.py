@@ -1,4 +1,4 @@
-"""Ranges of the log for followers: from memory on the loop, from the disk in a thread."""
+"""Ranges of the log for followers: from memory on the loop, from disk in a thread."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from kerolox.store.message_store import MessageStore
 
 
 class HotRanges:
-    """Reads the log. What one follower was sent last is kept: others that are as far ask for the same."""
+    """Reader of the log. It caches the range sent last, because followers at the same offset request the same
+    one."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._kept: tuple[int, bytes] = (-1, b"")
 
     def available(self, offset: int) -> int:
-        """How many bytes lie from here to the end of the file, or of what is written."""
+        """Return the number of bytes from the offset to the end of the file or of the written log."""
         segment = self._store.segments.segment_at(offset)
         if segment is None:
             return 0
         return max(0, min(segment.end, self._store.progress.committed) - offset)
 
     def read_hot(self, offset: int, size: int) -> bytes | None:
-        """These bytes; None when they would have to be waited for."""
+        """Return these bytes; None if the disk would have to be read."""
         at, data = self._kept
         if at == offset and len(data) == size:
             return data
@@ -30,9 +31,9 @@ class HotRanges:
         return found
 
     async def read_cold(self, offset: int, size: int) -> bytes:
-        """The same, waiting for the disk in a thread."""
+        """Return these bytes, read from disk in a thread."""
         return await self._store.in_reader(lambda: self._store.segments.read(offset, size))
 
     def forget(self) -> None:
-        """The log is another now."""
+        """Drop the cached range: the log has changed."""
         self._kept = (-1, b"")

@@ -1,14 +1,16 @@
-"""The in-sync set of a leader under a controller: who has all that is acknowledged, and may lead next.
+"""The in-sync set of a leader under a controller: the replicas with all acknowledged messages, which may be
+elected.
 
-The controller keeps the set and elects nobody else. So the leader counts, for what it acknowledges and shows,
-everybody in the set it knows *and* in the one it has asked for and not been answered about: the controller
-may have either. Somebody is taken out when the controller has said so, not before.
+The controller stores the set and elects only its members. So an offset is confirmed only if all replicas in
+the known set *and* in a requested, unanswered set have it: the controller may have either. A replica is
+removed only after the controller has answered.
 
-A follower that has caught up under load is always a little behind. So before the controller is asked to take
-it in, it is counted here already: for a moment nothing is confirmed that it lacks, it arrives there, and from
-then on it has all that is confirmed.
+A follower that has caught up under load is always slightly behind. So before the controller is asked to add
+it, it already counts here: until it reaches that offset nothing that it lacks is confirmed, and afterwards it
+has everything that is confirmed.
 
-Plain decisions: connections tell what followers have, whoever talks to the controller asks :meth:`wanted`.
+Decisions only: connections report the followers' progress, and the part that calls the controller asks
+:meth:`wanted`.
 """
 
 from __future__ import annotations
@@ -24,55 +26,55 @@ from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-JOIN_GAP_BYTES = 4 << 20  # who lacks more is not waited for
-JOIN_S = 1.0  # nor for longer than this
-JOIN_AGAIN_S = 1.0  # who did not come that far is not waited for again so soon; then twice as long
+JOIN_GAP_BYTES = 4 << 20  # a follower that lacks more may not join
+JOIN_S = 1.0  # limit of waiting for a joining follower
+JOIN_AGAIN_S = 1.0  # pause after a failed join; doubles each time
 JOIN_AGAIN_MAX_S = 30.0
-MEMBERS_MAX = 65  # of a set, the leader counted
+MEMBERS_MAX = 65  # per set, including the leader
 NOTHING_YET = -1
 
 
 class MemberStatus(NamedTuple):
-    """One replica, for people."""
+    """One replica, for display."""
 
     id: int
     in_set: bool
     connected: bool
     is_learner: bool
-    acked: int  # -1: nothing was heard of it
+    acked: int  # -1: no report yet
 
 
 @dataclass(slots=True)
 class _Follower:
-    """One replica beside the leader, as far as anything was heard of it."""
+    """A replica other than the leader, as far as it is known."""
 
     acked: int = NOTHING_YET
     connected: bool = False
     is_learner: bool = False
     is_ours: bool = False
-    caught_up: bool = False  # at some time since it is connected
-    there_s: float = 0.0  # when it last had all there was
-    not_before_s: float = 0.0  # it is not waited for
-    again_s: float = JOIN_AGAIN_S  # for so long the next time
+    caught_up: bool = False  # at some time during this connection
+    there_s: float = 0.0  # last time at which it had everything
+    not_before_s: float = 0.0  # it may not join before
+    again_s: float = JOIN_AGAIN_S  # next pause after a failed join
 
     def not_now(self, now_s: float) -> None:
-        """It was waited for in vain."""
+        """Record a failed join."""
         self.not_before_s = now_s + self.again_s
         self.again_s = min(JOIN_AGAIN_MAX_S, self.again_s * 2)
 
 
 class InSyncSet:
-    """The set, as long as this broker leads."""
+    """The set, while this broker leads."""
 
     def __init__(self, store: MessageStore, settings: InSyncSettings, clock: Clock) -> None:
         self.own_id = 0
-        self.members: frozenset[int] = frozenset()  # as the controller has said
+        self.members: frozenset[int] = frozenset()  # as the controller answered last
         self.set_epoch = 0  # the number of that set
         self.master_epoch = 0
         self.leads = False
-        self.on_wanted: list[Callable[[], None]] = []  # hear that wanted() may have an answer now
-        self._asked: frozenset[int] | None = None  # and not been answered about
-        self._joining: dict[int, float] = {}  # counted before they are asked for, and until when
+        self.on_wanted: list[Callable[[], None]] = []  # called when wanted() may have changed
+        self._asked: frozenset[int] | None = None  # requested from the controller, not answered yet
+        self._joining: dict[int, float] = {}  # joining replicas, which count already, with their deadline
         self._followers: dict[int, _Follower] = {}
         self._epoch_start = 0
         self._timer: TimerHandle | None = None
@@ -81,11 +83,11 @@ class InSyncSet:
         self._settings = settings
         self._clock = clock
 
-    # --- told by whoever talks to the controller ---------------------------------------------------------
+    # --- called by the part that talks to the controller ------------------------------------------------
 
     def lead(self, own_id: int, members: Iterable[int], set_epoch: int, master_epoch: int) -> None:
-        """This broker leads. To be called when the log is whole and its epoch has begun, before anything is
-        appended. Alone in its set, all of its log is confirmed from now on."""
+        """Begin to lead. Call it when the log is complete and its epoch has begun, before anything is
+        appended. If the set contains only this broker, all of its log is confirmed at once."""
         self.own_id = own_id
         self.members = self._checked(members)
         self.set_epoch = set_epoch
@@ -98,7 +100,7 @@ class InSyncSet:
         self._look()
 
     def rest(self) -> None:
-        """It does not lead any more. Whoever waits for the set is told that this did not come to pass."""
+        """Stop leading. Waiting sends are told that the set did not confirm them."""
         self.leads = False
         self.members = frozenset()
         self._asked = None
@@ -107,8 +109,8 @@ class InSyncSet:
         self._copies.lose()
 
     def adopt(self, members: Iterable[int], set_epoch: int) -> bool:
-        """The controller has this set: answered, or found by asking. False when it is not newer, and says
-        nothing: a question that was not answered may still be carried out."""
+        """Take over a set from an answer of the controller. Return False if it is not newer, which proves
+        nothing: an unanswered request may still be carried out."""
         if not self.leads or set_epoch <= self.set_epoch:
             return False
         before, self.members = self.members, self._checked(members)
@@ -125,8 +127,8 @@ class InSyncSet:
         return True
 
     def asked(self, members: Iterable[int]) -> None:
-        """The controller is asked for this set. Both count until it has answered: call it before the question
-        leaves."""
+        """Record a request for this set. Both sets count until it is answered, so call it before the request
+        is sent."""
         if self.leads:
             self._asked = self._checked(members)
             for one in self._asked:
@@ -134,9 +136,11 @@ class InSyncSet:
             self._count()
 
     def refused(self) -> None:
-        """It has said no, so the question will not be carried out. Not for one that was not answered; nor
-        when it says that its set, or its master, is another one: it may have carried out an earlier one then,
-        and :meth:`adopt` tells when the newer set is known."""
+        """The controller rejected the request, so it will not be carried out.
+
+        Do not call it for an unanswered request, nor if the controller reports another set or master: it may
+        have carried out an earlier request then, and :meth:`adopt` is called once the newer set is known.
+        """
         if self.leads and self._asked is not None:
             for one in self._asked - self.members:
                 if one in self._followers:
@@ -144,18 +148,17 @@ class InSyncSet:
             self._asked = None
             self._count()
 
-    # --- told by the connections ---------------------------------------------------------------------
+    # --- called by connections -----------------------------------------------------------------------
 
     def joined(self, id: int, *, is_learner: bool = False, is_ours: bool = False) -> None:
-        """A follower is connected, and goes on where its log ends. ``is_ours``: it is no broker of
-        RocketMQ."""
+        """A follower is connected and replicates from its log end. ``is_ours``: it is a kerolox broker."""
         self._joining.pop(id, None)
         self._followers[id] = _Follower(
             connected=True, is_learner=is_learner, is_ours=is_ours, there_s=self._clock.monotonic_s()
         )
 
     def acked(self, id: int, offset: int) -> None:
-        """It has the log up to here."""
+        """Record that a follower has the log up to this offset."""
         follower = self._followers.get(id)
         if follower is None or not follower.connected:
             return
@@ -177,14 +180,14 @@ class InSyncSet:
                 self._look()
 
     def caught_up(self, id: int, at_s: float) -> None:
-        """It has all that there was at that time."""
+        """Record that a follower has everything up to the log end at that time."""
         follower = self._followers.get(id)
         if follower is not None:
             follower.caught_up = True
             follower.there_s = max(follower.there_s, at_s)
 
     def left(self, id: int) -> None:
-        """It is not connected any more."""
+        """Record that a follower is disconnected."""
         follower = self._followers.get(id)
         if follower is None:
             return
@@ -197,11 +200,11 @@ class InSyncSet:
             del self._followers[id]
             self._count()
 
-    # --- asked -------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------
 
     def wanted(self) -> frozenset[int] | None:
-        """The set the controller should have; None: the one it has, or it is being asked already. For now and
-        then as well: who is slow is found out by time."""
+        """Return the set to request from the controller; None if it has it, or a request is open. Call it
+        regularly, because slow followers are detected by time."""
         if not self.leads or self._asked is not None:
             return None
         slow_s = self._clock.monotonic_s() - self._settings.ha_catch_up_ms / 1000
@@ -218,7 +221,7 @@ class InSyncSet:
         return None if wanted == self.members else frozenset(wanted)
 
     def is_followed_since(self, since_s: float) -> bool:
-        """Whether all others that could be elected have said since then that they have everything."""
+        """Return whether all other electable replicas have reported since then that they have everything."""
         others = [self._followers.get(id) for id in self._union - {self.own_id}]
         return self.leads and all(
             follower is not None and follower.connected and follower.there_s >= since_s for follower in others
@@ -226,21 +229,21 @@ class InSyncSet:
 
     @property
     def electable(self) -> frozenset[int]:
-        """The ids of the followers that may lead next, as far as this leader knows."""
+        """Ids of the followers that may be elected, as far as this leader knows."""
         return self._union - {self.own_id}
 
     @property
     def electable_ours(self) -> frozenset[int]:
-        """Those of them that are no brokers of RocketMQ."""
+        """The electable followers that are kerolox brokers."""
         known = self._followers
         return frozenset(id for id in self.electable if id in known and known[id].is_ours)
 
     def confirmed_end(self) -> int:
-        """Up to where the log is acknowledged and seen."""
+        """Return the offset up to which the log is acknowledged and readable."""
         return self._progress.confirmed
 
     def status(self) -> list[MemberStatus]:
-        """All that are known, by id; while this broker leads."""
+        """Return all known replicas by id, while this broker leads."""
         return [
             MemberStatus(
                 id,
@@ -277,7 +280,7 @@ class InSyncSet:
         )
 
     def _count(self) -> None:
-        """Work out how far all that count have the log. One pass over them for each report."""
+        """Compute the offset that all counting replicas have, in one pass per report."""
         if not self.leads:
             return
         progress, copies = self._progress, self._copies
@@ -291,7 +294,7 @@ class InSyncSet:
         for id in others:
             follower = self._followers.get(id)
             if follower is None or not follower.connected:
-                # Nobody knows what it has, and nothing is taken back.
+                # Its progress is unknown, and confirmed offsets never decrease.
                 end = progress.confirmed if progress.replicated is None else progress.replicated
                 break
             end = min(end, follower.acked)
@@ -312,8 +315,8 @@ class InSyncSet:
             self._timer = self._clock.call_later(delay_s, self._give_up)
 
     def _give_up(self) -> None:
-        """Wait no longer for who is still behind, or whom nobody asks for: what all others have is
-        confirmed."""
+        """Stop waiting for joining followers that are still behind or were not requested in time: the offset
+        that all others have is confirmed."""
         self._timer = None
         now_s = self._clock.monotonic_s()
         for id, until_s in list(self._joining.items()):
@@ -327,5 +330,5 @@ class InSyncSet:
     def _checked(self, members: Iterable[int]) -> frozenset[int]:
         found = frozenset(members)
         if len(found) > MEMBERS_MAX:
-            raise ValueError(f"an in-sync set of {len(found)} members: at most {MEMBERS_MAX}")
+            raise ValueError(f"an in-sync set of {len(found)} members, the limit is {MEMBERS_MAX}")
         return found

@@ -1,8 +1,8 @@
-"""The leader's end: all followers that copy this broker's log.
+"""The leader: serves all followers that replicate this broker's log.
 
-A follower says where its log ends, and gets what comes then, as soon as it is written here: nobody polls.
-Each connection takes what its socket takes and no more, so one that is slow holds up nobody. What a follower
-reports is believed only where it can be true: not beyond the end of this log, nor beyond what it was sent.
+A follower reports the end of its log and receives the following bytes as soon as they are written; it does
+not poll. Each connection receives only what its socket accepts, so a slow follower delays no other. A report
+is accepted only if it is possible: not beyond the end of this log, nor beyond the bytes sent.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from kerolox.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 FOLLOWERS_MAX = 64
-LOOK_S = 1.0  # how often heartbeats and silence are looked at
-TELL_AGAIN_S = 60.0  # of one peer that is turned away again and again
+LOOK_S = 1.0  # interval of heartbeats and checks of silence
+TELL_AGAIN_S = 60.0  # interval of warnings about the same rejected peer
 PEERS_KNOWN_MAX = 1000
-LATELY_S = 600.0  # so long it is told to people who ask
-LATELY_MAX = 16  # peers and reasons
+LATELY_S = 600.0  # time for which a rejection is shown in the status
+LATELY_MAX = 16  # peers and reasons shown
 
 
 @dataclass(frozen=True)
 class TurnedAwayPeer:
-    """The last connection of a host that was closed for a reason, and how many there were lately."""
+    """The last rejected connection of a host, and the number of recent rejections."""
 
     address: str
     why: Why
@@ -46,7 +46,7 @@ class TurnedAwayPeer:
 
 
 class Leader:
-    """Serves followers while this broker leads. Part of its leadership."""
+    """Serves followers while this broker leads. Part of a broker's leadership."""
 
     def __init__(
         self,
@@ -58,29 +58,30 @@ class Leader:
         mode: EpochMode | None = None,
         trust: Trust | None = None,
     ) -> None:
-        """``mode``: of a broker under a controller. Its epoch has begun, and the in-sync set is known, before
-        it leads. ``trust``: who may copy; None: everybody."""
+        """``mode``: set for a broker under a controller; its epoch has begun, and the in-sync set is known,
+        before it leads. ``trust``: followers that may replicate; None: all."""
         self.store = store
         self.mode = mode
         self.trust = trust
-        self.resync = resync_command("STORE", broker_address)  # for a follower whose log does not fit
+        # command for a follower whose log does not match
+        self.resync = resync_command("STORE", broker_address)
         self.settings = settings
         self.clock = clock
         self.ranges = HotRanges(store)
         self.followers: set[FollowerConnection] = set()
-        self._entering: dict[FollowerConnection, float] = {}  # who has not proved who it is → since when
+        self._entering: dict[FollowerConnection, float] = {}  # unauthenticated connections, with their start
         self.refused: Counter[Why] = Counter()
-        self.since_ms = 0  # it leads
+        self.since_ms = 0  # start of its leadership
         self._turned_away: OrderedDict[tuple[str, Why], TurnedAwayPeer] = OrderedDict()  # by host
         self._leads = False
         self._woken = False
         self._look: TimerHandle | None = None
-        self._told_s: dict[str, float] = {}  # address of a peer → when it was last told of
-        self._by_id: dict[int, FollowerConnection] = {}  # those who said who they are
+        self._told_s: dict[str, float] = {}  # address of a peer → time of the last warning
+        self._by_id: dict[int, FollowerConnection] = {}  # followers that have sent their id
         self._gone = asyncio.Event()
         store.progress.on_committed.append(self._wake)
 
-    # --- whether it leads -----------------------------------------------------------------------------
+    # --- leadership -----------------------------------------------------------------------------------
 
     async def lead(self) -> None:
         self._leads = True
@@ -90,8 +91,8 @@ class Leader:
             self._look_soon()
 
     async def follow(self) -> None:
-        """Send nobody anything any more: what is in this log may be cut. First those who wait for a copy of
-        what is stored hear whether there is one; nothing more may be stored."""
+        """Stop sending: this log may be truncated. First all waiting sends are told whether their message has
+        a copy; no message may be stored after that."""
         await self.store.acks.settle()
         self._leads = False
         if self._look is not None:
@@ -109,29 +110,29 @@ class Leader:
         return FollowerConnection(self) if self.mode is None else EpochConnection(self, self.mode)
 
     def enters(self, follower: FollowerConnection) -> None:
-        """Somebody has connected who has to prove that they may copy. Whoever does so is quick, so those who
-        only take up room make room for others."""
+        """A connection that must authenticate was opened. Authentication is fast, so beyond the limit the
+        oldest unfinished connection is closed."""
         self._entering[follower] = self.clock.monotonic_s()
         if len(self._entering) > ENTERING_MAX:
             first = next(iter(self._entering))
-            self.turn_away(first, Why.TOO_MANY, f"{ENTERING_MAX} others want to prove who they are")
+            self.turn_away(first, Why.TOO_MANY, f"{ENTERING_MAX} newer connections are authenticating")
 
     def connected(self, follower: FollowerConnection) -> None:
         self._entering.pop(follower, None)
         if not self._leads:
-            self.turn_away(
-                follower, Why.NOT_LEADING, "this broker does not lead, so nothing is copied from it"
-            )
+            self.turn_away(follower, Why.NOT_LEADING, "this broker does not lead, so it serves no followers")
             return
         if len(self.followers) >= FOLLOWERS_MAX:
             silent = [one for one in self.followers if not one.joined]
             if not silent:
-                self.turn_away(follower, Why.TOO_MANY, f"{FOLLOWERS_MAX} followers are there already")
+                self.turn_away(follower, Why.TOO_MANY, f"{FOLLOWERS_MAX} followers are connected, the limit")
                 return
             first = min(silent, key=lambda one: one.heard_s)
             self.disconnected(first)
             self.turn_away(
-                first, Why.TOO_MANY, f"{FOLLOWERS_MAX} connections are there, and this one asks for nothing"
+                first,
+                Why.TOO_MANY,
+                f"{FOLLOWERS_MAX} connections are open, and this one has requested nothing",
             )
         self.followers.add(follower)
 
@@ -153,14 +154,14 @@ class Leader:
             self.mode.in_sync.left(id)
 
     def greeted(self, follower: EpochConnection, id: int) -> None:
-        """A follower has said who it is. One that came back before its last connection was found to be dead
-        has two: the new one counts."""
+        """A follower has sent its id. If it reconnected before its previous connection was found dead, the
+        new connection replaces the old one."""
         before, self._by_id[id] = self._by_id.get(id), follower
         if before is not None:
-            self.turn_away(before, Why.REPLACED, f"follower {id} has connected anew, from {follower.address}")
+            self.turn_away(before, Why.REPLACED, f"follower {id} has reconnected from {follower.address}")
 
     def other_process(self, id: int, start: int | None) -> str | None:
-        """Return the address of another process that is connected with this id, if there is one."""
+        """Return the address of another process that is connected with this id; None if there is none."""
         before = self._by_id.get(id)
         if start is None or not isinstance(before, EpochConnection) or before.start in (None, start):
             return None
@@ -186,7 +187,8 @@ class Leader:
             self.mode.in_sync.acked(follower.follower_id, offset)
 
     def turn_away(self, follower: FollowerConnection, why: Why, text: str) -> None:
-        """Close it, and say so: once a minute for each peer, for it comes again every few seconds."""
+        """Close a connection and log the reason: once a minute per peer, because followers retry every few
+        seconds."""
         self._entering.pop(follower, None)
         self.refused[why] += 1
         host = follower.address.rpartition(":")[0]
@@ -206,14 +208,14 @@ class Leader:
         follower.close()
 
     def turned_away(self) -> list[TurnedAwayPeer]:
-        """Who was, lately, the last one first."""
+        """Return the recent rejections, newest first."""
         since_s = self.clock.monotonic_s() - LATELY_S
         return [one for one in reversed(self._turned_away.values()) if one.at_s > since_s]
 
-    # --- what they are sent ---------------------------------------------------------------------------
+    # --- sending --------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """More was written. All get it in the next turn of the loop, when the senders have their answers."""
+        """Send newly written bytes in the next turn of the loop, after the producers' answers."""
         if self.followers and not self._woken:
             self._woken = True
             asyncio.get_running_loop().call_soon(self._pump)
@@ -235,9 +237,7 @@ class Leader:
         now_s = self.clock.monotonic_s()
         for follower, since_s in list(self._entering.items()):
             if now_s - since_s > ENTER_S_MAX:
-                self.turn_away(
-                    follower, Why.TOO_SLOW, f"it has not proved in {ENTER_S_MAX:.0f} s that it may copy"
-                )
+                self.turn_away(follower, Why.TOO_SLOW, f"it did not authenticate within {ENTER_S_MAX:.0f} s")
 
 
 def _id_of(follower: FollowerConnection) -> str:

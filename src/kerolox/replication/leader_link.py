@@ -1,7 +1,7 @@
-"""One connection of a follower to its leader: what comes is compared, appended, and reported.
+"""A follower's connection to its leader: received bytes are compared, appended and acknowledged.
 
-All of it happens where the bytes arrive: many ranges by one append, and one report for all of them. There is
-no queue between, so a follower whose disk is slow reads slowly, and TCP tells the leader.
+All of it happens when the bytes arrive: many ranges are appended in one write and acknowledged by one report.
+There is no queue, so a follower with a slow disk reads slowly, and TCP slows the leader down.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kerolox.replication.settings import HaSettings
 from kerolox.store.errors import CorruptRecord, OtherFileSize, StoreError
 from kerolox.store.message_store import MessageStore
 
-LOOK_S = 1.0  # how often reports and silence are looked at
+LOOK_S = 1.0  # interval of checks of reports and silence
 
 
 class LeaderLink(asyncio.Protocol):
-    """Ends with an error, always: ``ended`` says which.
+    """Connection to the leader. It always ends with an error, which is in ``ended``.
 
-    These are the frames of brokers without a controller; :mod:`kerolox.replication.epoch_link` has the
-    others.
+    It uses the protocol of brokers without a controller; :mod:`kerolox.replication.epoch_link` has the other
+    one.
     """
 
     def __init__(
@@ -44,13 +44,14 @@ class LeaderLink(asyncio.Protocol):
         on_copying: Callable[[], None],
         proof: FollowersProof | None = None,
     ) -> None:
-        """``overlap``: compare this first. Without it, where the leader has to begin; None: it may choose.
-        ``proof``: what the leader asks for before that."""
+        """``overlap``: compared first. ``begin``: start offset without an overlap; None: the leader chooses
+        it. ``proof``: authentication that the leader requires before."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # heard of or not
+        # retrieve the error
+        self.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         self.rate = Rate(clock)
-        self.heard_ms = 0  # when something came
-        self.said_ms = 0  # when something was reported
+        self.heard_ms = 0  # wall time of the last received data
+        self.said_ms = 0  # wall time of the last report
         self._store = store
         self._settings = settings
         self._clock = clock
@@ -61,7 +62,7 @@ class LeaderLink(asyncio.Protocol):
         self._proof = proof
         self._reader = RangeReader()
         self._pack_report: Callable[[int], bytes] = pack_report
-        self._next = overlap.equal if overlap is not None else begin  # where the next range has to lie
+        self._next = overlap.equal if overlap is not None else begin  # expected offset of the next range
         self._agreed = False
         self._reported = -1
         self._heard_s = self._said_s = clock.monotonic_s()
@@ -70,21 +71,22 @@ class LeaderLink(asyncio.Protocol):
 
     @property
     def safe_end(self) -> int:
-        """What of the log the leader may count on: equal to its own, and as safe as this store promises."""
+        """The offset that the leader may count on: equal to its own log, and as durable as this store
+        promises."""
         if self._overlap is not None:
             return self._overlap.equal
         return self._store.acks.own_end(self._store.progress)
 
     @property
     def own_address(self) -> str:
-        """How the leader sees this follower."""
+        """Address of this follower as the leader sees it."""
         return "" if self._transport is None else address_text(self._transport.get_extra_info("sockname"))
 
     # --- the socket -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if self.ended.done():  # nobody waits for it any more
+        if self.ended.done():  # the connection is no longer needed
             self._transport.abort()
             return
         self._store.progress.on_committed.append(self._committed)
@@ -96,18 +98,18 @@ class LeaderLink(asyncio.Protocol):
             self._transport.write(self._proof.begin())
 
     def _open(self) -> None:
-        """Say the first word."""
+        """Send the first report."""
         if self._overlap is not None and self._overlap.done:
             self._agree()
         self._report(self._next or 0)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        silent = "" if self.heard_ms else ", and had said nothing: its log says why"
+        silent = "" if self.heard_ms else " before it sent anything: its log has the reason"
         self._end(ConnectionLost(self._address, exc or f"the leader closed it{silent}"))
 
     def close(self) -> None:
-        """Append nothing any more."""
+        """Close the connection; nothing more is appended."""
         self._end(ConnectionLost(self._address, "this broker closed it"))
 
     def data_received(self, data: bytes) -> None:
@@ -123,7 +125,7 @@ class LeaderLink(asyncio.Protocol):
         self._guard(lambda: self._take(data))
 
     def _prove(self, proof: FollowersProof, data: bytes) -> bytes:
-        """Answer the leader; what came behind that."""
+        """Answer the leader's challenge. Return the bytes after the handshake."""
         assert self._transport is not None
         try:
             self._transport.write(proof.feed(data))
@@ -131,9 +133,9 @@ class LeaderLink(asyncio.Protocol):
             self._end(
                 CannotFollow(
                     LinkState.NOT_LET_IN,
-                    f"{error}: both brokers need the same innerClientAuthenticationCredentials, of a user "
-                    "who is Super and enabled at the leader",
-                    "the leader's log says what was wrong",
+                    f"{error}: both brokers need the same innerClientAuthenticationCredentials, of an "
+                    "enabled Super user of the leader",
+                    "the leader's log has the reason",
                 )
             )
             return b""
@@ -144,7 +146,7 @@ class LeaderLink(asyncio.Protocol):
         return proof.rest
 
     def _guard(self, take: Callable[[], None]) -> None:
-        """Append what came, or end because of it."""
+        """Run `take`; close the connection with its error if it fails."""
         try:
             take()
         except (CannotFollow, BeginAt, ProtocolError) as error:
@@ -154,14 +156,14 @@ class LeaderLink(asyncio.Protocol):
                 CannotFollow(
                     LinkState.OTHER_FILE_SIZE,
                     f"{error}; files here have {self._store.segments.size} bytes (mappedFileSizeCommitLog)",
-                    "give this broker the leader's file size and an empty store directory",
+                    "set the leader's file size on this broker and give it an empty store directory",
                 )
             )
         except CorruptRecord as error:
             self._end(
                 CannotFollow(
                     LinkState.NOT_A_LOG,
-                    f"what the leader sent is refused: {error}; this log ends at "
+                    f"the data from the leader is rejected: {error}; this log ends at "
                     f"{self._store.log.max_offset}",
                     "check the leader's log: kerolox store verify",
                     resync=True,
@@ -170,10 +172,10 @@ class LeaderLink(asyncio.Protocol):
         except StoreError as error:
             self._end(not_writable(self._store, error))
 
-    # --- what comes -----------------------------------------------------------------------------------
+    # --- received -------------------------------------------------------------------------------------
 
     def _take(self, data: bytes) -> None:
-        """Append all that came, by one write."""
+        """Append all received ranges in one write."""
         parts: list[memoryview] = []
         place = self._next
         for offset, piece in self._reader.feed(data):
@@ -207,39 +209,39 @@ class LeaderLink(asyncio.Protocol):
         if data:
             store = self._store
             store.log.append_raw(data)
-            store.acks.hasten(store.progress.appended)  # how far it is then, is heard by _flushed
+            store.acks.hasten(store.progress.appended)  # _flushed reports the result
 
     def _agree(self) -> None:
-        """All that both have is the same: from here on it is copied."""
+        """The overlap is equal: replicate from here on."""
         self._overlap = None
         self._agreed = True
         self._on_copying()
 
     def _heartbeat(self, offset: int) -> None:
-        """The leader has nothing more to send now."""
+        """Process a heartbeat: the leader has nothing more to send now."""
         overlap, store = self._overlap, self._store
         if overlap is not None:
             raise CannotFollow(
                 LinkState.LEADER_BEHIND,
                 f"the leader's log ends at {offset} and this follower's at {overlap.end}, where the last "
-                f"message was stored {when_stored(store.log.last_store_timestamp)}: the leader has lost what "
-                "lies between",
-                "let this broker lead if those messages are to stay",
+                f"message was stored {when_stored(store.log.last_store_timestamp)}: the leader lost the "
+                "messages between",
+                "make this broker the leader to keep those messages",
                 resync=True,
             )
 
     def _other_place(self, offset: int, place: int) -> KeroloxError:
         store = self._store
         if store.log.min_offset == store.log.max_offset and self._overlap is None:
-            # It began a new file since it was asked: what it says of 0 is "my last file".
-            return ConnectionLost(self._address, f"it sends from {offset}, and {place} was asked for")
+            # The leader began a new file since it was asked: to offset 0 it answers with its last file.
+            return ConnectionLost(self._address, f"it sends from {offset}, but {place} was requested")
         return CannotFollow(
             LinkState.NOT_A_LOG,
-            f"the leader sent its log from {offset}, where {place} comes next",
+            f"the leader sent its log from {offset}, but {place} is next",
             "check that its port for followers (haListenPort) is this one",
         )
 
-    # --- what is said ---------------------------------------------------------------------------------
+    # --- reports --------------------------------------------------------------------------------------
 
     def _committed(self) -> None:
         if self._overlap is None:
@@ -270,7 +272,7 @@ class LeaderLink(asyncio.Protocol):
         now_s = self._clock.monotonic_s()
         silent_s = now_s - self._heard_s
         if silent_s * 1000 > self._settings.ha_silence_ms:
-            self._end(ConnectionLost(self._address, f"the leader said nothing for {silent_s:.0f} s"))
+            self._end(ConnectionLost(self._address, f"the leader sent nothing for {silent_s:.0f} s"))
         elif self._reported >= 0 and (now_s - self._said_s) * 1000 >= self._settings.ha_heartbeat_ms:
             self._say()
 

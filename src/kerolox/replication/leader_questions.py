@@ -1,4 +1,4 @@
-"""What a follower asks its leader beside what it copies: requests that any RocketMQ broker answers."""
+"""A follower's requests to its leader beside replication; any RocketMQ broker answers them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from kerolox.protocol.header import Header
 from kerolox.protocol.headers.query import ViewMessageRequest
 
 TIMEOUT_S = 5.0
-# What a leader of ours tells of its port for followers, and of itself; RocketMQ's has none of these.
+# Fields of a kerolox leader's runtime information about its port for followers and itself; RocketMQ's leaders
+# have none of these.
 HA_PROOF = "haProof"
 HA_TLS = "haTls"
 HA_PROCESS = "haProcess"
@@ -22,14 +23,14 @@ HA_PROMOTION = "haPromotion"
 
 
 class LogRange(NamedTuple):
-    """Where a log begins and ends."""
+    """The range of a log, with properties of its broker."""
 
     low: int
     end: int
-    wants_proof: bool = False  # of who follows: ha_proof.py
+    wants_proof: bool = False  # requires followers to authenticate: ha_proof.py
     speaks_tls: bool = False  # on its port for followers
-    hears_process: bool = False  # the number of the process that follows
-    promotion: int | None = None  # the number of its promotion; None: it does not say
+    hears_process: bool = False  # supports the number of the follower's process
+    promotion: int | None = None  # number of its promotion; None: not sent
 
 
 class LeaderQuestions:
@@ -38,7 +39,7 @@ class LeaderQuestions:
         self._dialer = dialer
 
     async def log_range(self) -> LogRange:
-        """Where the leader's log begins and ends. Raises when it does not say."""
+        """Return the range of the leader's log. Raises if the leader does not send it."""
         answer = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         table = KVTable.decode(answer.body).table
         try:
@@ -51,20 +52,18 @@ class LeaderQuestions:
                 promotion=int(table[HA_PROMOTION]) if HA_PROMOTION in table else None,
             )
         except (KeyError, ValueError):
-            raise KeroloxError(
-                f"the leader at {self.address} does not say where its log begins and ends"
-            ) from None
+            raise KeroloxError(f"the leader at {self.address} does not report the range of its log") from None
 
     async def end(self) -> int:
-        """Where its log ends: asked often, and cheaper than its range. Raises when it does not say, or does
-        not lead."""
+        """Return the end of the leader's log, which is cheaper than its range. Raises if the broker does not
+        send it or does not lead."""
         status = HaStatus.decode((await self._ask(RequestCode.GET_BROKER_HA_STATUS)).body)
         if not status.master:
             raise KeroloxError(f"the broker at {self.address} does not lead")
         return status.master_commit_log_max_offset
 
     async def record_at(self, offset: int) -> bytes:
-        """The record that begins there, as it is stored."""
+        """Return the stored record that begins at an offset."""
         return (await self._ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=offset))).body
 
     async def _ask(self, code: RequestCode, header: Header | None = None) -> Command:

@@ -1,8 +1,7 @@
-"""How far its leader was, as a follower heard it last: what a follower lacks is known after the leader died.
+"""The leader's log end as last known to a follower, so that its lag is known after the leader died.
 
-A follower has all it was sent, and the connection does not say how much more there is. So the leader is
-asked, and what it says is kept in the file ``kerolox.leader`` beside the log, with why its log was refused if
-it was.
+The replication connection does not show how much more the leader has. So the follower asks the leader and
+stores the answer in the file ``kerolox.leader`` beside the log, with the reason if its log was rejected.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ FILE = "kerolox.leader"
 
 
 class LeaderNote(msgspec.Struct, frozen=True):
-    """What is kept. ``end`` is the largest offset that the leader's log is known to have reached."""
+    """The stored note. ``end`` is the largest known end of the leader's log."""
 
-    address: str = ""  # of the broker
+    address: str = ""  # of the leader's broker
     end: int = -1
     at_ms: int = 0
-    refused: str = ""  # why nothing is copied from it
-    followed: bool = False  # this broker has followed since it led last
+    refused: str = ""  # the reason why its log is not replicated
+    followed: bool = False  # this broker has followed since it last led
 
 
 class LeadersEnd:
@@ -38,7 +37,7 @@ class LeadersEnd:
         self._file = LatestSave(self._path)
 
     async def load(self) -> None:
-        """What was known before this start. A file that does not read counts as none."""
+        """Load the note of the previous run. An unreadable file counts as none."""
         try:
             self.note = msgspec.json.decode(await asyncio.to_thread(self._path.read_bytes), type=LeaderNote)
         except FileNotFoundError:
@@ -54,7 +53,7 @@ class LeadersEnd:
             await asyncio.shield(self._file.save(msgspec.json.encode(note)))
         except OSError as error:
             log.warning(
-                "leader_note_not_saved path=%s error=%r next='how far the leader was is not known after a "
+                "leader_note_not_saved path=%s error=%r next='the lag behind the leader is unknown after a "
                 "restart'",
                 self._path, str(error),
             )  # fmt: skip

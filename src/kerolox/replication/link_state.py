@@ -1,4 +1,4 @@
-"""How a follower stands with its leader, in words: people ask when copies are missing."""
+"""States of a follower's replication, as texts for operators."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class LinkState(Enum):
     COMPARING = "comparing the end of the log with the leader's"
     COPYING = "copying what the leader writes"
     LOST = "no connection to the leader"
-    NOT_LET_IN = "the leader does not let this follower in"
-    DIVERGED = "the leader's log is another one"
-    LEADER_BEHIND = "the leader has less than this follower"
-    TOO_OLD = "the leader has deleted what this follower needs next"
+    NOT_LET_IN = "the leader rejects this follower"
+    DIVERGED = "the leader's log differs"
+    LEADER_BEHIND = "the leader's log is shorter than this follower's"
+    TOO_OLD = "the leader has deleted the part that this follower needs next"
     OTHER_FILE_SIZE = "the leader's log files have another size"
-    NOT_WRITABLE = "the store of this follower takes nothing"
-    NOT_A_LOG = "the leader sent what is no log"
+    NOT_WRITABLE = "the store of this follower is not writable"
+    NOT_A_LOG = "the leader sent invalid log data"
 
 
-# It is not copied from the leader until somebody, or another leader, puts an end to it.
+# Nothing is replicated in these states until an operator acts or the leader changes.
 REFUSED = frozenset(
     {
         LinkState.NOT_LET_IN,
@@ -41,13 +41,13 @@ REFUSED = frozenset(
 
 
 def resync_command(store: str, leader: str) -> str:
-    """What to type at a follower's host so that it can go on, as it is typed."""
+    """Return the shell command that repairs a follower, to be run on its host."""
     return f"kerolox store resync {shlex.quote(store)} --leader {leader or 'HOST:PORT'}"
 
 
 class CannotFollow(KeroloxError):
-    """Nothing is appended, for it would be wrong: what stands against it, with both sides' offsets and times,
-    and what to do. ``resync``: taking the log back to what both have would help."""
+    """Replication is impossible without corrupting the log. The message has the offsets and times of both
+    sides, and the next steps. ``resync``: truncating the log to the common part would help."""
 
     retriable = True  # the leader may be replaced
 
@@ -58,7 +58,7 @@ class CannotFollow(KeroloxError):
 
 
 class BeginAt(KeroloxError):
-    """The leader's log begins there for a follower that has nothing: once more, from there."""
+    """The leader's log begins at `offset` for an empty follower: reconnect and start there."""
 
     retriable = True
 
@@ -68,11 +68,11 @@ class BeginAt(KeroloxError):
 
 
 def not_writable(store: MessageStore, error: StoreError) -> CannotFollow:
-    """The store takes nothing: until there is room again, or until the next start."""
+    """Return the error for a store that rejects writes, until it has room again or the broker restarts."""
     return CannotFollow(
         LinkState.NOT_WRITABLE,
-        f"{str(error).rstrip('.')}; nothing is copied behind {store.log.max_offset}",
-        "start this broker again when its disk is mended"
+        f"{str(error).rstrip('.')}; nothing is replicated behind {store.log.max_offset}",
+        "restart this broker when its disk is repaired"
         if store.state.fenced
-        else "it goes on by itself when the store takes messages again",
+        else "replication continues automatically when the store accepts messages again",
     )

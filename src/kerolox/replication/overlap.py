@@ -1,7 +1,7 @@
-"""Is the leader's log the one this follower has a part of? The last bytes both have must be the same.
+"""Comparison of the end of a follower's log with the leader's log: the last common bytes must be equal.
 
-The protocol says nothing about identity. But a follower may report less than it has, and then gets bytes it
-has already: it compares them, and appends nothing before all of them were found equal.
+The protocol contains no identity. But a follower may report less than it has and then receives bytes that it
+already has: it compares them, and appends nothing before all of them are equal.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from kerolox.store.message_store import MessageStore
 from kerolox.store.truncate import boundaries
 
 COMPARED_BYTES = 1 << 20
-RECORD_BYTES_MAX = 5 << 20  # of a record the compared part begins in; beyond that it begins anywhere
-HEAD_BYTES = 76  # of a record: they hold its store time
+RECORD_BYTES_MAX = 5 << 20  # limit of the search for the start of the record at which the comparison begins
+HEAD_BYTES = 76  # per record; contains its store time
 
 
 class Overlap:
-    """This follower's bytes before the end of its log, and how far the leader's were found equal to them."""
+    """This follower's bytes before the end of its log, and the offset up to which the leader's are equal."""
 
     def __init__(self, begin: int, own: bytes) -> None:
         self.begin = begin
         self.end = begin + len(own)
-        # Everything between is the same. 0 would be said by who has nothing: of a log that begins there the
-        # first byte is not compared.
+        # Bytes between `begin` and here are equal. Offset 0 would mean an empty log, so the first byte of a
+        # log that begins at 0 is not compared.
         self.equal = min(max(begin, 1), self.end)
         self._own = own
 
@@ -36,7 +36,8 @@ class Overlap:
         return self.equal >= self.end
 
     def compare(self, data: bytes) -> bytes:
-        """What of the leader's next bytes lies behind this log's end. Raises CannotFollow if they differ."""
+        """Compare the leader's next bytes and return those behind this log's end. Raises CannotFollow if they
+        differ."""
         own = self._own[self.equal - self.begin :]
         there = min(len(own), len(data))
         if own[:there] != data[:there]:
@@ -60,13 +61,14 @@ class Overlap:
             f"the two logs differ at {offset}, in the record at {record}: the leader's was stored "
             f"{when_stored(store_timestamp_of(there))}, this follower's "
             f"{when_stored(store_timestamp_of(here))}; this follower's log ends at {self.end}",
-            "one of the two brokers led while the other did not follow. Find out which history is to stay",
+            "one of the two brokers led while the other did not follow. Decide which history to keep",
             resync=True,
         )
 
 
 async def overlap_of(store: MessageStore, leader_begin: int) -> Overlap:
-    """The last megabyte of the log, from where a record begins; nothing that the leader has deleted."""
+    """Return the last megabyte of the log, from the start of a record, without parts that the leader has
+    deleted."""
     log = store.log
     end = log.max_offset
     low = max(log.min_offset, leader_begin)
@@ -92,7 +94,7 @@ async def overlap_of(store: MessageStore, leader_begin: int) -> Overlap:
 
 
 def when_stored(stored_ms: int) -> str:
-    """A store time in words."""
+    """Return a store time as text."""
     if not 0 < stored_ms < 1 << 43:
         return "at a time that cannot be read"
     return datetime.fromtimestamp(stored_ms / 1000, UTC).strftime("at %Y-%m-%d %H:%M:%S UTC")

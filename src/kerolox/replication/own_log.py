@@ -1,4 +1,4 @@
-"""The log of a follower that does not run, read only: where its records lie."""
+"""Read-only access to the log of a stopped follower."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kerolox.store.offline.layout import Layout, refuse_entries
 from kerolox.store.offline.mend import open_log
 from kerolox.store.offline.walk import Walk
 
-HEAD_BYTES = 76  # of a record: they hold its size and its store time
+HEAD_BYTES = 76  # per record; contains its size and store time
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """What lies between two places of a log."""
+    """Records between two offsets of a log."""
 
     begin: int
     end: int
@@ -34,13 +34,13 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 class OwnLog:
-    """Opened once; nobody may write meanwhile. All of it waits for the disk."""
+    """A log opened read-only while no process writes it. All methods block on disk I/O."""
 
     def __init__(self, layout: Layout) -> None:
-        refuse_entries(layout, "store resync", "Its members bring each other in step by themselves.")
+        refuse_entries(layout, "store resync", "Its members repair their logs automatically.")
         self.segments: Segments = open_log(layout)
         self.file_bytes = layout.log_file_bytes
-        # Files may be made before they are needed: the last ones hold nothing then.
+        # Files may be preallocated: the last ones may be empty.
         self.files: list[Segment] = list(self.segments.all)
         while len(self.files) > 1 and not self._written(self.files[-1].start):
             self.files.pop()
@@ -51,7 +51,7 @@ class OwnLog:
         return any(self.segments.read(offset, min(HEAD_BYTES, self.segments.readable(offset))))
 
     def _end(self) -> int:
-        """Behind the last whole record."""
+        """Return the offset behind the last complete record."""
         last = self.files[-1]
         walk = Walk(self.segments, last.start, last.end, check=CHECK_NONE)
         for _ in walk:
@@ -59,14 +59,14 @@ class OwnLog:
         if walk.damage is not None:
             raise CorruptRecord(
                 f"the log is damaged at {walk.damage.offset} ({walk.damage.what}), and records follow behind "
-                f"it. Nothing was changed. Look at it first: kerolox store verify",
+                f"it. Nothing was changed. Check it first: kerolox store verify",
                 path=walk.damage.path,
                 offset=walk.damage.offset,
             )
         return walk.position
 
     def record(self, offset: int) -> bytes:
-        """The record that begins there."""
+        """Return the record that begins at an offset."""
         size = int.from_bytes(self.segments.read(offset, 4), "big")
         return self.segments.read(offset, min(size, self.segments.readable(offset)))
 
@@ -74,14 +74,14 @@ class OwnLog:
         return store_timestamp_of(self.segments.read(offset, min(HEAD_BYTES, self.segments.readable(offset))))
 
     def places(self, file: Segment) -> array[int]:
-        """Where the records of a file begin."""
+        """Return the offsets of the records in a file."""
         found = array("q")
         for entries in Walk(self.segments, file.start, min(file.end, self.end), check=CHECK_NONE):
             found.extend([entry[PHYSICAL_OFFSET] for entry in entries])
         return found
 
     def stretch(self, begin: int, progress: Callable[[int, int], None] = lambda done, total: None) -> Stretch:
-        """What lies behind a place where a record begins, or ends."""
+        """Return the records behind an offset at which a record begins or ends."""
         records = first_ms = last_ms = 0
         at = begin
         walk = Walk(self.segments, begin, self.end, check=CHECK_NONE)

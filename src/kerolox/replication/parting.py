@@ -1,8 +1,8 @@
-"""Where the log of a follower and that of its leader part: the last record both have.
+"""The last common record of the logs of a follower and its leader.
 
-Two logs with a common history are the same up to a place and never again behind it, for a record contains its
-own place and time. So that place is found by halving: first among the files, then among the records of one.
-The leader, ours or Apache's, is asked for records by their place like any other message.
+Two logs with a common history are equal up to an offset and never behind it, because a record contains its
+offset and time. So that offset is found by bisection: first over the files, then over the records of one
+file. The leader, kerolox or Apache's, is asked for records like for any message.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from kerolox.replication.leader_questions import LeaderQuestions, LogRange
 from kerolox.replication.own_log import HEAD_BYTES, OwnLog, Stretch
 from kerolox.store.log.readable_log import store_timestamp_of
 
-LOOKED_AT_BEFORE = 8  # records before the last common one that are compared, too
-# Of a broker that has no record there, or one that it cannot read.
+LOOKED_AT_BEFORE = 8  # records before the last common one that are compared as well
+# Codes of a broker that has no record at an offset, or cannot read it.
 _NOT_THERE = {ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND}
 
 
 class Found(Enum):
-    """How the two logs stand, in words."""
+    """The relation of the two logs, as text."""
 
     BEGINNING = "the leader has all of this log"
-    AHEAD = "this log goes on where the leader's ends"
-    DIVERGED = "the two logs go on differently"
-    TOO_OLD = "the leader has deleted what comes next here"
+    AHEAD = "this log continues after the end of the leader's"
+    DIVERGED = "the two logs diverge"
+    TOO_OLD = "the leader has deleted the next part of the log"
     NOTHING_COMMON = "the two logs have nothing in common"
 
 
 class Parting(msgspec.Struct, frozen=True):
-    """What both have, and what each has behind it."""
+    """The common part of the logs, and the part behind it on each side."""
 
     found: Found
     own: LogRange
     leader: LogRange
-    common_end: int | None  # behind the last common record; None: there is none
-    common_ms: int  # when that was stored; 0: there is none, or the leader has deleted it
-    behind: Stretch  # of ours: what goes
-    leader_ms: int  # when the leader stored what it has there; 0: nothing
+    common_end: int | None  # end of the last common record; None if there is none
+    common_ms: int  # its store time; 0 if there is none or the leader has deleted it
+    behind: Stretch  # part of this log to be removed
+    leader_ms: int  # store time of the leader's next record; 0 if there is none
 
     @property
     def keep_to(self) -> int:
-        """Where this log has to end for the follower to go on."""
+        """Offset to which this log must be truncated."""
         return self.own.low if self.common_end is None else self.common_end
 
 
 class CannotCompare(KeroloxError):
-    """The leader does not tell enough. Nothing was changed."""
+    """The leader's answers are not sufficient. Nothing was changed."""
 
 
 async def find_parting(
@@ -63,8 +63,8 @@ async def find_parting(
     there = await leader.log_range()
     if there.low % own.file_bytes:
         raise CannotCompare(
-            f"the leader's log at {leader.address} begins at {there.low}, which is no multiple of "
-            f"{own.file_bytes}, the size of a log file here. Give this broker the leader's file size "
+            f"the leader's log at {leader.address} begins at {there.low}, which is not a multiple of "
+            f"{own.file_bytes}, the size of a log file here. Set the leader's file size on this broker "
             "(mappedFileSizeCommitLog) and an empty store directory."
         )
     here = LogRange(own.low, own.end)
@@ -77,7 +77,7 @@ async def find_parting(
         return Parting(Found.TOO_OLD, here, there, None, 0, gone, await _stored(leader, there.low))
     last = await _last_common(own, leader, there)
     if last is None:
-        if own.end == there.low:  # the leader's next byte is the next one here: nothing shows a difference
+        if own.end == there.low:  # the leader's next byte is the next one here: no difference
             return Parting(Found.BEGINNING, here, there, own.end, 0, Stretch(own.end, own.end), 0)
         gone = own.stretch(own.low, progress)
         place = max(there.low, own.low)
@@ -86,14 +86,14 @@ async def find_parting(
     gone = own.stretch(end, progress)
     leader_ms = await _stored(leader, end) if there.end > end else 0
     if not gone.size_bytes or not (gone.records or leader_ms or there.end < own.end):
-        found = Found.BEGINNING  # what is behind may be the blank end of a file, here as there
+        found = Found.BEGINNING  # the rest may be the blank end of a file on both sides
     else:
         found = Found.DIVERGED if there.end > end else Found.AHEAD
     return Parting(found, here, there, end, own.stored_ms(last), gone, leader_ms)
 
 
 async def _last_common(own: OwnLog, leader: LeaderQuestions, there: LogRange) -> int | None:
-    """Where the last record that both have begins; None when there is none."""
+    """Return the offset of the last common record; None if there is none."""
 
     async def same(place: int) -> bool:
         record = own.record(place)
@@ -109,14 +109,15 @@ async def _last_common(own: OwnLog, leader: LeaderQuestions, there: LogRange) ->
     for place in places[max(0, last - LOOKED_AT_BEFORE) : last]:
         if not await same(place):
             raise CannotCompare(
-                f"the record at {places[last]} is the leader's at {leader.address} and the one before it, at "
-                f"{place}, is not: one of the two logs is damaged. Look: kerolox store verify, at both."
+                f"the record at {places[last]} equals the leader's at {leader.address}, but the one before "
+                f"it, at {place}, does not: one of the two logs is damaged. Run kerolox store verify on both."
             )
     return places[last]
 
 
 async def _last_true(places: Sequence[int], holds: Callable[[int], Awaitable[bool]]) -> int | None:
-    """The index of the last place of which it holds, where it holds of all before; None: of none."""
+    """Return the index of the last place for which `holds` is true, if it is true for all places before; None
+    if for none."""
     low, high = -1, len(places)
     while high - low > 1:
         middle = (low + high) // 2
@@ -128,7 +129,7 @@ async def _last_true(places: Sequence[int], holds: Callable[[int], Awaitable[boo
 
 
 async def record_at(leader: LeaderQuestions, place: int) -> bytes | None:
-    """What the leader has there, if a record begins there."""
+    """Return the leader's record at an offset; None if no record begins there."""
     try:
         return await leader.record_at(place)
     except RequestFailed as error:
@@ -138,7 +139,7 @@ async def record_at(leader: LeaderQuestions, place: int) -> bytes | None:
 
 
 async def _stored(leader: LeaderQuestions, place: int) -> int:
-    """When the leader stored the record that begins there; 0: there is none."""
+    """Return the store time of the leader's record at an offset; 0 if there is none."""
     record = await record_at(leader, place)
     if record is None or len(record) < HEAD_BYTES:
         return 0
@@ -146,10 +147,10 @@ async def _stored(leader: LeaderQuestions, place: int) -> int:
 
 
 async def _gives_records(leader: LeaderQuestions, there: LogRange) -> None:
-    """Raise unless the leader gives out its first record: without that all would look different."""
+    """Raise unless the leader returns its first record: otherwise all records would appear different."""
     if await record_at(leader, there.low) is None:
         raise CannotCompare(
-            f"the leader at {leader.address} says that its log begins at {there.low} and does not give out "
-            "the record there. It may be deleting its first file: try again. If that goes on, its log is "
-            "damaged."
+            f"the leader at {leader.address} reports that its log begins at {there.low}, but does not return "
+            "the record there. It may be deleting its first file: try again. If the error persists, its log "
+            "is damaged."
         )

@@ -1,4 +1,4 @@
-"""How many bytes went in each second, and how many more may."""
+"""Bytes transferred per second, and the rest of a limit."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from kerolox.clock import Clock
 
 
 class Rate:
-    """Counts bytes in windows of one second, as RocketMQ does; unlike there the log itself is counted, and
-    not only the heads before it."""
+    """Counter of bytes in windows of one second, as in RocketMQ; unlike there it counts the log bytes, not
+    only the heads."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._window = 0  # the second that is counted
-        self._now = 0  # bytes in it
-        self._before = 0  # in the one before
+        self._window = 0  # the current second
+        self._now = 0  # bytes in the current second
+        self._before = 0  # bytes in the previous second
 
     def count(self, size: int) -> None:
         self._turn()
@@ -21,17 +21,17 @@ class Rate:
 
     @property
     def per_second(self) -> int:
-        """Bytes in the last whole second."""
+        """Bytes in the last complete second."""
         self._turn()
         return self._before
 
     def allowance(self, limit: int) -> int:
-        """How many bytes may still go in this second."""
+        """Return the number of bytes that may still be sent in this second."""
         self._turn()
         return max(0, limit - self._now)
 
     def next_window_s(self) -> float:
-        """How long until the next second begins."""
+        """Return the time until the next second begins."""
         now_s = self._clock.monotonic_s()
         return int(now_s) + 1 - now_s
 

@@ -1,14 +1,14 @@
-"""Take a follower's log back to the last record its leader has too, so that it can go on copying.
+"""Truncate a follower's log to the last record that its leader has too, so that replication can continue.
 
 Offline, in this order:
 
-1. Find out where the two logs part. Nothing is changed.
-2. Everything that will go is put into a folder beside the log: the files behind the place by another name, a
-   copy of the one it lies in, the tables, and a page that says what all this is. The folder has its name when
-   it is whole.
-3. The log is cut, with all that followed from it, by the code that does so in a running follower. Killed at
-   any moment, the next start finds the store as it was, or finishes the cut.
-4. The next start of the broker sets back what its tables say of the rest.
+1. Find the last common record. Nothing is changed.
+2. Copy everything that will be removed to a folder beside the log: links to the later files, a copy of the
+   file that contains the offset, the tables, and a page that describes them. The folder gets its final name
+   once it is complete.
+3. Truncate the log and everything derived from it, with the code of a running follower. After a crash at any
+   moment the next start finds the store unchanged, or finishes the truncation.
+4. The next start of the broker resets its tables accordingly.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from kerolox.store.state import Obstacle
 PREFIX = "resync-"
 UNFINISHED = ".unfinished"
 ABOUT = "README.json"
-TABLE_BYTES_MAX = 64 << 20  # of a table that is copied
+TABLE_BYTES_MAX = 64 << 20  # limit of a copied table
 _COPY_BYTES = 8 << 20
 
 LET_IT_LEAD = (
-    "let this broker lead instead: stop the other one, start this one and run `kerolox broker promote`; then "
-    "start the other one, with an empty store directory, as its follower"
+    "make this broker the leader instead: stop the other one, start this one and run `kerolox broker "
+    "promote`; then start the other one, with an empty store directory, as its follower"
 )
 
 
 class LeaderHasLess(KeroloxError):
-    """All messages here would go, for a leader that has fewer."""
+    """Resync would remove all messages here in favor of a leader that has fewer."""
 
     def __init__(self, parting: Parting, leader: str) -> None:
         own, there = parting.own, parting.leader
@@ -58,23 +58,24 @@ class LeaderHasLess(KeroloxError):
             sentences(
                 f"this store has more than the leader: its log holds {own.end - own.low} bytes, {own.low} to "
                 f"{own.end}, and the last message was stored {when_stored(parting.behind.last_ms)}; the "
-                f"leader's at {leader} {has}, and nothing of it is the same. The leader has lost its log, or "
+                f"leader's at {leader} {has}, and no part of it is equal. The leader lost its log, or "
                 "is another broker",
                 LET_IT_LEAD,
-                "if the messages here are not wanted, say so: --anyway",
+                "to discard the messages here, use --anyway",
             )
         )
 
 
 def check_worth(parting: Parting, leader: str) -> None:
-    """Raise when the copy that would be given up is the better one."""
+    """Raise if the copy to be given up is the better one."""
     own, there = parting.own, parting.leader
     if parting.found is Found.NOTHING_COMMON and there.end - there.low < own.end - own.low:
         raise LeaderHasLess(parting, leader)
 
 
 def store_options(layout: Layout, options: StoreOptions | None) -> StoreOptions:
-    """Options to open this store by; without a configuration file, those its files have."""
+    """Return options to open this store; without a configuration file they are derived from the store's
+    files."""
     files = OnlyReading()
     index = layout.path(INDEX)
     sizes = {files.size(os.path.join(index, name)) for name in files.list_dir(index)} - {0}
@@ -82,7 +83,7 @@ def store_options(layout: Layout, options: StoreOptions | None) -> StoreOptions:
         raise OptionError(
             "--config-file",
             "missing" if options is None else "given",
-            f"the broker's own: the files in {index} have another size than it says (maxHashSlotNum, "
+            f"the broker's own: the files in {index} have a different size than configured (maxHashSlotNum, "
             "maxIndexNum)",
         )
     if options is not None:
@@ -108,7 +109,8 @@ async def carry_out(
     files: Files | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> str:
-    """Put aside what goes, and cut the log; the folder it was put into. Nobody else may use the store."""
+    """Copy the part to be removed and truncate the log. Return the folder of the copy. No other process may
+    use the store."""
     files = files or Files()
     with StoreLock(files, layout.root):
         aside = put_aside(parting, layout, leader, files, clock)
@@ -116,17 +118,18 @@ async def carry_out(
     async with store:
         if store.log.max_offset < parting.own.end or store.log.min_offset != parting.own.low:
             raise StoreError(
-                f"the log holds {store.log.min_offset} to {store.log.max_offset} now, and held "
+                f"the log now holds {store.log.min_offset} to {store.log.max_offset}, but held "
                 f"{parting.own.low} to {parting.own.end} when it was compared: another process has used the "
-                "store meanwhile. Nothing was cut. Try again."
+                "store meanwhile. Nothing was truncated. Try again."
             )
-        store.state.set(Obstacle.FOLLOWER, "its log is taken back to what its leader has")
+        store.state.set(Obstacle.FOLLOWER, "its log is being truncated to the part common with its leader")
         await store.truncate(parting.keep_to, untold=True)
     return aside
 
 
 def put_aside(parting: Parting, layout: Layout, leader: str, files: Files, clock: Clock) -> str:
-    """Everything that will go, in a folder of its own. Without room for it nothing of it stays."""
+    """Copy everything that will be removed to a new folder and return it. If the disk is full, the partial
+    copy is removed."""
     moment = time.strftime("%Y%m%d-%H%M%S", time.localtime(clock.wall_ms() / 1000))
     target = base = layout.path(PREFIX + moment)
     number = 2
@@ -152,7 +155,8 @@ def _fill(folder: str, parting: Parting, layout: Layout, leader: str, files: Fil
             continue
         name = os.path.basename(segment.path)
         kept.append(name)
-        # The cut removes later files, and writes zeros into the one that it goes through.
+        # Truncation removes later files, and overwrites the end of the file that contains the offset with
+        # zeros.
         goes = segment.start > parting.keep_to
         if not goes or not files.link(segment.path, os.path.join(logs, name)):
             _copy(files, segment.path, os.path.join(logs, name))
@@ -164,11 +168,11 @@ def _fill(folder: str, parting: Parting, layout: Layout, leader: str, files: Fil
 
 def _about(parting: Parting, layout: Layout, leader: str, kept: list[str], clock: Clock) -> dict[str, object]:
     return {
-        "what": "Messages this follower had and its leader has not, or not any more. They were put here by "
-        "`kerolox store resync`, which took the log back to what both have.",
-        "read": "kerolox store inspect <this folder>/commitlog/<file>: messages from `from` on are gone from "
-        "the store; those before are still in it. `config` holds the tables as they were.",
-        "delete": "Nothing uses this folder. Delete it when nobody misses a message.",
+        "what": "Messages of this follower that its leader lacks, or has deleted. They were moved here by "
+        "`kerolox store resync`, which truncated the log to the common part.",
+        "read": "kerolox store inspect <this folder>/commitlog/<file>: messages from `from` on were removed "
+        "from the store; earlier ones are still in it. `config` has the previous tables.",
+        "delete": "kerolox does not use this folder. Delete it when its messages are not needed.",
         "madeAtMs": clock.wall_ms(),
         "store": layout.root,
         "leader": leader,
@@ -195,7 +199,7 @@ def _copy_tables(files: Files, source: str, target: str) -> None:
 
 
 def _copy(files: Files, source: str, target: str) -> None:
-    """With its holes, flushed."""
+    """Copy a file, with its holes, and flush it."""
     with files.open(source, read_only=True) as old, files.create(target) as new:
         for low, high in old.written_ranges(0, old.size):
             for at in range(low, high, _COPY_BYTES):

@@ -1,4 +1,4 @@
-"""What both ends of the connection between a leader and its followers are set by: options of the broker."""
+"""Settings of leader and followers: options of the broker."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from typing import Protocol
 
 
 class HaSettings(Protocol):
-    """RocketMQ's options whose keys begin with ``ha``, by our names. They may change at any time."""
+    """RocketMQ's options whose keys begin with ``ha``, by kerolox names. They may change at run time."""
 
-    ha_heartbeat_ms: int  # something is said at least this often
-    ha_silence_ms: int  # who says nothing for longer is gone
-    ha_batch_bytes: int  # of the log, behind one head
-    ha_limited: bool  # whether the next one holds
-    ha_bytes_per_s: int  # to one follower
+    ha_heartbeat_ms: int  # maximum interval between two frames
+    ha_silence_ms: int  # a peer that is silent for longer is disconnected
+    ha_batch_bytes: int  # maximum size of a range
+    ha_limited: bool  # whether ha_bytes_per_s applies
+    ha_bytes_per_s: int  # per follower
 
 
 class InSyncSettings(Protocol):
-    """What a leader under a controller goes by. They may change at any time."""
+    """Options of a leader under a controller. They may change at run time."""
 
-    ha_catch_up_ms: int  # haMaxTimeSlaveNotCatchup: who has lacked something for longer is not in sync
-    all_ack: bool  # allAckInSyncStateSet: a message is acknowledged when all of the in-sync set have it
+    # haMaxTimeSlaveNotCatchup: a replica that lags for longer is removed from the in-sync set
+    ha_catch_up_ms: int
+    all_ack: bool  # allAckInSyncStateSet: a message is acknowledged once the whole in-sync set has it

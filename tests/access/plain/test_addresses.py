@@ -51,5 +51,5 @@ def test_who_has_no_address_is_nowhere() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no address"):
+    with pytest.raises(ValueError, match="is not an address"):
         parse_addresses(text)

@@ -115,7 +115,7 @@ async def test_the_main_file_is_missed(watched: Watched) -> None:
 
 
 async def test_no_file_at_all_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(AclFileBroken, match="there is no such file"):
+    with pytest.raises(AclFileBroken, match="it does not exist"):
         await AclFiles(str(tmp_path / "plain_acl.yml"), str(tmp_path / "acl"), ManualClock()).load()
 
 

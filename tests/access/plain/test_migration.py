@@ -47,7 +47,7 @@ def test_no_user_is_made_of_a_name_with_a_meaning() -> None:
     )
     assert users.keys() == policies.keys() == {"rocketmq2"}
     (line,) = left_over
-    assert "User:x: no user is made of it" in line
+    assert "User:x: skipped" in line
     assert "another accessKey" in line
 
 

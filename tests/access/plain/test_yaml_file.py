@@ -71,29 +71,29 @@ ACCOUNT = "accounts:\n- accessKey: rocketmq1\n  secretKey: secret-of-1\n"
 @pytest.mark.parametrize(
     ("text", "line", "why"),
     [
-        ("accounts:\n\t- no", 2, "no YAML"),
+        ("accounts:\n\t- no", 2, "not YAML"),
         ("- a\n- b", 1, "lines of key: value"),
-        ("accounts: many", 1, "accounts should be a list"),
-        ("accounts:\n- rocketmq1", 2, "an account should be lines"),
-        ("accounts:\n- accessKey: rocketmq1", 2, "without secretKey"),
-        ("accounts:\n- secretKey: secret-of-1", 2, "without accessKey"),
-        ("accounts:\n- accessKey: short\n  secretKey: secret-of-1", 2, "longer than 6"),
+        ("accounts: many", 1, "accounts must be a list"),
+        ("accounts:\n- rocketmq1", 2, "an account must be a mapping"),
+        ("accounts:\n- accessKey: rocketmq1", 2, "no secretKey"),
+        ("accounts:\n- secretKey: secret-of-1", 2, "no accessKey"),
+        ("accounts:\n- accessKey: short\n  secretKey: secret-of-1", 2, "must have 7"),
         (
             "accounts:\n- accessKey: rocketmq1\n  secretKey: s3cret",
             3,
-            "the secretKey should be longer than 6",
+            "the secretKey must have 7",
         ),
-        ("accounts:\n- accessKey: rocketmq1\n  secretKey:", 3, "the secretKey should be longer than 6"),
+        ("accounts:\n- accessKey: rocketmq1\n  secretKey:", 3, "the secretKey must have 7"),
         ("accounts:\n- accessKey: rocketmq1\n  secretKey: 01234567", 3, "put it in quotes"),
         ("accounts:\n- accessKey: rocketmq1\n  secretKey: 2026-01-01", 3, "put it in quotes"),
         ("accounts:\n- accessKey: rocketmq1\n  secretKey: 12e45678", 3, "put it in quotes"),
-        ("accounts:\n- accessKey: rocketmq1\n  secretKey: [secret-of-1]", 3, "there should be a text"),
-        (ACCOUNT + "  secretKey: another-one", 4, "secretKey is there twice"),
-        (ACCOUNT + "- accessKey: rocketmq1\n  secretKey: another-one", 4, "'rocketmq1' is there twice"),
-        (ACCOUNT + "  admin: perhaps", 4, "admin should be true or false"),
-        (ACCOUNT + "  topicPerms: [orders]", 4, "'orders' is no permission"),
-        (ACCOUNT + "  whiteRemoteAddress: everywhere", 4, "is no address"),
-        ("globalWhiteRemoteAddresses:\n- 10.0.0.0/8", 2, "is no address"),
+        ("accounts:\n- accessKey: rocketmq1\n  secretKey: [secret-of-1]", 3, "expected a text"),
+        (ACCOUNT + "  secretKey: another-one", 4, "secretKey occurs twice"),
+        (ACCOUNT + "- accessKey: rocketmq1\n  secretKey: another-one", 4, "'rocketmq1' occurs twice"),
+        (ACCOUNT + "  admin: perhaps", 4, "admin must be true or false"),
+        (ACCOUNT + "  topicPerms: [orders]", 4, "'orders' is not a permission"),
+        (ACCOUNT + "  whiteRemoteAddress: everywhere", 4, "is not an address"),
+        ("globalWhiteRemoteAddresses:\n- 10.0.0.0/8", 2, "is not an address"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(text: str, line: int, why: str) -> None:
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_told_with_its_line(text: str, line: int, why: str) -> 
 
 
 def test_bytes_that_are_no_text() -> None:
-    with pytest.raises(AclFileBroken, match=r"f.yml: it is no UTF-8"):
+    with pytest.raises(AclFileBroken, match=r"f.yml: it is not UTF-8"):
         parse(b"accounts: \xff", "f.yml")
 
 
@@ -140,7 +140,7 @@ def test_a_change_keeps_the_rest_and_counts() -> None:
 
 
 def test_a_change_that_could_not_be_read_is_none() -> None:
-    with pytest.raises(AclFileBroken, match="longer than 6"):
+    with pytest.raises(AclFileBroken, match="must have 7"):
         edited(WHOLE, "f.yml", lambda tree: accounts_of(tree).append({"accessKey": "a", "secretKey": "b"}), 0)
 
 

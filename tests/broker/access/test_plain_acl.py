@@ -327,7 +327,7 @@ def test_settings_that_contradict_each_other(tmp_path: Path, settings: dict[str,
 async def test_a_file_that_cannot_be_read_refuses_the_start(tmp_path: Path) -> None:
     write(tmp_path / "plain_acl.yml", TEXT + "- accessKey: third-key\n")
     settings = {"aclEnable": True, "brokerConfigPath": str(tmp_path / "broker.conf")}
-    with pytest.raises(AclFileBroken, match=r"plain_acl.yml, line 11: an account without secretKey"):
+    with pytest.raises(AclFileBroken, match=r"plain_acl.yml, line 11: the account has no secretKey"):
         async with running_broker(directory=tmp_path / "store", **settings):
             pass
 

@@ -1,5 +1,5 @@
-"""What requests need: for each server a table from code to rule.
+"""The rights that requests need: for each server a table from request code to rule.
 
-``broker.BROKER``, ``nameserver.NAMESERVER`` and ``controller.CONTROLLER``. The other modules hold the rules
-of one conversation each, and :mod:`names` what the name of a topic stands for.
+The tables are ``broker.BROKER``, ``nameserver.NAMESERVER`` and ``controller.CONTROLLER``. The other modules
+hold the rules of one conversation each, and :mod:`names` the resources that a topic name stands for.
 """

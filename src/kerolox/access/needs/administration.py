@@ -1,4 +1,4 @@
-"""Looking after a broker: topics, groups, clients, options, and what brokers tell each other."""
+"""Needs of administration: topics, groups, clients, options, and messages between brokers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kerolox.protocol.headers.group import ConsumeStatsRequest
 from kerolox.protocol.headers.offset import CloneOffsetRequest, CorrectionOffsetRequest
 from kerolox.protocol.headers.topic import CreateTopicRequest
 
-# --- making ----------------------------------------------------------------------------------------------
+# --- create and update -----------------------------------------------------------------------------------
 
 
 def _put_topic(name: str, view: View) -> Iterator[Need]:
@@ -51,7 +51,7 @@ def _put_groups(asked: Request[None], view: View) -> Iterable[Need]:
 
 
 def _consume_stats(asked: Request[ConsumeStatsRequest], view: View) -> Iterable[Need]:
-    """The group, and the topics as far as they are named."""
+    """Yield the needs on the group and on the topics that the request names."""
     header = asked.header
     found = [names.group(header.consumer_group, names.GET)]
     for name in (header.topic, *(header.topic_list or "").split(";")):
@@ -61,7 +61,7 @@ def _consume_stats(asked: Request[ConsumeStatsRequest], view: View) -> Iterable[
 
 
 def _correction(asked: Request[CorrectionOffsetRequest], view: View) -> Iterable[Need]:
-    """The groups that are left out show what they have by what changes without them."""
+    """Include the groups in ``filter_groups``: the answer changes with their progress and so reveals it."""
     header = asked.header
     found = [names.group(header.compare_group, names.GET)]
     found += names.topic(header.topic, names.GET, view, header.compare_group)
@@ -70,7 +70,8 @@ def _correction(asked: Request[CorrectionOffsetRequest], view: View) -> Iterable
 
 
 def _clone(asked: Request[CloneOffsetRequest], view: View) -> Iterator[Need]:
-    """Without a topic it is about all topics that the first group consumes: who knows which?"""
+    """Without a topic the request clones all topics that the source group consumes; only the broker knows
+    them, so it needs a right to the cluster."""
     header = asked.header
     yield names.group(header.src_group, names.GET)
     yield names.group(header.dest_group, names.UPDATE)
@@ -114,7 +115,7 @@ TOPICS_AND_GROUPS: Rules = {
         topic=("topic", names.UPDATE), group=("group", names.UPDATE), administers=True
     ),
     RequestCode.CLONE_GROUP_OFFSET: Rule(_clone, administers=True),
-    # The message goes to a consumer of the group: of which topic it is, the handler looks.
+    # The message goes to a consumer of the group. The handler checks its topic, which only the store knows.
     RequestCode.CONSUME_MESSAGE_DIRECTLY: on(
         topic=("topic", names.SUB), group=("consumer_group", names.SUB)
     ),
@@ -136,7 +137,7 @@ BROKER: Rules = {
             RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
             RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
             RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON,
-            # What followers copy.
+            # Copied by followers.
             RequestCode.GET_ALL_CONSUMER_OFFSET,
             RequestCode.GET_ALL_DELAY_OFFSET,
             RequestCode.GET_TIMER_CHECK_POINT,
@@ -157,7 +158,7 @@ BROKER: Rules = {
             RequestCode.SWITCH_TIMER_ENGINE,
             RequestCode.ADD_BROKER,
             RequestCode.REMOVE_BROKER,
-            # What name servers, controllers and other brokers tell.
+            # Sent by name servers, controllers and other brokers.
             RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
             RequestCode.EXCHANGE_BROKER_HA_INFO,
             RequestCode.WATCH_TABLES,
@@ -168,8 +169,8 @@ BROKER: Rules = {
     ),
 }
 
-# Who could change rules could give itself every right, and who could change a password could be that user: so
-# no rule gives a right to it. Handlers look once more, and show passwords to Super users only.
+# A user who could change rules could grant himself every right, and one who could change passwords could sign
+# as any user. So no rule grants this right. The handlers check again and show passwords only to Super users.
 ACCESS: Rules = {
     **dict.fromkeys(
         (

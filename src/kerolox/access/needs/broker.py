@@ -1,4 +1,4 @@
-"""What requests to a broker need."""
+"""Needs of requests to a broker."""
 
 from __future__ import annotations
 

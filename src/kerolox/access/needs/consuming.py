@@ -1,4 +1,4 @@
-"""Messages out: pulls, queries, offsets, and the members of groups."""
+"""Needs of consumers: pulls, queries, offsets, and group membership."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kerolox.protocol.headers.query import ViewMessageRequest
 
 
 def _heartbeat(asked: Request[None], view: View) -> Iterable[Need]:
-    """Everything that consumers of the client take part in. Producers need nothing: what they send is looked
-    at when it comes."""
+    """Yield the needs of all consumers of the client. Producers need none: each message is checked when it is
+    sent."""
     return each(_joined(HeartbeatData.decode(asked.body), view))
 
 
@@ -30,7 +30,8 @@ def _joined(told: HeartbeatData, view: View) -> Iterator[Need]:
 
 
 def _unregister(asked: Request[UnregisterClientRequest], view: View) -> Iterator[Need]:
-    """It is its own connection that leaves, whatever client id it says."""
+    """Yield the need on the consumer group. The request unregisters only its own connection, whatever client
+    id it names."""
     if asked.header.consumer_group:
         yield names.group(asked.header.consumer_group, names.SUB)
 
@@ -53,7 +54,8 @@ def _check_client(asked: Request[None], view: View) -> Iterator[Need]:
 
 
 def _view(asked: Request[ViewMessageRequest], view: View) -> Iterator[Need]:
-    """Which topic the message is of is known when it is found: the handler looks there."""
+    """Yield the need on the topic that the request names. The handler checks the topic of the message
+    found."""
     if asked.header.topic:
         yield from names.topic(asked.header.topic, names.SUB_OR_GET, view)
 

@@ -1,4 +1,4 @@
-"""What requests to a controller need. RocketMQ's checks none of them."""
+"""Needs of requests to a controller. RocketMQ's controller checks none."""
 
 from __future__ import annotations
 

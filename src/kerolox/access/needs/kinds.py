@@ -1,4 +1,4 @@
-"""Rules that many codes share, and the pieces others are made of."""
+"""Rules that many codes share, and the parts that other rules are built from."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from kerolox.protocol.reserved import RETRY_PREFIX
 
 H = TypeVar("H", bound=Header)
 
-# Each need is compared with all rules of a user, by the event loop.
+# Limit per request: the event loop compares each need with all rules of a user.
 NEEDS_MAX = 5000
 
 _ACCESS_KEYS = frozenset(spec.key for spec in specs(AccessOptions))
 
 
 def joined(*tables: Rules) -> Rules:
-    """One table of several. No code is in two of them."""
+    """Join tables into one. Raises ValueError if two of them contain a code."""
     found: dict[int, Rule] = {}
     for table in tables:
         for code, rule in table.items():
@@ -36,23 +36,24 @@ def joined(*tables: Rules) -> Rules:
 
 
 def header_of(asked: Request[Any], cls: type[H]) -> H:
-    """The header, also of a code that is answered without a look at it because it is not served."""
+    """Return the header; decode it as `cls` if the code is rejected as not supported before its header is
+    decoded."""
     found: H = asked.header if asked.header is not None else asked.ticket.header(cls)
     return found
 
 
 def each(found: Iterable[Need]) -> list[Need]:
-    """Every need once. A request that names too much is refused, before anything is decided."""
+    """Return each need once. A request with more than NEEDS_MAX is rejected before any is decided."""
     needs: dict[Need, None] = {}
     for need in found:
         needs[need] = None
         if len(needs) > NEEDS_MAX:
-            raise InvalidRequest(f"a request that names more than {NEEDS_MAX} topics and groups")
+            raise InvalidRequest(f"the request names more than {NEEDS_MAX} topics and groups, the limit")
     return list(needs)
 
 
 def named(text: str | None, what: str) -> str:
-    """A name that a body has to have."""
+    """Return a name that the body must contain."""
     if text is None:
         raise InvalidRequest(f"the request names no {what}")
     return text
@@ -70,7 +71,8 @@ def _changes(asked: Request[Any], view: View) -> Iterator[Need]:
 
 
 def _changes_options(asked: Request[Any], view: View) -> Iterator[Need]:
-    """Who may change options may still not change what is looked at and what is logged of it."""
+    """Options of access control need the right ALL: a user who may change options must not switch off checks
+    or the audit log."""
     yield names.cluster(view, names.UPDATE)
     if not _ACCESS_KEYS.isdisjoint(settings_asked(asked.body)):
         yield names.cluster(view, names.ALL)
@@ -91,8 +93,8 @@ def on(
     group: tuple[str, frozenset[Action]] | None = None,
     administers: bool = False,
 ) -> Rule:
-    """The rule of requests whose header names a topic, a group or both: the fields, by our names, and what is
-    done to each. What is not named is not touched."""
+    """Return the rule of requests whose header names a topic, a group or both, given as (field of our header,
+    actions). A name that is absent needs nothing."""
 
     def needs(asked: Request[Any], view: View) -> Iterator[Need]:
         of_group: str | None = None
@@ -108,7 +110,7 @@ def on(
     def key(asked: Request[Any]) -> tuple[str | None, str | None] | None:
         found = None if topic is None else getattr(asked.header, topic[0])
         if found is not None and found.startswith(RETRY_PREFIX):
-            return None  # whose it is depends on which topics and groups there are
+            return None  # the owner depends on the topics and groups that exist
         return found, None if group is None else getattr(asked.header, group[0])
 
     return Rule(needs, administers=administers, key=None if administers else key)

@@ -1,8 +1,8 @@
-"""What the name of a topic stands for, when rights are asked.
+"""The resources that a topic name stands for when rights are checked.
 
-Not every topic is one that rules are written about. Retries and dead letters belong to their group: who may
-consume with the group may read them, whatever rules say of topics. Where brokers keep what is delayed, half
-sent or popped there lie the messages of everybody: that is for those who look after the cluster.
+Not every topic is a resource of rules. Retry and dead-letter topics belong to their group: users who may
+consume with the group may read them, whatever the rules for topics are. Topics in which brokers keep delayed,
+half and popped messages hold messages of all users; they require rights to the cluster.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from kerolox.protocol.reserved import (
     TRACE_PREFIX,
 )
 
-# Sets of actions of which one is enough. Made once: a set for every request costs more than its decision.
+# Sets of actions, of which one is sufficient. They are constants: a new set per request costs more than its
+# decision.
 PUB: Final = frozenset({Action.PUB})
 SUB: Final = frozenset({Action.SUB})
 GET: Final = frozenset({Action.GET})
@@ -31,7 +32,7 @@ DELETE: Final = frozenset({Action.DELETE})
 SUB_OR_GET: Final = SUB | GET
 SUB_OR_UPDATE: Final = SUB | UPDATE
 PUB_SUB_OR_GET: Final = PUB | SUB | GET
-ALL: Final = frozenset({Action.ALL})  # only rules that allow All do
+ALL: Final = frozenset({Action.ALL})  # granted only by rules that allow All
 
 _READING = PUB_SUB_OR_GET
 _SPECIAL = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX)
@@ -46,8 +47,8 @@ def cluster(view: View, actions: frozenset[Action]) -> Need:
 
 
 def topic(name: str, actions: frozenset[Action], view: View, of_group: str | None = None) -> Iterator[Need]:
-    """What somebody needs who wants to do one of these things to a topic. ``of_group`` is the group that the
-    request names: the name of a POP retry topic alone does not tell where the group ends."""
+    """Yield the needs for one of these actions on a topic. ``of_group`` is the group that the request names;
+    the name of a POP retry topic does not show where the group ends."""
     if not name.startswith(_SPECIAL):
         if name in NOT_FOR_SENDING or name == view.cluster + REPLY_SUFFIX:
             yield _of_servers(actions, view)
@@ -68,26 +69,26 @@ def topic(name: str, actions: frozenset[Action], view: View, of_group: str | Non
 
 
 def sending(name: str, view: View) -> Iterator[Need]:
-    """What somebody needs who sends to a topic."""
+    """Yield the needs for sending to a topic."""
     if not name.startswith(_SPECIAL) and name not in NOT_FOR_SENDING:
-        yield Need(Resource(Kind.TOPIC, name), PUB)  # the topic of replies too: it is sent to by its name
+        yield Need(Resource(Kind.TOPIC, name), PUB)  # includes the reply topic, which is sent to by its name
     elif name.startswith(RETRY_PREFIX):
-        # By the name, never by the producer group of the request: with that one could write into the retry
-        # topic of any group (apache/rocketmq#9910).
+        # The retry topic's name decides, not the producer group of the request: with the latter a client
+        # could write into the retry topic of any group (apache/rocketmq#9910).
         yield from topic(name, SUB, view)
     elif name.startswith(TRACE_PREFIX):
         yield Need(Resource(Kind.TOPIC, name), PUB)
     else:
-        yield cluster(view, UPDATE)  # dead letters, and what brokers keep for themselves
+        yield cluster(view, UPDATE)  # dead-letter topics and internal topics of brokers
 
 
 def retried(name: str, view: View, of_group: str | None = None) -> tuple[str, str]:
-    """The group of a retry topic, and the topic whose messages POP puts there; that is empty when it is not
-    one of POP.
+    """Return the group of a retry topic, and the topic whose messages POP retries there ("" if it is not a
+    POP retry topic).
 
-    ``%RETRY%group+topic`` can be nothing else: ``+`` is in no name. ``%RETRY%group_topic`` may just as well
-    be the retry topic of a group with a long name: it is POP's only for the group that the request names, and
-    only if there is such a topic and no such group.
+    ``%RETRY%group+topic`` is unambiguous: ``+`` is in no name. ``%RETRY%group_topic`` may also be the retry
+    topic of a group with a long name: it is a POP retry topic only for the group that the request names, and
+    only if that topic exists and a group of the long name does not.
     """
     rest = name.removeprefix(RETRY_PREFIX)
     owner, plus, normal = rest.partition("+")
@@ -101,7 +102,8 @@ def retried(name: str, view: View, of_group: str | None = None) -> tuple[str, st
 
 
 def _of_group(actions: frozenset[Action]) -> frozenset[Action]:
-    """Nobody publishes to a group: who may consume with it does what publishing means there."""
+    """Map actions on a topic to actions on its group. Publishing to a retry topic is part of consuming, so
+    PUB becomes SUB."""
     return (actions - PUB) | SUB if actions & PUB else actions
 
 

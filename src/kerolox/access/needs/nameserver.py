@@ -1,4 +1,4 @@
-"""What requests to a name server need. RocketMQ's checks none of them."""
+"""Needs of requests to a name server. RocketMQ's name server checks none."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from kerolox.protocol.reserved import ORDER_TOPIC_CONFIG, REPLY_SUFFIX, TEMPLATE
 
 
 def _route(asked: Request[RouteRequest], view: View) -> Iterator[Need]:
-    """Whoever does anything with a topic asks for its route. Producers of a topic that is still to be made
-    ask for that of the template; nothing is sent there by its name. Who replies asks for that of replies, and
-    needs no more for it than for the reply."""
+    """Yield the need for a topic's route: every use of a topic begins with this request.
+
+    Producers of a topic that does not exist yet ask for the template topic's route, which needs nothing; no
+    message is sent to the template. The route of a reply topic needs no more than sending the reply.
+    """
     name = asked.header.topic
     if name.endswith(REPLY_SUFFIX):
         yield Need(Resource(Kind.TOPIC, name), names.PUB_SUB_OR_GET)
@@ -28,13 +30,15 @@ def _route(asked: Request[RouteRequest], view: View) -> Iterator[Need]:
 
 
 def _get_kv(asked: Request[GetKvRequest], view: View) -> Iterator[Need]:
-    """The queues of ordered topics are asked for by clients."""
+    """Clients read the queues of ordered topics, so these need nothing; other values need GET on the
+    cluster."""
     if asked.header.namespace != ORDER_TOPIC_CONFIG:
         yield names.cluster(view, names.GET)
 
 
 def _of_cluster(field: str, actions: frozenset[Action], *, administers: bool = False) -> Rule:
-    """The cluster that the header names, or without one all that the name server knows of."""
+    """Return the rule for the cluster that the header names; without a name it is the name server's
+    cluster."""
 
     def needs(asked: Request[Any], view: View) -> Iterator[Need]:
         named: str | None = getattr(asked.header, field)
@@ -45,10 +49,10 @@ def _of_cluster(field: str, actions: frozenset[Action], *, administers: bool = F
 
 NAMESERVER: Rules = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: Rule(_route, for_everybody=True),
-    RequestCode.GET_BROKER_CLUSTER_INFO: EVERYBODY,  # tools of producers begin with it
+    RequestCode.GET_BROKER_CLUSTER_INFO: EVERYBODY,  # first request of the producers' tools
     RequestCode.GET_KV_CONFIG: Rule(_get_kv, for_everybody=True),
-    # Brokers. Names of brokers are not those of one cluster: who registers in one could take over a broker of
-    # another.
+    # Brokers. Broker names are not unique to a cluster: a broker that registers in one cluster could replace
+    # a broker of another.
     RequestCode.REGISTER_BROKER: CHANGES,
     RequestCode.UNREGISTER_BROKER: CHANGES,
     RequestCode.BROKER_HEARTBEAT: CHANGES,

@@ -1,4 +1,4 @@
-"""POP: messages that the broker hands out one by one, acknowledgements of them, and who pops where."""
+"""Needs of POP: pops, acknowledgements, invisible times, and the assignment of queues."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ RULES: Rules = {
     RequestCode.POP_MESSAGE: _on(headers.PopRequest),
     RequestCode.PEEK_MESSAGE: _on(headers.PeekRequest),
     RequestCode.NOTIFICATION: _on(headers.NotificationRequest),
-    # A handle is no secret: who acknowledges needs the topic behind the retry topic as well.
+    # A handle is not a secret: to acknowledge a retry also requires the right to the topic behind the retry
+    # topic.
     RequestCode.ACK_MESSAGE: _on(headers.AckRequest),
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _on(headers.ChangeInvisibleTimeRequest),
     RequestCode.BATCH_ACK_MESSAGE: Rule(_batch_ack),
@@ -66,7 +67,7 @@ RULES: Rules = {
         _on_body(SetRequestMode.decode, names.UPDATE), administers=True
     ),
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: LOOKS,
-    # Lite topics, which are not served: nobody hears so but who looks after the cluster.
+    # Lite topics are not supported; only users with rights to the cluster receive that answer.
     RequestCode.POP_LITE_MESSAGE: LOOKS,
     RequestCode.LITE_SUBSCRIPTION_CTL: LOOKS,
     RequestCode.ACK_LITE_MESSAGE: LOOKS,

@@ -1,4 +1,4 @@
-"""Messages in: sends, replies, recalls, retries and the ends of transactions."""
+"""Needs of producers: sends, replies, recalls, retries and the ends of transactions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kerolox.protocol.reserved import HALF_TOPIC, LIGHT_PREFIX
 
 
 def _send(asked: Request[SendRequest], view: View) -> Iterator[Need]:
-    """The topic, and the light queues that the message names beside it. (Messages of a batch go into
-    none.)"""
+    """Yield the needs on the topic and on the light queues that the message names. Messages of a batch cannot
+    name light queues."""
     header = asked.header
     yield from names.sending(header.topic, view)
     if header.properties is not None and packed.INNER_MULTI_DISPATCH in header.properties:
@@ -27,15 +27,15 @@ def _send(asked: Request[SendRequest], view: View) -> Iterator[Need]:
 
 
 def _light_queues(properties: bytes) -> Iterator[Need]:
-    """RocketMQ asks nobody about them, and takes every name."""
+    """Yield the needs on light queues. RocketMQ does not check them and accepts any name."""
     for name in (packed.find(properties, packed.AT_INNER_MULTI_DISPATCH) or b"").split(b","):
         if not name:
             continue
         light = name.decode("utf-8", "replace")
         if not light.startswith(LIGHT_PREFIX):
             raise InvalidRequest(
-                f"{packed.INNER_MULTI_DISPATCH} names {light[:80]!r}: only light queues, {LIGHT_PREFIX}..., "
-                "can be named there"
+                f"{packed.INNER_MULTI_DISPATCH} names {light[:80]!r}: it may name only light queues, "
+                f"{LIGHT_PREFIX}... "
             )
         yield Need(Resource(Kind.TOPIC, light), names.PUB)
 
@@ -45,10 +45,10 @@ def _recall(asked: Request[RecallRequest], view: View) -> Iterator[Need]:
 
 
 def _end(asked: Request[EndTransactionRequest], view: View) -> Iterator[Need]:
-    """The topic is that of the half message, wherever the request says it is: the handler looks there. (So
-    does 36 for the message that is sent back.)"""
+    """Yield the need for the topic that the request names. The handler checks the half message's topic,
+    wherever the request says it is. (CONSUMER_SEND_MSG_BACK checks the same way.)"""
     name = asked.header.topic
-    # Answers to a check name the topic that the check named: it is that of all half messages.
+    # Answers to a transaction check name the topic of all half messages, as the check did.
     if name and name != HALF_TOPIC:
         yield from names.sending(name, view)
 

@@ -1,4 +1,4 @@
-"""The accounts of RocketMQ 4: who they are, and what they may send and consume. Plain values."""
+"""RocketMQ 4 accounts and their permissions to send and consume. Plain values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kerolox.protocol.reserved import RETRY_PREFIX
 KEY_LENGTH_MIN = 7  # RocketMQ: "longer than 6"
 KEY_LENGTH_MAX = 255
 SECRET_LENGTH_MAX = 1024
-PERMS_MAX = 10_000  # of one account
+PERMS_MAX = 10_000  # per account
 
 
 class Perm(enum.Flag):
-    """What one may do with a topic or group."""
+    """Permissions on a topic or group."""
 
     DENY = 0
     PUB = 1
@@ -28,7 +28,7 @@ _PERMS = {"PUB": Perm.PUB, "SUB": Perm.SUB, "PUB|SUB": Perm.PUB | Perm.SUB, "SUB
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who may sign requests. From the addresses in ``white`` it need not."""
+    """An account that may sign requests. Requests from the addresses in ``white`` need no signature."""
 
     access_key: str
     secret_key: str
@@ -44,7 +44,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_all(self) -> bool:
-        """Whether all topics and groups are open to it: an administrator that the file names none for."""
+        """True if the account is an administrator without permissions by name, which may use all topics and
+        groups."""
         return self.admin and not self.topics and not self.groups
 
     def topic_perm(self, name: str) -> Perm:
@@ -55,28 +56,28 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_perm(text: str | None) -> Perm:
-    """A permission as files have it. What is not known is none at all, as with RocketMQ."""
+    """Parse a permission in a file. Unknown words mean DENY, as with RocketMQ."""
     return _PERMS.get((text or "").strip(), Perm.DENY)
 
 
 def parse_perms(texts: Iterable[str], *, strict: bool = False) -> dict[str, Perm]:
-    """``name=PUB|SUB`` and so on. Raises ValueError with the reason; ``strict``, also for words that are no
-    permission."""
+    """Parse permissions such as ``name=PUB|SUB``. Raises ValueError with the reason; with ``strict`` unknown
+    words are an error too."""
     found = {}
     for text in texts:
         name, equals, perm = text.partition("=")
         is_known = perm.strip() in _PERMS or perm.strip() == "DENY"
         if not equals or not name.strip() or (strict and not is_known):
-            raise ValueError(f"{text!r} is no permission: write name=DENY, =PUB, =SUB or =PUB|SUB")
+            raise ValueError(f"{text!r} is not a permission: write name=DENY, =PUB, =SUB or =PUB|SUB")
         found[name.strip()] = parse_perm(perm)
     if len(found) > PERMS_MAX:
-        raise ValueError(f"{len(found)} permissions of one account, at most are {PERMS_MAX}")
+        raise ValueError(f"{len(found)} permissions in one account, the limit is {PERMS_MAX}")
     return found
 
 
 def split_retry(topics: dict[str, Perm], groups: dict[str, Perm]) -> tuple[dict[str, Perm], dict[str, Perm]]:
-    """Topics and groups, with permissions for ``%RETRY%group`` among the groups: RocketMQ knows groups by
-    that name. What is said of the group itself counts first."""
+    """Return topics and groups with the permissions for ``%RETRY%group`` moved to the groups, because
+    RocketMQ names groups that way. A permission for the group itself takes precedence."""
     retry = {
         name.removeprefix(RETRY_PREFIX): perm
         for name, perm in topics.items()
@@ -87,20 +88,16 @@ def split_retry(topics: dict[str, Perm], groups: dict[str, Perm]) -> tuple[dict[
 
 
 def check_key(text: str) -> str:
-    """The access key, if it is one. Raises ValueError with the reason."""
+    """Return a valid access key. Raises ValueError with the reason."""
     if not KEY_LENGTH_MIN <= len(text) <= KEY_LENGTH_MAX or not text.isprintable():
         raise ValueError(
-            f"the accessKey {text[:40]!r} should be longer than {KEY_LENGTH_MIN - 1} characters that can be "
-            f"printed, and not longer than {KEY_LENGTH_MAX}"
+            f"the accessKey {text[:40]!r} must have {KEY_LENGTH_MIN} to {KEY_LENGTH_MAX} printable characters"
         )
     return text
 
 
 def check_secret(text: str) -> str:
-    """The same for the secret, which is not shown."""
+    """Return a valid secret key. Raises ValueError with the reason, which does not contain the secret."""
     if not KEY_LENGTH_MIN <= len(text) <= SECRET_LENGTH_MAX:
-        raise ValueError(
-            f"the secretKey should be longer than {KEY_LENGTH_MIN - 1} characters, and not longer than "
-            f"{SECRET_LENGTH_MAX}"
-        )
+        raise ValueError(f"the secretKey must have {KEY_LENGTH_MIN} to {SECRET_LENGTH_MAX} characters")
     return text

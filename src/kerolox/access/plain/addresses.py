@@ -1,8 +1,8 @@
-"""White lists: the patterns of addresses that RocketMQ 4's files of accounts know.
+"""Address patterns of white lists in RocketMQ 4's account files.
 
-``10.1.2.3``, ``10.1.2.{3,4}``, ``10.1.2-5.*``, ``fe80::1``, ``fe80:0:*``, several joined by commas, ``*``.
-What is left blank matches nobody. Each part of an address is compared; RocketMQ compares none behind the
-first ``*`` or range, so that ``10.*.0.1`` lets in all of ``10.*.*.*`` there, and not here.
+Patterns: ``10.1.2.3``, ``10.1.2.{3,4}``, ``10.1.2-5.*``, ``fe80::1``, ``fe80:0:*``, several separated by
+commas, ``*``. A blank list matches no address. Every part of an address is compared. RocketMQ ignores the
+parts after the first ``*`` or range: there ``10.*.0.1`` matches all of ``10.*.*.*``, here it does not.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import msgspec
 from kerolox.access.policies import Address
 
 EVERYWHERE = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
-PATTERNS_MAX = 1000  # of one list
+PATTERNS_MAX = 1000  # per list
 
-# What one part of an address may be: any of these ranges.
+# Ranges of numbers that match one part of an address.
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class AddressPattern(msgspec.Struct, frozen=True):
-    """Some addresses. ``parts`` are those of an address, four numbers or eight; none: all addresses."""
+    """A set of addresses. ``parts`` has four or eight items, one for each number; empty: all addresses."""
 
     text: str
     parts: tuple[Ranges, ...] = ()
@@ -47,20 +47,20 @@ Patterns: TypeAlias = tuple[AddressPattern, ...]
 
 
 def matches_any(patterns: Iterable[AddressPattern], address: Address | None) -> bool:
-    """Callers without an address, as those of the same process, match nothing."""
+    """Return whether a pattern matches the address. Callers without one (in the same process) never match."""
     return address is not None and any(pattern.matches(address) for pattern in patterns)
 
 
 def parse_addresses(text: str) -> Patterns:
-    """The patterns of one text. Raises ValueError with the reason."""
+    """Parse a list of patterns. Raises ValueError with the reason."""
     found = tuple(_parse(one.strip()) for one in _split(text) if one.strip())
     if len(found) > PATTERNS_MAX:
-        raise ValueError(f"{len(found)} addresses in one list, at most are {PATTERNS_MAX}")
+        raise ValueError(f"{len(found)} addresses in one list, the limit is {PATTERNS_MAX}")
     return found
 
 
 def _split(text: str) -> list[str]:
-    """At commas that are not inside of braces."""
+    """Split at commas outside of braces."""
     return re.split(r",(?![^{]*\})", text)
 
 
@@ -81,7 +81,7 @@ def _parse(text: str) -> AddressPattern:
 
 
 def _groups_of_six(text: str) -> list[str]:
-    """The eight groups of a pattern of IPv6. Behind a ``*`` or a range at the end all groups are free."""
+    """Return the eight groups of an IPv6 pattern. A trailing ``*`` or range leaves all later groups free."""
     before, gap, behind = text.partition("::")
     head = before.split(":") if before else []
     tail = behind.split(":") if behind else []
@@ -126,5 +126,6 @@ def _numbers(address: Address) -> tuple[int, ...]:
 
 def _wrong(text: str) -> ValueError:
     return ValueError(
-        f"{text!r} is no address: write 10.1.2.3, 10.1.2.{{3,4}}, 10.1.2-5.*, fe80::1, fe80:0:*, or * for all"
+        f"{text!r} is not an address: write 10.1.2.3, 10.1.2.{{3,4}}, 10.1.2-5.*, fe80::1, fe80:0:*, or * "
+        "for all"
     )

@@ -1,8 +1,8 @@
-"""The files of accounts: ``plain_acl.yml``, and those in the folder ``acl`` beside it.
+"""Account files: ``plain_acl.yml``, and those in the folder ``acl`` beside it.
 
-They are looked at every few seconds. What changed is read again, all of it or nothing: an edit that cannot be
-read leaves the accounts of before, and is told once. A file of the folder that is gone takes its accounts
-with it; ``plain_acl.yml`` is missed, for editors remove files before they write them anew.
+They are checked for changes every few seconds and read again, all or none: an invalid edit leaves the
+previous accounts in effect and is logged once. When a file of the folder is removed its accounts are removed.
+A missing ``plain_acl.yml`` is an error instead, because editors remove files before they rewrite them.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ Stamp = tuple[int, int, int]
 
 
 class Accounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What all files say together."""
+    """The accounts of all files."""
 
     files: dict[str, AclFile] = {}  # by path
     by_key: dict[str, Account] = {}
-    homes: dict[str, str] = {}  # the file of each account
+    homes: dict[str, str] = {}  # the file that defines each account
     white: Patterns = ()
-    stamps: dict[str, Stamp] = {}  # of the files as they were read
+    stamps: dict[str, Stamp] = {}  # of the files, when they were read
 
 
 class AclFiles:
-    """Reads, watches and changes the files. ``on_change`` is called when accounts have changed."""
+    """Reads, watches and changes the account files. ``on_change`` is called when accounts have changed."""
 
     def __init__(self, path: str, folder: str, clock: Clock) -> None:
         self.path = os.path.abspath(path)
@@ -66,13 +66,13 @@ class AclFiles:
     # --- reading ---------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Raises AclFileBroken: also when there is no file at all."""
+        """Read all files. Raises AclFileBroken, also if there is no file."""
         found = await asyncio.to_thread(self._read)
         assert found is not None, "nothing was known before"
         self._take(found)
 
     def watch(self) -> None:
-        """Look now and then whether somebody has edited them."""
+        """Check the files for edits every LOOK_S."""
         self._timer = self._clock.beat(LOOK_S, self._begin_look)
 
     async def close(self) -> None:
@@ -91,7 +91,7 @@ class AclFiles:
         self.watch()
 
     async def look(self) -> None:
-        """Read again what somebody has edited."""
+        """Read the files that were edited."""
         try:
             async with self._changing:
                 found = await asyncio.to_thread(self._read, self.accounts)
@@ -100,15 +100,20 @@ class AclFiles:
                     log.info("acl_read_again files=%d accounts=%d", len(found.files), len(found.by_key))
                 self._told = ""
         except KeroloxError as error:
-            if self._told != str(error):  # told once
+            if self._told != str(error):  # log each error once
                 self._told = str(error)
-                log.warning("acl_not_read error=%r next='the accounts of before stay; mend it'", str(error))
+                log.warning(
+                    "acl_not_read error=%r next='the previous accounts stay in effect; repair the file'",
+                    str(error),
+                )
 
     def _read(self, known: Accounts | None = None) -> Accounts | None:
-        """Blocking. None: nothing has changed."""
+        """Read the files. Return None if none has changed since `known`. Blocking."""
         paths = self._paths()
         if self.path not in paths and (not paths or (known is not None and self.path in known.files)):
-            raise AclFileBroken(self.path, 0, f"there is no such file, and none in {self.folder}")
+            raise AclFileBroken(
+                self.path, 0, f"it does not exist, and {self.folder} contains no account file"
+            )
         try:
             stamps = {path: _stamp(path) for path in paths}
             if known is not None and stamps == known.stamps:
@@ -122,12 +127,12 @@ class AclFiles:
                     _warn_of_readers(path)
                     files[path] = parse(_content(path), path)
         except OSError as error:
-            raise AclFileBroken(str(error.filename), 0, f"it cannot be read: {error.strerror}") from error
+            raise AclFileBroken(str(error.filename), 0, f"cannot read it: {error.strerror}") from error
         return joined(files, stamps)
 
     def _paths(self) -> list[str]:
-        """RocketMQ's order: of an account that two files name, the first counts. What begins with a dot is
-        passed over: there Kubernetes keeps what the names beside it lead to."""
+        """Return the paths in RocketMQ's order: the first file that defines an account takes precedence.
+        Names that begin with a dot are skipped; Kubernetes keeps the targets of its links there."""
         folder = Path(self.folder)
         found = sorted(
             str(path)
@@ -138,7 +143,7 @@ class AclFiles:
             and str(path) != self.path
         )
         if len(found) > FILES_MAX:
-            raise AclFileBroken(self.folder, 0, f"{len(found)} files of accounts, at most are {FILES_MAX}")
+            raise AclFileBroken(self.folder, 0, f"{len(found)} account files, the limit is {FILES_MAX}")
         return [*found, self.path] if os.path.isfile(self.path) else found
 
     def _take(self, found: Accounts) -> None:
@@ -149,8 +154,8 @@ class AclFiles:
     # --- changing --------------------------------------------------------------------------------------
 
     async def change(self, path: str, edit: Callable[[Tree], None]) -> None:
-        """Change one file by a function of what is in it: on disk before it counts, or not at all. Raises
-        what the function raises, AclFileBroken if the outcome could not be read, or NotSaved."""
+        """Apply `edit` to the content of one file. The change counts only once it is on disk. Raises the
+        error of `edit`, AclFileBroken if the result would be invalid, or NotSaved."""
         async with self._changing:
             now_ms = self._clock.wall_ms()
 
@@ -168,7 +173,7 @@ class AclFiles:
 
 
 def read_file(path: str) -> AclFile:
-    """What one file says. Blocking. Raises AclFileBroken."""
+    """Read one account file. Blocking. Raises AclFileBroken."""
     try:
         return parse(_content(path), path)
     except OSError as error:
@@ -191,13 +196,13 @@ def joined(files: dict[str, AclFile], stamps: dict[str, Stamp]) -> Accounts:
             by_key[key], homes[key] = account, path
             if any(pattern.is_everywhere for pattern in account.white):
                 log.warning(
-                    "account_unguarded key=%r path=%s next='its whiteRemoteAddress lets everybody in who "
-                    "names it, without a signature: name addresses'",
+                    "account_unguarded key=%r path=%s next='its whiteRemoteAddress accepts unsigned requests "
+                    "with its key from any address: restrict it'",
                     key, path,
                 )  # fmt: skip
     if any(pattern.is_everywhere for pattern in white):
         log.warning(
-            "acl_unguarded next='globalWhiteRemoteAddresses lets everybody in, without a key: name addresses'"
+            "acl_unguarded next='globalWhiteRemoteAddresses accepts every address without a key: restrict it'"
         )
     return Accounts(files=files, by_key=by_key, homes=homes, white=white, stamps=stamps)
 

@@ -1,13 +1,13 @@
 """The guard of a broker with RocketMQ 4's accounts (``aclEnable``).
 
-It decides as RocketMQ 4 does for whoever uses it as it was meant, and closes what is open there:
+It decides as RocketMQ 4 does for documented uses, and closes its gaps:
 
-- what administers needs an account with ``admin: true``, all of it; RocketMQ knows five such requests;
-- what needs nothing there needs what the rules of 5.3 say, as far as accounts can have it;
-- white lists stand for a signature, as documented, but never for the right to change accounts, and those of
-  an account not for an ``admin: true`` that it does not have;
-- strangers hear one text, whatever was wrong, and late when they fail often; secrets are compared in constant
-  time.
+- every administration request needs an account with ``admin: true``; RocketMQ 4 requires it for five;
+- requests that need nothing in RocketMQ 4 need what the rules of 5.3 require, as far as accounts express it;
+- a white list replaces a signature, as documented, but never the right to change accounts, and an account's
+  own list never replaces a missing ``admin: true``;
+- every failed authentication returns the same text, after a delay if failures repeat; secrets are compared
+  in constant time.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from kerolox.front.requests import Answer, Request
 from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
 from kerolox.protocol.signature import ACCESS_KEY, UNIQUE_KEY_QUERY, UNSIGNED_QUERY_VERSION_MAX, verify
 
-# How RocketMQ 4 begins what it refuses, with SYSTEM_ERROR: its clients and tools know it by that.
+# Prefix of RocketMQ 4's rejections, with SYSTEM_ERROR; its clients and tools recognize them by it.
 ACL_EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
 
-# What changes accounts, or tells of them: no address is enough for that (CVE-2024-23321).
+# Requests that change accounts or reveal them: a white address is not enough for them (CVE-2024-23321).
 ABOUT_ACCOUNTS = frozenset({
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, RequestCode.DELETE_ACL_CONFIG,
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
     RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
 })  # fmt: skip
 
-_WHITE = "acl_white"  # of a caller: the accounts that were asked, and whether its address needs none
+# key in ``caller.data``: the accounts that were checked, and whether the address is in the white list
+_WHITE = "acl_white"
 
 
 class Stranger(Refused):
-    """Nobody known has signed the request. ``why`` is for the log alone."""
+    """A request without a signature of a known account. ``why`` is written only to the log."""
 
     def __init__(self, why: str) -> None:
         super().__init__(ResponseCode.SYSTEM_ERROR, ACL_EXCEPTION + NOT_KNOWN)
@@ -55,19 +56,19 @@ class Stranger(Refused):
 
 
 class NoPermission(Refused):
-    """An account may not do this."""
+    """A request that the account has no permission for."""
 
     def __init__(self, why: str) -> None:
         super().__init__(ResponseCode.SYSTEM_ERROR, ACL_EXCEPTION + why)
 
 
 class PlainGuard(Guard):
-    """Decides about the requests of a broker by its files of accounts."""
+    """Decides about the requests of a broker by its account files."""
 
     def __init__(
         self, files: AclFiles, rules: Rules, view: View, options: AccessOptions, clock: Clock
     ) -> None:
-        # A book of the accounts, for those who keep prepared keys of users.
+        # The base class needs a book; prepared keys of users are derived from it.
         super().__init__(Book(), rules, PlainView(view), options, clock)
         self.files = files
         own = options.own_credentials
@@ -82,7 +83,7 @@ class PlainGuard(Guard):
         return True
 
     def account(self, key: str | None) -> Account | None:
-        """An account by its key. The servers' own is known, too, where the files have none of that name."""
+        """Return an account by its key. The servers' own account is known even if no file defines it."""
         found = self.files.accounts.by_key.get(key or "")
         if found is None and self._own is not None and key == self._own.access_key:
             return self._own
@@ -133,15 +134,17 @@ class PlainGuard(Guard):
             else:
                 return
         elif self._is_white(asked.caller) or self._known(asked.identity).admin:
-            return  # the handler says that it is not there
+            return  # the handler reports that the object does not exist
         raise NoPermission(
-            f"No permission for this {request_name(asked.code)}: what it is about is not there, or for others"
+            f"No permission for this {request_name(asked.code)}: its object does not exist, or access to it "
+            "is denied"
         )
 
     # --- runs of plain sends -------------------------------------------------------------------------
 
     def may_send(self, identity: str | None, caller: Caller, name: str) -> bool:
-        """White addresses do not count: what comes from there unsigned is looked at one by one."""
+        """Return whether plain messages need no further check. White addresses do not count here: unsigned
+        requests from them are checked one by one."""
         return self._options.audit is not Audit.ALL and self._may_publish(self.account(identity), name)
 
     def may_publish(self, identity: str | None, caller: Caller, name: str) -> bool:
@@ -162,7 +165,7 @@ class PlainGuard(Guard):
             raise Stranger("no access key")
         account = self.account(key)
         if account is None:
-            # How long a refusal takes must not tell which accounts there are.
+            # The response time must not reveal which accounts exist.
             self._is_signed(asked, NOBODYS_SECRET)
             raise Stranger("no such account")
         by_address = matches_any(account.white, address_of(asked.caller))
@@ -178,7 +181,8 @@ class PlainGuard(Guard):
             return True
         if UNIQUE_KEY_QUERY not in fields:
             return False
-        # Releases differ in whether this field is signed, not all as their version says. It carries no right.
+        # Releases differ in whether they sign this field, and some do not follow their version. It carries no
+        # right.
         other = 0 if version > UNSIGNED_QUERY_VERSION_MAX else UNSIGNED_QUERY_VERSION_MAX + 1
         return verify(fields, asked.body, secret, other)
 
@@ -203,7 +207,7 @@ class PlainGuard(Guard):
         needs = list(rule.needs(asked, self._view))
         if not needs and not rule.for_everybody and not account.admin:
             raise NoPermission(
-                f"No permission for {request_name(asked.code)}, which names nothing: "
+                f"No permission for {request_name(asked.code)}, which names no resource: "
                 f"accessKey={account.access_key}"
             )
         self.check(asked, needs)
@@ -211,7 +215,8 @@ class PlainGuard(Guard):
     def _known(self, identity: str | None) -> Account:
         account = self.account(identity)
         if account is None:
-            raise Stranger("nobody has signed it")  # its account has just been deleted
+            # its account has just been deleted
+            raise Stranger("the request has no signature of a known account")
         return account
 
     def _is_white(self, caller: Caller) -> bool:

@@ -1,4 +1,4 @@
-"""From RocketMQ 4's accounts to users and rules of 5.3. Plain values in, plain values out."""
+"""Conversion of RocketMQ 4's accounts to users and rules of 5.3. Plain values in, plain values out."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kerolox.protocol.reserved import DEAD_LETTER_PREFIX
 
 
 def migrate(accounts: Iterable[Account]) -> tuple[dict[str, User], dict[str, Policies], list[str]]:
-    """Users and rules by name, and a line for everything that has no counterpart there.
+    """Return users and rules by name, and a line for everything that has no counterpart there.
 
-    As RocketMQ does: who is ``admin`` may do everything; permissions by name become Custom entries, those by
-    default Default entries for all topics and all groups.
+    As in RocketMQ, ``admin`` becomes a Super user; permissions by name become Custom entries, and the default
+    permissions become Default entries for all topics and all groups.
     """
     users: dict[str, User] = {}
     policies: dict[str, Policies] = {}
@@ -27,7 +27,7 @@ def migrate(accounts: Iterable[Account]) -> tuple[dict[str, User], dict[str, Pol
         try:
             check_new_user_name(name)
         except InvalidRequest as error:
-            left_over.append(f"{name}: no user is made of it. {error}. Give it another accessKey")
+            left_over.append(f"{name}: skipped. {error}. Give it another accessKey")
             continue
         users[name] = User(name, account.secret_key, is_super=account.admin)
         custom = [
@@ -36,10 +36,10 @@ def migrate(accounts: Iterable[Account]) -> tuple[dict[str, User], dict[str, Pol
         ]
         if len(custom) > ENTRIES_MAX:
             left_over.append(
-                f"{name}: {len(custom) - ENTRIES_MAX} permissions, for a user has at most {ENTRIES_MAX}: use "
-                "prefixes, as in Topic:orders*"
+                f"{name}: {len(custom) - ENTRIES_MAX} permissions skipped, the limit per user is "
+                f"{ENTRIES_MAX}: use prefixes, as in Topic:orders*"
             )
-            # What is denied by name must not be left to what is allowed by default.
+            # Keep the denials: a name that is denied must not fall through to a default that allows it.
             custom.sort(key=lambda entry: entry.allows)
         default = [
             _entry(Pattern(Kind.TOPIC, "", is_prefix=True), account.default_topic),
@@ -51,17 +51,17 @@ def migrate(accounts: Iterable[Account]) -> tuple[dict[str, User], dict[str, Pol
         if account.white:
             addresses = ",".join(pattern.text for pattern in account.white)
             left_over.append(
-                f"{name}: whiteRemoteAddress {addresses}: every request has to be signed; to let it in from "
-                "there alone, give its rules these addresses"
+                f"{name}: whiteRemoteAddress {addresses}: every request must be signed; to accept the user "
+                "only from there, add these addresses to its rules"
             )
         if account.admin and (account.topics or account.groups):
-            left_over.append(f"{name}: as an administrator it is not held to its topicPerms and groupPerms")
+            left_over.append(f"{name}: topicPerms and groupPerms do not apply to an administrator")
     return users, policies, left_over
 
 
 def migrate_into(book: Book, accounts: Iterable[Account]) -> tuple[list[str], list[str]]:
-    """Put those into a book that it does not have; nothing of those that it has is changed. Gives their
-    names, and what was left over."""
+    """Add the accounts that the book lacks; existing users stay unchanged. Return their names and the lines
+    about everything that was not converted."""
     users, policies, left_over = migrate(one for one in accounts if one.access_key not in book.users)
     if users:
         book.replace(book.users | users, book.policies | policies)
@@ -69,9 +69,9 @@ def migrate_into(book: Book, accounts: Iterable[Account]) -> tuple[list[str], li
 
 
 def left_over_white(patterns: Patterns) -> list[str]:
-    """The same for a list of addresses that needed no account."""
+    """Return a line for each address that needed no account; users and rules have no counterpart."""
     return [
-        f"globalWhiteRemoteAddresses {pattern.text}: every request has to be signed" for pattern in patterns
+        f"globalWhiteRemoteAddresses {pattern.text}: every request must be signed" for pattern in patterns
     ]
 
 
@@ -79,16 +79,16 @@ def _entries(name: str, kind: Kind, perms: dict[str, Perm], left_over: list[str]
     found = []
     for resource, perm in perms.items():
         if "*" in resource:
-            # In an account that is a name like others, which nothing has; in a rule it would mean many.
+            # In an account this is a literal name that matches nothing; in a rule it would be a pattern.
             left_over.append(
-                f"{name}: {kind.value.lower()} {resource!r}, which no {kind.value.lower()} can be called; "
-                f"{kind.value}:{resource.rstrip('*')}* in a rule means all that begin so"
+                f"{name}: {kind.value.lower()} {resource!r} skipped: it is not a valid name; "
+                f"{kind.value}:{resource.rstrip('*')}* in a rule matches all names with that prefix"
             )
             continue
         if kind is Kind.TOPIC and resource.startswith(DEAD_LETTER_PREFIX):
             owner = resource.removeprefix(DEAD_LETTER_PREFIX)
             left_over.append(
-                f"{name}: topic {resource!r}: who reads dead letters needs a right to Group:{owner}"
+                f"{name}: topic {resource!r}: reading dead letters requires a right to Group:{owner}"
             )
         found.append(_entry(Pattern(kind, resource, is_prefix=False), perm))
     return found

@@ -1,11 +1,12 @@
-"""What an account of RocketMQ 4 may do, of all that requests need.
+"""Permissions of RocketMQ 4's accounts, compared with the needs of requests.
 
-Accounts know PUB and SUB of topics, SUB of groups, and ``admin``. RocketMQ 4 asks for them in nine requests,
-for ``admin`` in five, and for nothing in all others, so that any account could reset a group or read any
-message by its id. Here every request has the needs of 5.3 (:mod:`kerolox.access.needs`), and this module says
-who has what they ask for. What RocketMQ 4 asks for is asked for here, too:
+Accounts have PUB and SUB for topics, SUB for groups, and ``admin``. RocketMQ 4 checks them in nine requests
+and ``admin`` in five; all others need nothing, so any account could reset a group or read any message by its
+id. Here every request has the needs of 5.3 (:mod:`kerolox.access.needs`), and this module decides which
+accounts meet them. The checks of RocketMQ 4 are included:
 
-- sends: PUB of the topic; those to a retry topic SUB of its group (there, of the group the sender names);
+- sends: PUB of the topic; sends to a retry topic: SUB of its group (RocketMQ 4: of the group that the sender
+  names);
 - pulls, heartbeats, offsets, queries, messages sent back: SUB of the topic, of the group, or of both.
 """
 
@@ -19,9 +20,9 @@ from kerolox.protocol.reserved import RETRY_PREFIX, TRACE_TOPIC
 
 
 class PlainView:
-    """What rules are told of a server with such accounts."""
+    """Facts that rules need about a server with such accounts."""
 
-    dead_letters_are_topics = True  # and have permissions by their names
+    dead_letters_are_topics = True  # and have permissions by their own names
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -38,26 +39,27 @@ class PlainView:
 
 
 def is_for_any_account(rule: Rule) -> bool:
-    """Whether it only tells how the broker is: every account may look, as with RocketMQ."""
+    """Return whether the rule only reads the broker's state, which every account may do, as in RocketMQ."""
     return rule is LOOKS
 
 
 def permits(account: Account, need: Need) -> bool:
-    """Whether an account may do at least one of the actions."""
+    """Return whether an account has the permission for at least one of the actions."""
     kind, name = need.resource
     actions = need.actions
     if kind is Kind.TOPIC and name.startswith(RETRY_PREFIX):
         kind, name = Kind.GROUP, name.removeprefix(RETRY_PREFIX)
     if kind is Kind.TOPIC:
         if name == TRACE_TOPIC and Action.PUB in actions:
-            return True  # every client tells there what it does
+            return True  # every client sends its traces there
         asked = Perm.DENY
         if Action.PUB in actions:
             asked |= Perm.PUB
         if Action.SUB in actions:
             asked |= Perm.SUB
         elif Action.GET in actions:
-            asked |= Perm.PUB | Perm.SUB  # figures and settings, no messages: whoever uses the topic may look
+            # statistics and settings, no messages: any permission on the topic is enough
+            asked |= Perm.PUB | Perm.SUB
         held = account.topic_perm(name)
     elif kind is Kind.GROUP:
         asked = Perm.DENY if actions.isdisjoint(_OF_GROUPS) else Perm.SUB
@@ -65,7 +67,7 @@ def permits(account: Account, need: Need) -> bool:
     else:
         return account.admin
     if not asked:
-        return account.admin  # creating, changing, deleting
+        return account.admin  # create, update, delete
     return account.may_all or bool(asked & held)
 
 

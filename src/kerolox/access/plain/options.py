@@ -1,4 +1,4 @@
-"""The options of RocketMQ 4's accounts. Brokers alone have them."""
+"""Options of RocketMQ 4's accounts. Only brokers have them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ FOLDER = "acl"
 @dataclass
 class PlainAclOptions(AccessOptions):
     acl: bool = option(
-        False, "Every request must be signed by an account of plain_acl.yml, as with RocketMQ 4, or come "
-        "from an address that is listed there.",
+        False, "Require that every request is signed by an account of plain_acl.yml, as in RocketMQ 4, or "
+        "comes from a white address in it.",
         key="aclEnable",
     )  # fmt: skip
     acl_path: str | None = option(
-        None, "The file of accounts; plain_acl.yml in rocketmqHome/conf, or else beside the file of options, "
-        "if unset. It is read again when it changes.",
+        None, "File of accounts. Default: plain_acl.yml in rocketmqHome/conf, or else beside the "
+        "configuration file. It is read again when it changes.",
     )  # fmt: skip
     acl_folder: str | None = option(
-        None, "A folder of more files of accounts, *.yml and *.yaml; acl beside plain_acl.yml if unset."
+        None, "Folder of more account files, *.yml and *.yaml. Default: acl beside plain_acl.yml."
     )
     rocketmq_home: str | None = option(
-        None, "Where a RocketMQ that this broker takes the place of is installed.",
+        None, "Installation folder of the RocketMQ that this broker replaces.",
         key="rocketmqHome", environment="ROCKETMQ_HOME",
     )  # fmt: skip
     migrate_acl: bool = option(
-        False, "At the start, accounts of plain_acl.yml become users with rules, unless there are users of "
-        "their names.",
+        False, "At the start, convert accounts of plain_acl.yml to users with rules; existing users stay "
+        "unchanged.",
         key="migrateAuthFromV1Enabled",
     )  # fmt: skip
 
@@ -46,13 +46,13 @@ class PlainAclOptions(AccessOptions):
         if self.acl and (self.authentication or self.migrate_acl):
             raise OptionError(
                 "aclEnable", True,
-                "either the accounts of RocketMQ 4 or the users of 5.3. To make users of the accounts: "
+                "either the accounts of RocketMQ 4 or the users of 5.3. To convert accounts to users: "
                 "aclEnable=false, authenticationEnabled=true, authorizationEnabled=true, "
                 "migrateAuthFromV1Enabled=true",
             )  # fmt: skip
 
     def acl_places(self, config_path: str) -> tuple[str, str]:
-        """The file of accounts and the folder of more. ``config_path`` is the file of options."""
+        """Return the account file and the folder of more. ``config_path`` is the configuration file."""
         path = self.acl_path
         if path is None:
             if self.rocketmq_home is not None:
@@ -60,5 +60,5 @@ class PlainAclOptions(AccessOptions):
             elif config_path:
                 path = os.path.join(os.path.dirname(config_path), FILE)
             else:
-                raise OptionError("aclPath", "", f"the path of {FILE}: no file of options says where it is")
+                raise OptionError("aclPath", "", f"the path of {FILE}: no configuration file is used")
         return path, self.acl_folder or os.path.join(os.path.dirname(path), FOLDER)

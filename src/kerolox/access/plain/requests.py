@@ -1,7 +1,7 @@
-"""Requests about accounts (RocketMQ 4): create, change and delete one, the white list, and versions of files.
+"""Requests about accounts (RocketMQ 4): create, update and delete accounts, the white list, file versions.
 
-The guard lets administrators through that have signed, and nobody else. What was changed is on disk before it
-is answered. Accounts cannot be read: RocketMQ had a request for them, which told all secrets.
+The guard admits only signed requests of administrators. A change is on disk before it is answered. Accounts
+cannot be read: RocketMQ's request for that revealed all secrets.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers import auth as headers
 from kerolox.protocol.json_dialect import dumps
 
-# RocketMQ 4's codes for these, which mean other things in 5.x.
+# RocketMQ 4's codes for these failures; 5.x uses them for other errors.
 UPDATE_FAILED = 209
 DELETE_FAILED = 210
 WHITE_ADDRESSES_FAILED = 211
 
 _NOT_TOLD = (
-    " request type 54 (GET_BROKER_CLUSTER_ACL_CONFIG) not supported: accounts are not told, for their "
-    "secrets would be; RocketMQ removed this with 4.9.8 and 5.2 (CVE-2024-23321)"
+    " request type 54 (GET_BROKER_CLUSTER_ACL_CONFIG) not supported: it would reveal the secrets of "
+    "accounts; RocketMQ removed it in 4.9.8 and 5.2 (CVE-2024-23321)"
 )
 
 
 class AccountRequests:
-    """``broker_name``, ``address`` and ``cluster`` are told with the versions of the files."""
+    """Handlers of account requests. ``broker_name``, ``address`` and ``cluster`` are sent with the file
+    versions."""
 
     def __init__(
         self, files: AclFiles, guard: PlainGuard, *, broker_name: str, address: str, cluster: str
@@ -78,10 +79,11 @@ class AccountRequests:
             accounts = accounts_of(tree)
             accounts[:] = [one for one in accounts if str(one.get("accessKey")) != key]
 
-        # In all files: another account of that name must not take its place. The one that counts goes last.
+        # In all files: another account of that name must not take its place. The account in effect is removed
+        # last.
         paths = [path for path, file in self._files.accounts.files.items() if key in file.accounts]
         if not paths:
-            raise Refused(DELETE_FAILED, f"{ACL_EXCEPTION}there is no account {key[:40]!r}")
+            raise Refused(DELETE_FAILED, f"{ACL_EXCEPTION}account {key[:40]!r} does not exist")
         for path in reversed(paths):
             await self._change(request, path, edit, DELETE_FAILED, f"account {key!r} was deleted")
         return Answer()
@@ -91,10 +93,11 @@ class AccountRequests:
         path = self._files.path
         if (said.acl_file_full_path or "").strip():
             path = (said.acl_file_full_path or "").strip()
-            if path not in self._files.accounts.files:  # it comes from a request: nothing else is touched
+            # the path comes from a request: accept only known files
+            if path not in self._files.accounts.files:
                 raise Refused(
                     WHITE_ADDRESSES_FAILED,
-                    f"{ACL_EXCEPTION}the path is none of the files of accounts of this broker",
+                    f"{ACL_EXCEPTION}the path is not an account file of this broker",
                 )
         texts = [text.strip() for text in said.global_white_addrs.split(",") if text.strip()]
 
@@ -125,11 +128,11 @@ class AccountRequests:
         return Answer(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=_NOT_TOLD)
 
     def _check_last(self, key: str) -> None:
-        """An account that administers ends, unless it is the last one."""
+        """Raise ValueError if the account is the last administrator."""
         known = self._files.accounts.by_key
         if key in known and [one.access_key for one in known.values() if one.admin] == [key]:
             raise ValueError(
-                f"{key!r} is the last administrator, and nobody could make another: make one first (mqadmin "
+                f"{key!r} is the last administrator; create another one first (mqadmin "
                 "updateAclConfig -m true)"
             )
 
@@ -144,7 +147,7 @@ class AccountRequests:
 
 
 def changed(said: headers.UpdateAccountRequest) -> Tree:
-    """What a request changes of an account, as it stands in a file. Raises ValueError with the reason."""
+    """Return the changes of an account, as they stand in a file. Raises ValueError with the reason."""
     found: Tree = {}
     if said.secret_key:
         found["secretKey"] = check_secret(said.secret_key)

@@ -1,4 +1,4 @@
-"""One of RocketMQ 4's files of accounts, ``plain_acl.yml``: its text, and what it says.
+"""Reader and writer of RocketMQ 4's account files (``plain_acl.yml``).
 
 ::
 
@@ -14,7 +14,7 @@
         groupPerms: [groupA=DENY, groupB=SUB]
     dataVersion: [{counter: 3, timestamp: 1684290520350}]
 
-What is wrong is refused with its line and the reason, and never shown: it may be a secret.
+Errors name the line and the reason but never show the invalid text: it may be a secret.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FLOAT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")
 
 
 class AclFileBroken(KeroloxError):
-    """A file of accounts that cannot be taken, and where it is wrong."""
+    """An invalid account file, with the line of the error."""
 
     def __init__(self, path: str, line: int, why: object) -> None:
         where = f"{path}, line {line}" if line else path
@@ -59,32 +59,32 @@ class AclFileBroken(KeroloxError):
 
 
 class AclFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What one file says."""
+    """Content of one account file."""
 
     path: str
     accounts: dict[str, Account] = {}
-    white: Patterns = ()  # who comes from there needs no account
+    white: Patterns = ()  # requests from these addresses need no account
     version: DataVersion = DataVersion()
 
 
 def parse(data: bytes, path: str) -> AclFile:
-    """What a file says. Raises AclFileBroken."""
-    import yaml  # not at the top: few servers have such a file, and all would wait for it
+    """Parse the content of a file. Raises AclFileBroken."""
+    import yaml  # not at the top: few servers have such a file, and the import is slow
 
     try:
         root = yaml.compose(data.decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except UnicodeDecodeError as error:
-        raise AclFileBroken(path, 0, f"it is no UTF-8: {error.reason}") from None
+        raise AclFileBroken(path, 0, f"it is not UTF-8: {error.reason}") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark is not None else 0
-        raise AclFileBroken(path, line, f"it is no YAML: {error.problem}") from None
+        raise AclFileBroken(path, line, f"it is not YAML: {error.problem}") from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise AclFileBroken(path, 0, f"it is no YAML: {type(error).__name__}") from None
+        raise AclFileBroken(path, 0, f"it is not YAML: {type(error).__name__}") from None
     return _Reader(path).file(root)
 
 
 class _Reader:
-    """Reads the nodes of one file, which know their lines."""
+    """Converter of the nodes of one file; nodes know their lines."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -97,10 +97,10 @@ class _Reader:
         for node in self._sequence(tree.get("accounts"), "accounts"):
             account = self._account(node)
             if account.access_key in accounts:
-                raise self._broken(node, f"the accessKey {account.access_key!r} is there twice")
+                raise self._broken(node, f"the accessKey {account.access_key!r} occurs twice")
             accounts[account.access_key] = account
         if len(accounts) > ACCOUNTS_MAX:
-            raise AclFileBroken(self._path, 0, f"{len(accounts)} accounts, at most are {ACCOUNTS_MAX}")
+            raise AclFileBroken(self._path, 0, f"{len(accounts)} accounts, the limit is {ACCOUNTS_MAX}")
         return AclFile(
             path=self._path,
             accounts=accounts,
@@ -112,7 +112,7 @@ class _Reader:
         tree = self._mapping(node, "an account")
         for name in ("accessKey", "secretKey"):
             if name not in tree:
-                raise self._broken(node, f"an account without {name}")
+                raise self._broken(node, f"the account has no {name}")
         perms = {}
         for name in ("topicPerms", "groupPerms"):
             texts = [self._text(one) for one in self._sequence(tree.get(name), name)]
@@ -137,7 +137,7 @@ class _Reader:
         return found
 
     def _version(self, node: Node | None) -> DataVersion:
-        """The version of the first entry; none, or one of another shape, counts as the first."""
+        """Return the version of the first entry; a missing or invalid one counts as the initial version."""
         entries = self._sequence(node, "dataVersion")
         if not entries:
             return DataVersion()
@@ -156,12 +156,12 @@ class _Reader:
 
     def _mapping(self, node: Node, what: str) -> dict[str, Node]:
         if not isinstance(node.value, list) or node.id != "mapping":  # type: ignore[attr-defined]
-            raise self._broken(node, f"{what} should be lines of key: value")
+            raise self._broken(node, f"{what} must be a mapping (lines of key: value)")
         tree: dict[str, Node] = {}
         for key, value in node.value:
             name = self._text(key)
             if name in tree:
-                raise self._broken(key, f"{name[:40]} is there twice")
+                raise self._broken(key, f"{name[:40]} occurs twice")
             tree[name] = value
         return tree
 
@@ -169,34 +169,32 @@ class _Reader:
         if node is None or _is_null(node):
             return []
         if node.id != "sequence":  # type: ignore[attr-defined]
-            raise self._broken(node, f"{what} should be a list")
+            raise self._broken(node, f"{what} must be a list")
         return list(node.value)
 
     def _text(self, node: Node | None) -> str:
-        """As it was written; nothing for what is left out."""
+        """Return the text as written; "" if it is missing."""
         if node is None or _is_null(node):
             return ""
         if node.id != "scalar":  # type: ignore[attr-defined]
-            raise self._broken(node, "there should be a text")
+            raise self._broken(node, "expected a text")
         return str(node.value)
 
     def _key(self, node: Node) -> str:
-        """A text whose every character matters. What YAML reads as a number, date or truth would be another
-        text for other readers of the file: 0123 is 83."""
+        """Return a text in which every character matters. YAML readers would change a text that looks like a
+        number, date or boolean (0123 becomes 83), so it must be quoted."""
         text = self._text(node)
         is_text = node.tag == _TAG + "str" or _is_null(node)
         if not node.style and _FLOAT.fullmatch(text):  # type: ignore[attr-defined]
-            is_text = False  # to RocketMQ's reader, though not to ours
+            is_text = False  # for RocketMQ's reader, though not for PyYAML
         if not is_text and not (node.tag == _TAG + "int" and re.fullmatch(r"0|[1-9][0-9]*", text)):
-            raise self._broken(
-                node, "YAML reads this as something other than the text it is: put it in quotes"
-            )
+            raise self._broken(node, "YAML reads this as a number, date or boolean: put it in quotes")
         return text
 
     def _flag(self, node: Node | None) -> bool:
         text = self._text(node).strip().lower()
         if text not in ("", "true", "false", "yes", "no", "on", "off"):
-            raise self._broken(node, "admin should be true or false")
+            raise self._broken(node, "admin must be true or false")
         return text in ("true", "yes", "on")
 
     def _take(self, node: Node, read: Callable[[], T]) -> T:
@@ -219,14 +217,14 @@ Tree = dict[str, Any]
 
 
 class _InQuotes(str):
-    """A text of which no reader of YAML makes anything else."""
+    """A text that is written in quotes, so that every YAML reader returns it unchanged."""
 
     __slots__ = ()
 
 
 def edited(data: bytes, path: str, edit: Callable[[Tree], None], now_ms: int) -> bytes:
-    """The text of a file after a change, with the next version. What else is in it stays, but for comments,
-    as with RocketMQ. Raises AclFileBroken if the outcome could not be read."""
+    """Return the content of a file after a change, with the next version. The rest is kept except comments,
+    as in RocketMQ. Raises AclFileBroken if the result would be invalid."""
     import yaml
 
     before = parse(data, path).version
@@ -239,7 +237,8 @@ def edited(data: bytes, path: str, edit: Callable[[Tree], None], now_ms: int) ->
                 account[name] = _InQuotes(account[name])
 
     class Dumper(yaml.SafeDumper):
-        """With a way to write them that is not everybody's."""
+        """A dumper that can write quoted texts; registered on a subclass to leave the shared dumper
+        unchanged."""
 
     Dumper.add_representer(
         _InQuotes, lambda dumper, text: dumper.represent_scalar(_TAG + "str", str(text), style='"')
@@ -250,7 +249,7 @@ def edited(data: bytes, path: str, edit: Callable[[Tree], None], now_ms: int) ->
 
 
 def accounts_of(tree: Tree) -> list[Tree]:
-    """The list of accounts in a tree, which is made if there is none."""
+    """Return the list of accounts in a tree; create it if it is missing."""
     if tree.get("accounts") is None:
         tree["accounts"] = []
     found: list[Tree] = tree["accounts"]

@@ -1,9 +1,8 @@
-"""Where the state of controllers lives, and who of them may change it: the interface of its carriers.
+"""Interface of the carriers, which store the controllers' state and decide which controller may change it.
 
-A lease may tell a controller that it leads, and be wrong: the controller may have been stalled, and another
-one leads by now. So being told is never enough. Every commit compares: does the one that commits still lead,
-by its token, and is the group still what it was when the change was decided, by its revision? If either is
-not so, nothing is changed.
+A lease can claim that a controller leads and be wrong: the controller may have been stalled while another one
+took over. So a lease is never sufficient. Every commit compares the token of the leadership and the revision
+of the group with those the decision was based on. If either differs, nothing is changed.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import msgspec
 from kerolox.controller.state import ControllerState, ReplicaGroup
 from kerolox.errors import KeroloxError
 
-NEW = 0  # the revision of a group that is not there
+NEW = 0  # revision of a group that does not exist
 
 
 class LeadingController(msgspec.Struct, frozen=True):
-    """The controller that decides. Nobody had its token before it, and nobody gets it after."""
+    """The leading controller. Its token is unique over time."""
 
     id: str
     address: str
@@ -28,21 +27,21 @@ class LeadingController(msgspec.Struct, frozen=True):
 
 
 class StoredState(msgspec.Struct, frozen=True):
-    """All groups, and the revision of each."""
+    """All groups and their revisions."""
 
     state: ControllerState
     revisions: dict[str, int]
 
 
 class Deposed(KeroloxError):
-    """Another controller leads. Nothing was changed."""
+    """Error: another controller leads. Nothing was changed."""
 
     def __init__(self, token: int, now: str) -> None:
         super().__init__(f"the leadership with token {token} is over, {now}: nothing was changed")
 
 
 class RevisionConflict(KeroloxError):
-    """The group was changed since it was read. Nothing was changed now."""
+    """Error: the group has changed since it was read. Nothing was changed by this commit."""
 
     retriable = True
 
@@ -54,31 +53,34 @@ class RevisionConflict(KeroloxError):
 
 
 class Carrier(Protocol):
-    """Keeps the state. One for each controller; they may share what is behind them."""
+    """Storage of the state. Each controller has its own carrier; carriers may share a backend."""
 
     async def open(self) -> None:
-        """Raises KeroloxError when what is there cannot be used."""
+        """Open the storage. Raises KeroloxError if the stored state is unusable."""
 
     async def close(self) -> None:
-        """Give up leading, too."""
+        """Resign leadership and close the storage."""
 
     async def load(self) -> StoredState:
-        """All that was committed."""
+        """Return everything that was committed."""
 
     async def commit(self, token: int, name: str, revision: int, group: ReplicaGroup | None) -> int:
-        """Replace one group, or drop it, if the caller still leads and the group has this revision. The new
-        revision, when it is durable. Raises Deposed and RevisionConflict: nothing was changed. Any other
-        KeroloxError leaves open whether it was: load again before the next decision."""
+        """Replace one group, or remove it (None), if the caller still leads and the group has this revision.
+        Return the new revision once it is durable.
+
+        Raises Deposed or RevisionConflict if nothing was changed. After any other KeroloxError the result is
+        unknown: load again before the next decision.
+        """
 
     async def lead(self, id: str, address: str) -> int:
-        """Wait until this controller leads. Its token."""
+        """Wait until this controller leads. Return its token."""
 
     def holds(self, token: int) -> bool:
-        """Whether nobody else can lead yet, by the clock of this process. Asked before each answer: what a
-        controller says as leader must end before another one leads."""
+        """Return whether no other controller can lead yet, by this process's clock. Checked before each
+        answer: a controller must stop answering as leader before another one leads."""
 
     async def leader(self) -> LeadingController | None:
-        """Who leads now."""
+        """Return the leading controller."""
 
     def watch(self) -> AsyncIterator[LeadingController | None]:
-        """Who leads, now and each time it changes."""
+        """Yield the leading controller, now and after each change."""

@@ -1,4 +1,4 @@
-"""The carrier that the options ask for."""
+"""The carrier chosen by the options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kerolox.controller.options import CarrierKind, ControllerOptions
 
 
 def chosen_carrier(options: ControllerOptions, clock: Clock) -> Carrier:
-    """Raises OptionError when something is missing for it."""
+    """Return the carrier. Raises OptionError if it lacks an option or package."""
     if options.carrier is CarrierKind.EMBEDDED:
         return EmbeddedCarrier(options.store_path, private=options.asks_who)
     from kerolox.controller.carriers.etcd import EtcdCarrier  # its packages are an extra

@@ -1,12 +1,12 @@
-"""How a carrier writes down what it keeps: one line that says what it is, and a JSON document.
+"""Encoding of a carrier's data: a header line and a JSON document.
 
 The line has the version, the CRC of the document and its length in bytes::
 
     kerolox-controller 1 8d5fe1a4 412
     {"cluster":"DefaultCluster","name":"broker-a",...}
 
-What is something else is named and refused, and never written over: a controller that forgot its epochs could
-not move brokers that know higher ones.
+Other content is reported and rejected, never overwritten: a controller that lost its epochs could not move
+brokers that know higher ones.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 
 class StateUnusable(KeroloxError):
-    """What is kept is damaged, or of something else."""
+    """Stored data that is damaged or not a controller's state."""
 
     next_step = (
-        "restore a copy of it. Without one: stop the group's brokers, move it away, and remove "
-        "brokerIdentity and epochFileCheckpoint from the brokers' stores, for they know higher epochs"
+        "restore it from a backup. Without one: stop the group's brokers, move it away, and remove "
+        "brokerIdentity and epochFileCheckpoint from the brokers' stores, because they contain higher epochs"
     )
 
     def __init__(self, where: object, what: str) -> None:
@@ -40,9 +40,9 @@ class StateUnusable(KeroloxError):
 
 
 class StateUnreadable(StateUnusable):
-    """The file or its directory cannot be read at the moment: nothing is known of what is kept."""
+    """The file or its directory cannot be read at the moment: its content is unknown."""
 
-    next_step = "let the controller read and write it; if it may, look at the disk. Nothing was changed"
+    next_step = "allow the controller to read and write it; or check the disk. Nothing was changed"
 
 
 def encode(document: msgspec.Struct) -> bytes:
@@ -51,7 +51,7 @@ def encode(document: msgspec.Struct) -> bytes:
 
 
 def decode(data: bytes, kind: type[T], where: object) -> T:
-    """The document. Raises StateUnusable, which names where it is."""
+    """Decode a document. Raises StateUnusable with its location."""
     head = _HEAD.match(data)
     if head is None:
         raise StateUnusable(where, f"it begins with {data[:40]!r}, not with kerolox-controller")
@@ -68,4 +68,4 @@ def decode(data: bytes, kind: type[T], where: object) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise StateUnusable(where, f"its document is something else ({error})") from error
+        raise StateUnusable(where, f"its document is not a controller's state ({error})") from error

@@ -1,11 +1,12 @@
-"""One controller, one file: the carrier for those who have no consensus engine.
+"""Carrier for a single controller: the state is one file, without a consensus engine.
 
-The file ``controller.state`` is a document (document.py) with all groups. Each commit writes it anew beside
-the old one, flushes it, renames it, and flushes the directory: after a crash there is the old or the new one.
+The file ``controller.state`` is a document (document.py) with all groups. Each commit writes a new file
+beside it, flushes it, renames it and flushes the directory: after a crash either the old or the new one
+exists.
 
-The file ``lock`` has the number of the last commit. A state with a smaller number was put there since: it is
-an older copy, and its groups are marked as doubted. So are those of a state beside a ``lock`` without a
-number, for nothing says how old it is.
+The file ``lock`` contains the number of the last commit. A state with a smaller number is an older copy that
+was restored, and its groups are marked as doubted. So are those of a state beside a ``lock`` without a
+number, because its age is unknown.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 
 STATE_FILE = "controller.state"
 LOCK_FILE = "lock"
-MARK_BYTES = 21  # of the number in it
+MARK_BYTES = 21  # size of the number in the lock file
 STATE_BYTES_MAX = 64 << 20
 
 
@@ -58,7 +59,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 class EmbeddedCarrier:
-    """The state in a file of this process alone."""
+    """The state in a file that only this process uses."""
 
     def __init__(self, directory: str | os.PathLike[str], *, private: bool = False) -> None:
         """``private``: only the owner of the directory may read it and its files."""
@@ -78,7 +79,7 @@ class EmbeddedCarrier:
         if found.groups and marked is not None and (marked == 0 or found.revision < marked):
             log.warning(
                 "state_restored path=%s revision=%d last_revision=%s "
-                "next='what the brokers know better counts'",
+                "next='newer reports of brokers replace this state'",
                 self.path, found.revision, marked or "unknown",
             )  # fmt: skip
             groups = {
@@ -89,7 +90,7 @@ class EmbeddedCarrier:
         self._document = found
 
     async def close(self) -> None:
-        async with self._turn:  # what is being written is written
+        async with self._turn:  # a write in progress is completed
             self._set_leader(None)
             lock, self._lock = self._lock, None
             if lock is not None:
@@ -101,7 +102,7 @@ class EmbeddedCarrier:
         return StoredState(ControllerState(dict(document.groups)), dict(document.revisions))
 
     async def commit(self, token: int, name: str, revision: int, group: ReplicaGroup | None) -> int:
-        # Whoever gives up waiting does not stop it half way, and lets nobody else in meanwhile.
+        # A cancelled caller must not stop the commit midway or release the turn early.
         return await asyncio.shield(asyncio.ensure_future(self._commit_in_turn(token, name, revision, group)))
 
     async def lead(self, id: str, address: str) -> int:
@@ -138,7 +139,7 @@ class EmbeddedCarrier:
 
     def _check(self, token: int, name: str, revision: int) -> None:
         if self._leader is None or self._leader.token != token:
-            now = "nobody leads" if self._leader is None else f"the token is {self._leader.token}"
+            now = "no controller leads" if self._leader is None else f"the token is {self._leader.token}"
             raise Deposed(token, now)
         found = self._document.revisions.get(name, NEW)
         if found != revision:
@@ -164,15 +165,15 @@ class EmbeddedCarrier:
             os.pwrite(self._lock, b"%0*d\n" % (MARK_BYTES - 1, document.revision), 0)
         except OSError as error:
             log.warning(
-                "revision_not_marked path=%s error=%r next='with the next change; an older copy that is put "
-                "here before is not found out by this'",
+                "revision_not_marked path=%s error=%r next='retried with the next change; until then an "
+                "older copy that is restored here is not detected'",
                 self.path.parent / LOCK_FILE, str(error),
             )  # fmt: skip
 
 
 def _read_mark(lock: int) -> int | None:
-    """The number of the last commit that was made in this directory; 0 when none is noted, None where none
-    can be."""
+    """Return the number of the last commit in this directory; 0 if none is stored, None if the platform
+    cannot store one."""
     if not hasattr(os, "pread"):  # Windows
         return None
     with contextlib.suppress(OSError, ValueError):
@@ -193,7 +194,7 @@ def _read(path: Path) -> _Document:
 
 
 def _take_lock(path: Path, private: bool) -> int:
-    """A descriptor that holds the lock until it is closed, however the process ends."""
+    """Return a descriptor that holds the lock until it is closed or the process ends."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     try:
         path.parent.mkdir(0o700 if private else 0o777, parents=True, exist_ok=True)
@@ -218,7 +219,8 @@ def _take_lock(path: Path, private: bool) -> int:
 
 
 def _close_to_others(folder: Path) -> None:
-    """Take the rights of others. Files that are written later get none: see :mod:`kerolox.atomic_file`."""
+    """Remove the access rights of other users. Files written later get none: see
+    :mod:`kerolox.atomic_file`."""
     for path, mode in ((folder, 0o700), (folder / LOCK_FILE, 0o600), (folder / STATE_FILE, 0o600)):
         try:
             os.chmod(path, mode)

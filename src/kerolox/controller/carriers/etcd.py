@@ -1,18 +1,18 @@
-"""Several controllers, one etcd cluster: the carrier for those who have one, or can run three members.
+"""Carrier for several controllers, with the state in an etcd cluster.
 
-Below a prefix, for each group of controllers::
+Keys below a prefix, for each group of controllers::
 
-    /kerolox/group1/leader             who leads; the key has a lease and goes with it
+    /kerolox/group1/leader             the leading controller; the key expires with its lease
     /kerolox/group1/groups/broker-a    one group of brokers, a document (document.py)
 
 The *token* of a leader is the create revision of the leader key, the *revision* of a group the mod revision
-of its key: etcd counts both, and gives no number twice. Each commit is one transaction of etcd that compares
-them, and does nothing if either has changed. So it does not matter how long a controller was stalled.
+of its key: etcd assigns both, and no number twice. Each commit is one etcd transaction that compares both and
+changes nothing if either differs. So a controller may be stalled for any time without harm.
 
-The lease only suggests who leads. A leader knows by its own clock when its lease may have run out, and says
-nothing as leader from then on. When it does not know whether a commit was carried out, it gives up leading:
-once the leader key is another one, a commit that is still under way can do nothing any more, and the next
-leader loads what there is.
+The lease is only a hint that a controller leads. The leader knows by its own clock when the lease may have
+expired, and stops answering as leader. If the result of a commit is unknown, it resigns: once the leader key
+is a different one, a commit in flight can no longer change anything, and the next leader loads the current
+state.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from kerolox.errors import KeroloxError
 
 log = logging.getLogger(__name__)
 
-VALUE_BYTES_MAX = 1 << 20  # of one group; etcd takes a request of 1.5 MiB
-PAGE = 20  # groups read at once
-PAUSE_S = 0.3  # before asking again what failed
-RESIGN_S = 1.0  # at the end, for a cluster that does not answer
+VALUE_BYTES_MAX = 1 << 20  # per group; etcd's limit of a request is 1.5 MiB
+PAGE = 20  # groups read per request
+PAUSE_S = 0.3  # before a failed request is retried
+RESIGN_S = 1.0  # limit at close, if the cluster does not answer
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -54,10 +54,11 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """The leader key, as it was at a revision of etcd. Without ``is_known`` nothing was heard for long."""
+    """The leader key at a revision of etcd. ``is_known`` is false if etcd has not answered for a lease's
+    time."""
 
     revision: int
-    token: int = 0  # 0: there is none
+    token: int = 0  # 0: the key does not exist
     value: bytes = b""
     is_known: bool = True
 
@@ -80,17 +81,17 @@ class EtcdCarrier:
         root = f"{prefix.rstrip('/')}/{group}"
         self._leader_key = f"{root}/leader".encode()
         self._groups_key = f"{root}/groups/".encode()
-        self._token = 0  # while this one leads, as far as it knows
+        self._token = 0  # 0 unless this controller leads, as far as it knows
         self._lease = 0
-        self._until_s = 0.0  # the lease has not run out before, by our clock
+        self._until_s = 0.0  # the lease has not expired before this time on the local clock
         self._renewing: asyncio.Task[None] | None = None
         self._resigning: asyncio.Task[None] | None = None
-        self._turn = asyncio.Lock()  # one commit after the other, and what is loaded is after it
-        self._unusable: bytes | None = None  # the value of the leader key that was complained about
+        self._turn = asyncio.Lock()  # serializes commits and loads
+        self._unusable: bytes | None = None  # value of the leader key that was reported as unusable
 
     async def open(self) -> None:
         await self._client.open()
-        with contextlib.suppress(EtcdUnreachable):  # it may come later; a damaged state is told now
+        with contextlib.suppress(EtcdUnreachable):  # etcd may come up later; a damaged state is reported now
             await self.load()
 
     async def close(self) -> None:
@@ -98,7 +99,7 @@ class EtcdCarrier:
             async with asyncio.timeout(RESIGN_S):
                 await self._resign()
         except (TimeoutError, KeroloxError) as error:
-            log.warning("not_resigned error=%r next='the lease runs out by itself'", str(error))
+            log.warning("not_resigned error=%r next='the lease expires automatically'", str(error))
         for task in (self._renewing, self._resigning):
             if task is not None:
                 task.cancel()
@@ -120,7 +121,7 @@ class EtcdCarrier:
             )
             if page.count + len(groups) > GROUPS_MAX:
                 raise StateUnusable(
-                    self._where(self._groups_key), f"it has more keys than there are groups, {GROUPS_MAX}"
+                    self._where(self._groups_key), f"it has more keys than the limit of {GROUPS_MAX} groups"
                 )
             for kv in page.kvs:
                 name = kv.key[len(self._groups_key) :].decode(errors="replace")
@@ -131,7 +132,7 @@ class EtcdCarrier:
             start, at = page.kvs[-1].key + b"\0", at or page.header.revision
 
     async def commit(self, token: int, name: str, revision: int, group: ReplicaGroup | None) -> int:
-        # Whoever gives up waiting does not stop it half way, and lets nobody else in meanwhile.
+        # A cancelled caller must not stop the commit midway or release the turn early.
         return await asyncio.shield(asyncio.ensure_future(self._commit_in_turn(token, name, revision, group)))
 
     async def _commit_in_turn(self, token: int, name: str, revision: int, group: ReplicaGroup | None) -> int:
@@ -162,7 +163,9 @@ class EtcdCarrier:
         leader, found = (each.response_range.kvs for each in response.responses)
         if not leader or leader[0].create_revision != token:
             self._give_up(token)
-            raise Deposed(token, f"the token is {leader[0].create_revision}" if leader else "nobody leads")
+            raise Deposed(
+                token, f"the token is {leader[0].create_revision}" if leader else "no controller leads"
+            )
         raise RevisionConflict(name, revision, found[0].mod_revision if found else NEW)
 
     def _group(self, kv: rpc.KeyValue, name: str) -> ReplicaGroup:
@@ -171,7 +174,7 @@ class EtcdCarrier:
             raise StateUnusable(where, f"it has more than {VALUE_BYTES_MAX} bytes")
         group = decode(kv.value, ReplicaGroup, where)
         if group.name != name:
-            raise StateUnusable(where, f"it is of group {group.name!r}")
+            raise StateUnusable(where, f"it belongs to group {group.name!r}")
         return group
 
     def _where(self, key: bytes) -> str:
@@ -197,7 +200,7 @@ class EtcdCarrier:
         last: LeadingController | None = None
         async for seen in self._follow():
             if seen.is_known and seen.revision < self._token:
-                continue  # from before this one led
+                continue  # older than this controller's leadership
             try:
                 leader = self._leading(seen)
             except StateUnusable as error:
@@ -210,7 +213,7 @@ class EtcdCarrier:
                 yield leader
 
     async def _campaign(self, place: _Place) -> bool:
-        """Make the leader key, if there is none."""
+        """Create the leader key if it does not exist. Return whether this controller leads."""
         asked_s = self._clock.monotonic_s()
         granted = await self._client.grant(self._lease_s)
         self._lease = granted.ID
@@ -224,7 +227,7 @@ class EtcdCarrier:
         )
         response = await self._client.change(request)
         if not response.succeeded:
-            await self._resign()  # another one was faster
+            await self._resign()  # another controller was faster
             return False
         self._token = response.header.revision
         self._until_s = asked_s + _surely(granted.TTL)
@@ -232,8 +235,8 @@ class EtcdCarrier:
         return True
 
     async def _renew(self, token: int, lease: int) -> None:
-        """Keep the lease. If it cannot be reached in time, that is noticed by the clock; if it is reached
-        again, and the lease is still there, nobody else has led meanwhile."""
+        """Renew the lease. If renewals fail, the local clock ends the leadership in time; if a later renewal
+        succeeds, no other controller has led meanwhile."""
         pause_s = self._lease_s / 4
         complained = False
         while token == self._token:
@@ -243,7 +246,7 @@ class EtcdCarrier:
                 seconds = await self._client.renew(lease, max(0.5, self._lease_s / 4))
             except KeroloxError as error:
                 if not complained:
-                    log.warning("lease_not_renewed error=%r next='asked again'", str(error))
+                    log.warning("lease_not_renewed error=%r next='retried'", str(error))
                 complained, pause_s = True, PAUSE_S
                 continue
             complained, pause_s = False, self._lease_s / 4
@@ -254,7 +257,7 @@ class EtcdCarrier:
                 self._until_s = asked_s + _surely(seconds)
 
     def _give_up(self, token: int) -> None:
-        """Lead no more, from now on; and let etcd know."""
+        """Stop leading at once, and revoke the lease."""
         if token != self._token:
             return
         self._token, self._until_s = 0, 0.0
@@ -264,10 +267,11 @@ class EtcdCarrier:
         try:
             await self._resign()
         except KeroloxError as error:
-            log.warning("not_resigned error=%r next='the lease runs out by itself'", str(error))
+            log.warning("not_resigned error=%r next='the lease expires automatically'", str(error))
 
     async def _resign(self) -> None:
-        """Nothing that was begun with the old lease and token can be done any more when this returns."""
+        """Revoke the lease. After the return, nothing started with the old lease and token can take
+        effect."""
         self._token, self._until_s = 0, 0.0
         if self._renewing is not None:
             self._renewing.cancel()
@@ -277,7 +281,7 @@ class EtcdCarrier:
             if lease == self._lease:
                 self._lease = 0
 
-    # --- who leads ----------------------------------------------------------------------------
+    # --- the leading controller ----------------------------------------------------------------
 
     async def _look(self) -> _Seen:
         found = await self._client.range(rpc.RangeRequest(key=self._leader_key))
@@ -286,7 +290,7 @@ class EtcdCarrier:
         return _Seen(found.header.revision, found.kvs[0].create_revision, found.kvs[0].value)
 
     async def _follow(self) -> AsyncIterator[_Seen]:
-        """The leader key, now and each time it changes. It is read anew every few seconds, too, and from
+        """Yield the leader key, now and after each change. It is also read every few seconds, and from
         another member if one does not answer."""
         heard_s = self._clock.monotonic_s()
         complained = False
@@ -316,7 +320,7 @@ class EtcdCarrier:
                     else:
                         yield _Seen(kv.mod_revision)
             if self._clock.monotonic_s() - heard_s < PAUSE_S:
-                await self._clock.sleep(PAUSE_S)  # a member that ends it at once is not asked all the time
+                await self._clock.sleep(PAUSE_S)  # do not poll a member that ends watches at once
 
     def _leading(self, seen: _Seen) -> LeadingController | None:
         if not seen.token:
@@ -326,12 +330,12 @@ class EtcdCarrier:
 
 
 def _surely(seconds: float) -> float:
-    """The part of a lease that has not passed on any clock: clocks run at somewhat different speeds."""
+    """Return the part of a lease that is certainly left: clocks run at slightly different speeds."""
     return seconds * 0.9
 
 
 def _after(prefix: bytes) -> bytes:
-    """The first key after all that begin so."""
+    """Return the first key after all keys with this prefix."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 

@@ -1,10 +1,10 @@
-"""Talks to the members of an etcd cluster: any of them will do, and if one fails the next one is asked.
+"""Client for an etcd cluster: it uses any member, and the next one if that fails.
 
-The messages and stubs are those of the package aetcd (``pip install 'kerolox[etcd]'``). Its own client knows
-one member and no TLS, and keeps failing when that member is gone; so the connections are made here.
+Messages and stubs are from the package aetcd (``pip install 'kerolox[etcd]'``). aetcd's own client supports
+one member without TLS and fails for good when that member is gone; so connections are made here.
 
-Whether a transaction was carried out may stay unknown: the member was stopped, or the answer got lost. That
-is an error of its own, and such a transaction is never repeated here. All else may be asked twice.
+The result of a transaction may stay unknown, because the member stopped or the answer was lost. That is a
+separate error, and such a transaction is never repeated here. All other requests may be repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ except ImportError as missing:
 
 log = logging.getLogger(__name__)
 
-CALL_S = 2.5  # an answer; a broker waits for 3 seconds for its own
+CALL_S = 2.5  # per answer; brokers wait 3 seconds for the controller's
 CONNECT_S = 1.0
 MESSAGE_BYTES_MAX = 32 << 20
 
@@ -43,9 +43,9 @@ _CHANNEL = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
-# A member that has lost its cluster ends a stream with this, instead of being silent.
+# With this metadata a member that has lost its cluster ends a stream instead of staying silent.
 _WITH_LEADER = ("hasleader", "true")
-# Said before anything was carried out.
+# Status codes that guarantee that nothing was carried out.
 _NOT_DONE = frozenset(
     {
         grpc.StatusCode.UNAUTHENTICATED,
@@ -65,32 +65,34 @@ class EtcdUnreachable(KeroloxError):
     """No member answered. Nothing was changed."""
 
     retriable = True
-    next_step = "look whether more than half of etcd's members run and are reached from here"
+    next_step = "check that more than half of etcd's members run and can be reached from here"
 
     def __init__(self, endpoints: str, why: str) -> None:
         super().__init__(sentences(f"etcd at {endpoints} did not answer: {why}", self.next_step))
 
 
 class EtcdRefused(KeroloxError):
-    """etcd does not do that. Nothing was changed."""
+    """etcd rejected the request. Nothing was changed."""
 
-    next_step = "look at etcd's log, its space (etcdctl endpoint status, alarm list), and the user's rights"
+    next_step = "check etcd's log, its space (etcdctl endpoint status, alarm list), and the user's rights"
 
     def __init__(self, endpoint: str, why: str) -> None:
         super().__init__(sentences(f"etcd at {endpoint} refused: {why}", self.next_step))
 
 
 class EtcdUnsure(KeroloxError):
-    """Whether a transaction was carried out is not known."""
+    """The result of a transaction is unknown."""
 
     retriable = True
 
     def __init__(self, endpoint: str, why: str) -> None:
-        super().__init__(f"etcd at {endpoint} did not tell whether the change was made: {why}. Ask again.")
+        super().__init__(
+            f"etcd at {endpoint} did not confirm the change: {why}. It may have been made; try again."
+        )
 
 
 class _Member:
-    """One member of the cluster, and the connection to it, made when it is needed."""
+    """One member of the cluster and its connection, which is opened when needed."""
 
     def __init__(self, address: str, channel: Any) -> None:
         self.address = address
@@ -102,7 +104,7 @@ class _Member:
         self.token: str | None = None
 
     async def connect(self) -> None:
-        """Raises TimeoutError and ConnectionError: then nothing was sent."""
+        """Connect. Raises TimeoutError or ConnectionError: then nothing was sent."""
         async with asyncio.timeout(CONNECT_S):
             state = self.channel.get_state(try_to_connect=True)
             while state is not grpc.ChannelConnectivity.READY:
@@ -141,7 +143,7 @@ class EtcdClient:
         return await self._ask(lambda at, told: at.kv.Range(request, timeout=CALL_S, metadata=told))
 
     async def change(self, request: Any) -> Any:
-        """One transaction. Raises EtcdUnsure when it may have been carried out, or may be yet."""
+        """Run one transaction. Raises EtcdUnsure if it may have been, or may still be, carried out."""
         return await self._ask(
             lambda at, told: at.kv.Txn(request, timeout=CALL_S, metadata=told), is_change=True
         )
@@ -151,7 +153,7 @@ class EtcdClient:
         return await self._ask(lambda at, told: at.lease.LeaseGrant(request, timeout=CALL_S, metadata=told))
 
     async def renew(self, lease: int, timeout_s: float) -> int:
-        """The seconds the lease has again; 0 when it has run out. One member is asked."""
+        """Renew a lease at one member. Return its remaining seconds; 0 if it has expired."""
 
         async def once(at: _Member, told: Any) -> int:
             request = rpc.LeaseKeepAliveRequest(ID=lease)
@@ -165,14 +167,14 @@ class EtcdClient:
         return await self._ask(once, tries=1)
 
     async def revoke(self, lease: int) -> None:
-        """The lease, and all keys that have it, are gone."""
+        """Revoke a lease and so delete all keys that have it."""
         request = rpc.LeaseRevokeRequest(ID=lease)
-        with contextlib.suppress(EtcdRefused):  # it is gone already
+        with contextlib.suppress(EtcdRefused):  # it has expired already
             await self._ask(lambda at, told: at.lease.LeaseRevoke(request, timeout=CALL_S, metadata=told))
 
     async def watch(self, key: bytes, revision: int, within_s: float) -> AsyncGenerator[Any, None]:
-        """What happens to the key from this revision on. Ends without an error after this time: a member that
-        hangs is silent, and the next one is found by asking anew."""
+        """Yield the events of a key from this revision on. Ends without an error after `within_s`: a member
+        that hangs is silent, and the caller's next request finds another member."""
         member = self._members[self._at]
         call = member.watch.Watch(metadata=(*(self._told(member) or ()), _WITH_LEADER))
         request = rpc.WatchRequest(
@@ -196,7 +198,7 @@ class EtcdClient:
         finally:
             call.cancel()
 
-    # --- asking -------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------
 
     async def _ask(
         self,
@@ -232,7 +234,7 @@ class EtcdClient:
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.UNAUTHENTICATED or member.token is None:
                 raise
-            # Tokens end by themselves. It was refused before it was looked at.
+            # The token has expired. The request was rejected before it was processed.
             member.token = None
             await self._log_in(member)
             return await call(member, self._told(member))
@@ -252,7 +254,7 @@ class EtcdClient:
         return None if member.token is None else (("token", member.token),)
 
     def _next(self, failed: _Member, why: str) -> None:
-        """Ask another member from now on."""
+        """Use another member from now on."""
         if self._members and self._members[self._at] is failed:
             self._at = (self._at + 1) % len(self._members)
             log.debug("etcd_member_left why=%r next=%s", why, self._members[self._at].address)

@@ -6,7 +6,7 @@ from kerolox.protocol.bodies.body import Body
 
 
 class User(Body, frozen=True, kw_only=True):
-    """Somebody who may connect."""
+    """A user."""
 
     password: str | None = None
     user_status: str | None = None
@@ -15,7 +15,7 @@ class User(Body, frozen=True, kw_only=True):
 
 
 class AclEntry(Body, frozen=True, kw_only=True):
-    """What may be done to one resource, from where."""
+    """Actions that a rule allows or denies on one resource, with source addresses."""
 
     actions: tuple[str, ...] | None = None
     decision: str | None = None

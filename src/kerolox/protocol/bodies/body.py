@@ -1,11 +1,11 @@
-"""What JSON bodies share: one way in, one way out.
+"""Decoding and encoding of all JSON bodies.
 
-In: :func:`kerolox.protocol.json_dialect.loads`, then ``msgspec.convert`` into the class. Where that
+Decoding: :func:`kerolox.protocol.json_dialect.loads`, then ``msgspec.convert`` into the class. Where that
 fails, the tree is fitted to the class with fastjson's leniency (explicit nulls are as good as
 absent, numbers may be text and text numbers, enum names have any case or are ordinals, keys that are
 objects may be quoted) and converted again. What still fails is a ProtocolError.
 
-Out: :func:`kerolox.protocol.json_dialect.dumps`, which writes a class's members in alphabetical
+Encoding: :func:`kerolox.protocol.json_dialect.dumps`, which writes a class's members in alphabetical
 order and leaves out those that are None.
 """
 
@@ -82,7 +82,7 @@ def from_tree(tree: object, kind: type[T], fit_nodes_max: int = JSON_FIT_NODES_M
 
 
 def _is_larger(tree: object, nodes_max: int) -> bool:
-    """Whether there are more values in it than that; looks at no more of them."""
+    """Return whether a tree contains more values than a limit; stops counting there."""
     found = 1
     left: list[object] = [tree]
     while left and found <= nodes_max:
@@ -100,11 +100,11 @@ _MISFITS = (msgspec.ValidationError, TypeError, ValueError, OverflowError, Recur
 
 
 class _Unfit(Exception):
-    """No value of the type can be made of it, and Java would have taken it for null."""
+    """The value cannot be converted to the type, and Java would have treated it as null."""
 
 
 def _fit(value: Any, kind: Any) -> Any:
-    """Bend a value towards a type; what cannot be bent is left for the conversion to complain of."""
+    """Convert a value towards a type; what cannot be converted is left for msgspec to report."""
     origin = get_origin(kind)
     if origin is Union or origin is types.UnionType:
         choices = [choice for choice in get_args(kind) if choice is not type(None)]

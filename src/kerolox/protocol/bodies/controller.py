@@ -1,4 +1,4 @@
-"""What brokers, tools and the controller tell each other about the replicas of a broker name."""
+"""Bodies between brokers, tools and the controller about the replicas of a broker name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kerolox.protocol.json_dialect import loads
 
 
 class SyncStateSet(Body, frozen=True, kw_only=True):
-    """The ids of the replicas that have all that is acknowledged, and the number of changes of that set."""
+    """Ids of the replicas that have all acknowledged messages, and the number of changes of that set."""
 
     sync_state_set: frozenset[Int64] = frozenset()
     sync_state_set_epoch: int = 0
@@ -31,8 +31,8 @@ class ElectedMaster(Body, frozen=True, kw_only=True):
 
 
 class ReplicaIdentity(Body, frozen=True, kw_only=True):
-    """One replica, and whether the controller has heard of it in time. RocketMQ's does not tell what the last
-    heartbeat said of its log, nor how many confirmed bytes it lacks, nor why it is refused."""
+    """One replica, and whether its heartbeats arrive. Only kerolox controllers report the log in the last
+    heartbeat, the confirmed bytes that it lacks, and why it is refused."""
 
     alive: bool = False
     broker_address: str = ""
@@ -45,8 +45,8 @@ class ReplicaIdentity(Body, frozen=True, kw_only=True):
 
 
 class ReplicasInfo(Body, frozen=True, kw_only=True):
-    """The replicas of one broker name. Ours tells, too, up to where the log is known to be confirmed, and
-    for whom the controller waits because its state may be an older copy."""
+    """The replicas of one broker name. kerolox controllers also report the confirmed offset, and the brokers
+    whose report is awaited because the state may be an older copy."""
 
     confirmed: Int64 | None = None
     in_sync_replicas: tuple[ReplicaIdentity, ...] = ()
@@ -65,9 +65,9 @@ class BrokerReplicasInfo(Body, frozen=True, kw_only=True):
 
 
 class EpochRange(Body, frozen=True, kw_only=True):
-    """From where to where the log was written under one master."""
+    """Start and end of the log under one master."""
 
-    end_offset: int = 0  # of the last one 2^63-1: it is not over
+    end_offset: int = 0  # of the last epoch 2^63-1: it has not ended
     epoch: int = 0
     start_offset: int = 0
 

@@ -1,8 +1,8 @@
-"""What the members of a DLedger group (0.2 to 0.3.2) say to each other. All of it is in bodies: headers carry
-the code, and answers have header code 200 whatever they say.
+"""Messages between the members of a DLedger group (0.2 to 0.3.2). All data is in bodies: headers contain only
+the code, and all answers have header code 200.
 
-Members are written in the order of their names, and what is not said is left out, as Apache's members do. A
-push is read and written by the JSON library as it stands, its Base64 too: it carries every message.
+As in Apache's members, fields are written in the order of their names and absent ones are omitted. A push is
+decoded and encoded by the JSON library directly, including its Base64, because it carries every message.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LedgerStatus(IntEnum):
 
 
 class VoteResult(StrEnum):
-    """What came of a vote request."""
+    """The result of a vote request."""
 
     UNKNOWN = "UNKNOWN"
     ACCEPT = "ACCEPT"
@@ -117,7 +117,7 @@ def _decoder(cls: type) -> msgspec.json.Decoder[Any]:
 
 
 class PushedEntry(LedgerMessage, frozen=True, kw_only=True):
-    """An entry, as it is sent. Its size has to be said: members compare it."""
+    """An entry as sent. Its size is explicit, because members compare it."""
 
     body: bytes = b""
     body_crc: Int64 = 0
@@ -150,7 +150,7 @@ class PushedEntry(LedgerMessage, frozen=True, kw_only=True):
 
 
 class MemberRequest(LedgerMessage, frozen=True, kw_only=True):
-    """What every request says."""
+    """Common fields of all requests."""
 
     code: Int64 = 200
     group: str = ""
@@ -184,7 +184,7 @@ class VoteAnswer(LedgerMessage, frozen=True, kw_only=True):
 
 
 class BeatRequest(LedgerMessage, frozen=True, kw_only=True):
-    """The leader is there."""
+    """A heartbeat of the leader."""
 
     code: Int64 = 200
     group: str = ""
@@ -195,7 +195,7 @@ class BeatRequest(LedgerMessage, frozen=True, kw_only=True):
 
 
 class LedgerAnswer(LedgerMessage, frozen=True, kw_only=True):
-    """A code and a term: to a heartbeat, to a transfer, and whenever there is nothing else to say."""
+    """A code and a term: the answer to a heartbeat, to a transfer, and the default answer."""
 
     code: Int64 = 200
     term: Int64 = -1
@@ -233,7 +233,7 @@ class PushRequest(LedgerMessage, frozen=True, kw_only=True):
 
 
 class PushAnswer(LedgerMessage, frozen=True, kw_only=True):
-    """How far the follower is, in every case. ``index`` is the first of what was pushed."""
+    """The follower's progress, in all cases. ``index`` is the first index of the push."""
 
     begin_index: Int64 = -1
     code: Int64 = 200
@@ -253,7 +253,7 @@ class MetadataAnswer(LedgerMessage, frozen=True, kw_only=True):
 
 
 class AppendRequest(LedgerMessage, frozen=True, kw_only=True):
-    """A tool's."""
+    """Request of a tool."""
 
     body: bytes = b""
     code: Int64 = 200
@@ -272,7 +272,7 @@ class AppendAnswer(LedgerMessage, frozen=True, kw_only=True):
 
 
 class GetRequest(LedgerMessage, frozen=True, kw_only=True):
-    """A tool's."""
+    """Request of a tool."""
 
     begin_index: Int64 = 0
     code: Int64 = 200
@@ -291,7 +291,7 @@ class GetAnswer(LedgerMessage, frozen=True, kw_only=True):
 
 
 class TransferRequest(LedgerMessage, frozen=True, kw_only=True):
-    """To the leader: hand over to ``transferee_id``. From the leader to that one: take over."""
+    """To the leader: hand leadership over to ``transferee_id``. From the leader to that member: take over."""
 
     code: Int64 = 200
     group: str = ""
@@ -305,7 +305,7 @@ class TransferRequest(LedgerMessage, frozen=True, kw_only=True):
 
 
 def encode_push(request: PushRequest, entries: list[LedgerEntry], *, batch: bool) -> bytes:
-    """A push with these entries: of one, or of many when ``batch``."""
+    """Return a push with these entries: one, or many if ``batch``."""
     pushed = [PushedEntry.of(entry) for entry in entries]
     return msgspec.structs.replace(
         request,

@@ -1,4 +1,4 @@
-"""What a client tells every broker: who it is, and what its groups want."""
+"""Heartbeat of a client to every broker: its id, and the subscriptions of its groups."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class ConsumeType(WireEnum):
 
 
 class MessageModel(WireEnum):
-    """Does each message go to one member or to all? In Java's order: some clients send the place."""
+    """Delivery to one member or to all. In Java's order, because some clients send the ordinal."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
 
 
 class ConsumeFromWhere(WireEnum):
-    """Where a group without progress starts."""
+    """Start position of a group without progress."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
@@ -35,7 +35,7 @@ class ConsumeFromWhere(WireEnum):
 
 
 class SubscriptionData(Body, frozen=True, kw_only=True):
-    """What a group wants of one topic."""
+    """A group's subscription to one topic."""
 
     class_filter_mode: bool = False
     code_set: frozenset[int] = frozenset()

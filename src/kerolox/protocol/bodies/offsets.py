@@ -18,7 +18,7 @@ class ConsumerOffsetTable(Body, frozen=True, kw_only=True):
 
 
 class LightOffsetTable(Body, frozen=True, kw_only=True):
-    """What the file of a broker with light queues has beyond the others: ``topic@group`` → offset."""
+    """Additional table of brokers with light queues: ``topic@group`` → offset."""
 
     lmq_offset_table: dict[str, int] = {}
 
@@ -37,14 +37,15 @@ class CorrectionOffsets(Body, frozen=True, kw_only=True):
 
 
 class ConsumerStatus(Body, frozen=True, kw_only=True):
-    """How far members are: one client's table, or all clients' by their ids."""
+    """Progress of members: one client's table, or all clients' tables by id."""
 
     consumer_table: dict[str, dict[MessageQueue, int]] = {}
     message_queue_table: dict[MessageQueue, int] = {}
 
 
 class ResetOffsets(Body, frozen=True, kw_only=True):
-    """The offsets to go on from. A list, not a map, for clients written in C++; either is read."""
+    """Offsets to continue from. Encoded as a list, not a map, for clients written in C++; both are
+    decoded."""
 
     offset_table: dict[MessageQueue, int] = {}
 

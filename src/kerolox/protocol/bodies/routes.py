@@ -1,4 +1,4 @@
-"""Who serves which topic, as the name server tells it."""
+"""Routes of the name server: the brokers that serve each topic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class QueueData(Body, frozen=True, kw_only=True):
 
 
 class TopicRoute(Body, frozen=True, kw_only=True):
-    """Everything a client needs to know to use a topic."""
+    """Everything that a client needs to use a topic."""
 
     broker_datas: tuple[BrokerData, ...] = ()
     filter_server_table: dict[str, tuple[str, ...]] = {}
@@ -41,7 +41,7 @@ class TopicRoute(Body, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, data: bytes | str) -> Self:
-        """From JSON. Numbers of queues have a bound: clients make an object for each queue."""
+        """Decode JSON. The number of queues is limited: clients create an object for each queue."""
         route = super().decode(data)
         total = 0
         for queues in route.queue_datas:
@@ -59,7 +59,7 @@ class TopicRoute(Body, frozen=True, kw_only=True):
 
 
 class ClusterInfo(Body, frozen=True, kw_only=True):
-    """All brokers, and which belong together."""
+    """All brokers, by cluster."""
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, tuple[str, ...]] = {}

@@ -1,4 +1,4 @@
-"""What conditions are made of, as functions over packed properties.
+"""Operands and operators of conditions, as functions over packed properties.
 
 Every kind of operand is known when the condition is compiled: a property is a text or missing, a constant
 has its type, anything else is a condition. So each comparison becomes the one function that fits, which
@@ -53,7 +53,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """A minus before what is no number: always null. What stands behind it may still be unanswerable."""
+    """A minus before a value that is not a number: always null. Its operand may still be unanswerable."""
 
     ask: Condition
     depth: int = 1
@@ -70,7 +70,7 @@ def always(answer: Truth) -> Condition:
 
 
 def every(conditions: Iterable[Condition]) -> Condition:
-    """AND. Asked from the left, up to the first that is false."""
+    """AND, evaluated from the left up to the first false operand."""
     asked = tuple(conditions)
     if len(asked) == 2:
         first, second = asked
@@ -100,7 +100,7 @@ def every(conditions: Iterable[Condition]) -> Condition:
 
 
 def some(conditions: Iterable[Condition]) -> Condition:
-    """OR. Asked from the left, up to the first that is true."""
+    """OR, evaluated from the left up to the first true operand."""
     asked = tuple(conditions)
 
     def ask(properties: bytes) -> Truth:
@@ -311,7 +311,7 @@ def among(name: Property, texts: Iterable[str], *, wanted: bool) -> Condition:
 
 
 def searched(how: str, operand: Operand, text: str, *, wanted: bool) -> Condition:
-    """CONTAINS, STARTSWITH, ENDSWITH. False, whatever is wanted, for what is missing or is no text."""
+    """CONTAINS, STARTSWITH, ENDSWITH. False, even when negated, if the value is missing or not a text."""
     if not text:
         return always(False)
     part = text.encode("utf-8", "surrogatepass")

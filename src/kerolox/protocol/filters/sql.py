@@ -77,7 +77,7 @@ class SqlFilter:
         self.keys = tuple(name.encode() for name in sorted(names))
         self.answers: dict[bytes, bool] = {}  # by the values of these
         self._answers_bytes = 0
-        # What it takes in memory, about, with the most it may remember.
+        # Approximate size in memory, with the largest cache of answers.
         self.size_bytes = getsizeof(expression) + words * WORD_BYTES + ANSWERS_BYTES_MAX
 
     def __repr__(self) -> str:
@@ -88,14 +88,14 @@ class SqlFilter:
         return self._ask(properties)
 
     def matches(self, properties: bytes) -> bool:
-        """Whether a message with these packed properties is wanted."""
+        """Return whether a message with these packed properties matches."""
         try:
             return self._ask(properties) is True
         except Unanswerable:
             return False
 
     def __call__(self, data: bytes, at: int, size: int) -> bool:
-        """Whether the record at a place matches. Property values repeat, so it remembers answers."""
+        """Return whether the record at a position matches. Property values repeat, so answers are cached."""
         values = property_values(data, at, size, self.keys)
         if values is None:
             return self.matches(properties_of(data[at : at + size]))

@@ -6,11 +6,11 @@ from kerolox.protocol.header import Header, Int32, Int64, wire
 
 
 class BrokerReport(Header, frozen=True, kw_only=True):
-    """What a broker of ours says about itself beside RocketMQ's fields; RocketMQ's controllers pass over it.
+    """Report of a kerolox broker, beside RocketMQ's fields; RocketMQ's controllers ignore it.
 
-    The number of its process, the newest mastership and in-sync set that are on its disk, whether this
-    process leads in that epoch; of a leader, up to where the log is confirmed and flushed, and of a follower
-    that cannot copy, the reason.
+    The number of its process, the newest mastership and in-sync set on its disk, and whether this process
+    leads in that epoch; from a leader the offset up to which the log is confirmed and flushed, from a
+    follower that cannot replicate the reason.
     """
 
     broker_start: Int64 | None = None
@@ -24,7 +24,7 @@ class BrokerReport(Header, frozen=True, kw_only=True):
 
 
 class AlterSyncStateSetRequest(Header, frozen=True, kw_only=True):
-    """A master's new set of slaves that are in step with it; the set is in the body."""
+    """A master's new in-sync set; the set is in the body."""
 
     broker_name: str | None = None
     master_broker_id: Int64 | None = None
@@ -60,7 +60,7 @@ class ElectMasterAnswer(Header, frozen=True, kw_only=True):
 
 
 class RegisterToControllerRequest(BrokerReport, frozen=True, kw_only=True):
-    """A broker registers at the controller. Ours says how much of the log it has, as in its heartbeats."""
+    """Registration of a broker at the controller. kerolox brokers report their log, as in heartbeats."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -99,7 +99,7 @@ class ReplicaInfoAnswer(Header, frozen=True, kw_only=True):
 
 
 class ControllerMetadataAnswer(Header, frozen=True, kw_only=True, rename=wire(is_leader="isLeader")):
-    """The controller that leads, and its peers."""
+    """The leading controller, and its peers."""
 
     group: str | None = None
     controller_leader_id: str | None = None
@@ -109,14 +109,14 @@ class ControllerMetadataAnswer(Header, frozen=True, kw_only=True, rename=wire(is
 
 
 class SyncStateDataRequest(Header, frozen=True, kw_only=True):
-    """Asks for the replicas of broker names, which are in the body. Ours tells of all it knows, if asked to;
-    RocketMQ's passes over that."""
+    """Request for the replicas of the broker names in the body. kerolox controllers return all if asked to;
+    RocketMQ's ignore that field."""
 
     all_groups: bool = False
 
 
 class BrokerRoleChanged(Header, frozen=True, kw_only=True):
-    """Tells a broker who is master now."""
+    """Notice to a broker about the current master."""
 
     master_address: str | None = None
     master_epoch: Int32 | None = None
@@ -125,8 +125,8 @@ class BrokerRoleChanged(Header, frozen=True, kw_only=True):
 
 
 class ControllerHeartbeatAnswer(Header, frozen=True, kw_only=True, rename=wire(is_leader="isLeader")):
-    """Whether the controller that heard a heartbeat leads, and which epoch the broker's group is in.
-    RocketMQ's say neither."""
+    """Answer to a heartbeat: whether the controller leads, and the master epoch of the broker's group.
+    RocketMQ's controllers send neither."""
 
     is_leader: bool | None = None
     master_epoch: Int32 | None = None
@@ -135,7 +135,7 @@ class ControllerHeartbeatAnswer(Header, frozen=True, kw_only=True, rename=wire(i
 class CleanBrokerDataRequest(
     Header, frozen=True, kw_only=True, rename=wire(is_clean_living_broker="isCleanLivingBroker")
 ):
-    """Lets the controller forget brokers."""
+    """Remove brokers from the controller."""
 
     broker_name: str
     cluster_name: str | None = None

@@ -11,7 +11,7 @@ class HeartbeatAnswer(
     kw_only=True,
     rename=wire(supports_v2="IS_SUPPORT_HEART_BEAT_V2", subscription_changed="IS_SUB_CHANGE"),
 ):
-    """Whether short heartbeats are understood, and whether a full one is wanted."""
+    """Support of short heartbeats, and a request for a full one."""
 
     supports_v2: bool | None = None
     subscription_changed: bool | None = None

@@ -24,7 +24,7 @@ class PopRequest(Header, frozen=True, kw_only=True, rename=wire(broker_name="bna
 
 
 class PopAnswer(Header, frozen=True, kw_only=True):
-    """What was popped, enough to compute each message's handle."""
+    """The popped messages, with all values that their handles are computed from."""
 
     pop_time: Int64 = 0
     invisible_time: Int64 = 0
@@ -59,7 +59,7 @@ class ChangeInvisibleTimeRequest(Header, frozen=True, kw_only=True, rename=wire(
 
 
 class ChangeInvisibleTimeAnswer(Header, frozen=True, kw_only=True):
-    """What the new handle is made of."""
+    """The values of the new handle."""
 
     pop_time: Int64 = 0
     invisible_time: Int64 = 0
@@ -90,7 +90,7 @@ class NotificationRequest(Header, frozen=True, kw_only=True, rename=wire(broker_
 
 
 class NotificationAnswer(Header, frozen=True, kw_only=True):
-    """Whether there is something to pop, and whether too many requests wait already."""
+    """Availability of messages to pop, and whether too many requests wait already."""
 
     has_msg: bool = False
     polling_full: bool = False

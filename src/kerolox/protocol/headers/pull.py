@@ -33,12 +33,13 @@ class PullRequest(
     proxy_forward_client_id: str | None = None
     broker_name: str | None = None
     logical_queue: bool | None = None
-    # Ours alone, see FRAME.md: who reads a queue through asks for so many bytes, in place of 32 messages.
+    # kerolox only, see FRAME.md: a byte limit for readers of whole queues, in place of 32 messages.
     scan_bytes: Int32 | None = None
 
 
 class PullAnswer(Header, frozen=True, kw_only=True):
-    """Where to go on. The first four must be there with codes 0, 19, 20 and 21: Java unboxes them."""
+    """Offsets for the next pull. The first four are required with codes 0, 19, 20 and 21: Java unboxes
+    them."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64

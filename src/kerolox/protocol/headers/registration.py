@@ -24,7 +24,7 @@ class RegisterBrokerRequest(Header, frozen=True, kw_only=True, rename=wire(zone_
 
 
 class RegisterBrokerAnswer(Header, frozen=True, kw_only=True):
-    """Tells a slave where its master is."""
+    """Answer to a slave's registration: the addresses of its master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -40,7 +40,7 @@ class UnregisterBrokerRequest(Header, frozen=True, kw_only=True):
 
 
 class DataVersionRequest(Header, frozen=True, kw_only=True):
-    """Asks whether the name server has another version of the broker's topics than the one in the body."""
+    """Request to compare the broker's topic version in the body with the name server's."""
 
     broker_name: str
     broker_addr: str
@@ -49,7 +49,7 @@ class DataVersionRequest(Header, frozen=True, kw_only=True):
 
 
 class DataVersionAnswer(Header, frozen=True, kw_only=True):
-    """Whether the version differs."""
+    """True if the versions differ."""
 
     changed: bool
 
@@ -76,7 +76,7 @@ class BrokerMemberGroupRequest(Header, frozen=True, kw_only=True):
 
 
 class MinBrokerIdChanged(Header, frozen=True, kw_only=True):
-    """Tells the brokers of one name that the lowest living id has changed."""
+    """Notice to the brokers of one name: the lowest living id has changed."""
 
     min_broker_id: Int64 | None = None
     broker_name: str | None = None

@@ -1,4 +1,4 @@
-"""Master and slave: where to copy from, and from which offset."""
+"""Master and slave: addresses and offsets of replication."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kerolox.protocol.header import Header, Int64
 
 
 class HaInfo(Header, frozen=True, kw_only=True):
-    """What one broker of a group tells another about replication: request and answer alike."""
+    """Replication data exchanged by brokers of a group; request and answer have the same fields."""
 
     master_ha_address: str | None = None
     master_flush_offset: Int64 | None = None

@@ -21,7 +21,7 @@ class Bell:
             self._waiter.set_result(None)
 
     async def wait(self, delay_s: float) -> bool:
-        """Whether it was rung in this time."""
+        """Wait for a ring. Return False if none comes within the time."""
         if not self._rung and delay_s > 0:
             waiter = self._waiter = asyncio.get_running_loop().create_future()
             timer = self._clock.call_later(

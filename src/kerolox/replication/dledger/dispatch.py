@@ -1,8 +1,8 @@
-"""What a leader sends one follower next: plain decisions.
+"""The leader's next request to one follower. Decisions only.
 
-It first finds the last entry both have (COMPARE, backwards from its own end), then lets the follower's log
-end there (TRUNCATE), then sends what follows (APPEND), many requests at once. What is not answered in time is
-sent again; what does not fit brings it back to comparing.
+The leader first finds the last common entry (COMPARE, backwards from its own end), then has the follower's
+log truncated there (TRUNCATE), then sends the following entries (APPEND), many requests at a time. A request
+that is not answered in time is repeated; an answer that does not match starts the comparison again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class DispatchFailed(Exception):
 
 
 def after_compare(index: int, begin: int, end: int, answer: PushAnswer) -> Step:
-    """What follows when the follower was asked whether it has this entry. ``begin`` and ``end`` are the
-    leader's."""
+    """Return the step after the answer to COMPARE of an entry. ``begin`` and ``end`` are the leader's."""
     if answer.code == LedgerStatus.SUCCESS:
         if answer.end_index == index:
             return Step(Stage.APPEND, index + 1)
@@ -57,7 +56,7 @@ class Sent(NamedTuple):
 
 
 class Window:
-    """What was sent to one follower in the stage of appending, and what of it was answered."""
+    """Requests to one follower in the APPEND stage, and its acknowledgements."""
 
     def __init__(self, first: int, requests_max: int) -> None:
         self.next_index = first
@@ -144,5 +143,5 @@ class Quota:
 
 
 def first_step(end: int) -> Step | None:
-    """Where to begin; None while there is nothing to send."""
+    """Return the first step; None while there is nothing to send."""
     return None if end == NO_INDEX else Step(Stage.COMPARE, end)

@@ -88,7 +88,7 @@ class Dispatcher:
         return self._ledger.end_index - self.acked
 
     def stop(self) -> None:
-        """Send nothing more; what is still answered counts for nobody."""
+        """Send nothing more; answers that still arrive are ignored."""
         self._on_acked = lambda: None
         self._window = None
         self._task.cancel()

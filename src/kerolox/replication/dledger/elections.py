@@ -119,7 +119,7 @@ class Elections:
         return LedgerAnswer(code=decided.status, term=member.term if expired else -1)
 
     def heard_lately(self, peer: str) -> bool:
-        """Whether it answered this leader's last heartbeats."""
+        """Return whether the peer answered this leader's last heartbeats."""
         since_s = self._clock.monotonic_s() - self._heard_from.get(peer, -1e9)
         return since_s < 2 * self._member.settings.heartbeat_ms / 1000
 

@@ -1,4 +1,4 @@
-"""What a leader does beside heartbeats: sends its log to the others, and knows how much is committed."""
+"""A leader's replication: it sends its log to the other members and computes the committed index."""
 
 from __future__ import annotations
 

@@ -34,15 +34,15 @@ class Ledger(Protocol):
 
     @property
     def begin_index(self) -> int:
-        """Of the first entry that is kept; -1 while there is none."""
+        """Index of the first entry; -1 while there is none."""
 
     @property
     def begin_pos(self) -> int:
-        """Where that one begins; without entries, where the first would."""
+        """Offset of the first entry; without entries, the offset at which the first would begin."""
 
     @property
     def end_index(self) -> int:
-        """Of the last entry; -1 while there is none."""
+        """Index of the last entry; -1 while there is none."""
 
     @property
     def end_term(self) -> int:
@@ -71,7 +71,7 @@ class Ledger(Protocol):
         """The broker may append from now on; its entries are of this term."""
 
     def follow(self) -> None:
-        """It may not any more. Who waits for an entry hears that the term changed."""
+        """The broker may no longer append. Waiting appends fail because the term changed."""
 
     def append_barrier(self) -> None:
         """Append one entry that means nothing, as leader.

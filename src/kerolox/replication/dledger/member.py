@@ -1,7 +1,7 @@
-"""What a member is at this moment: its role, its term, its vote, who leads. No I/O, no clock.
+"""State of a member: its role, its term, its vote, and the leader it knows. No I/O, no clock.
 
-The term and the vote here are those on the disk: whoever changes them has written them first. The role is
-nobody's promise and changes at once.
+The term and the vote here are those on disk: they are written before they are changed here. The role is not
+stored and changes at once.
 """
 
 from __future__ import annotations

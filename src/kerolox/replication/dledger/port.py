@@ -82,7 +82,7 @@ class MemberNetwork:
 
 
 class MemberPort:
-    """Hears what other members and tools ask. ``bind`` first, ``start`` when the member is there."""
+    """Serves requests of other members and tools. ``bind`` first, ``start`` when the member exists."""
 
     def __init__(
         self,

@@ -1,14 +1,15 @@
-"""What a follower does with what its leader pushes.
+"""A follower's processing of pushes from its leader.
 
-Entries come one by one or in batches, out of order when something was sent again, and are taken strictly in
-order. Those that came too early are parked. All that came in one pass are written at once.
+Entries arrive singly or in batches, and out of order after a repetition. They are appended strictly in order;
+entries that arrive too early are parked. All entries of one pass are written together.
 
-Questions (COMPARE, TRUNCATE, COMMIT) are worked on one after the other, because they may wait for the disk;
-while one is, entries are parked. Everything is answered, always with how far this log reaches.
+Questions (COMPARE, TRUNCATE, COMMIT) are processed one at a time, because they may wait for the disk;
+meanwhile entries are parked. Every request is answered, with the end of this log.
 
-Apache's leaders commit entries of earlier terms by counting, and may be wrong (commit.py). So a follower of
-ours believes its leader only together with an entry of the leader's own term: what it shows to readers is
-never taken back. A leader that asks for such a cut has lost what was acknowledged, and is refused by name.
+Apache's leaders commit entries of earlier terms by counting replicas, which is unsafe (commit.py). So a
+kerolox follower accepts the leader's committed index only once it has an entry of the leader's own term:
+entries shown to readers are never truncated. A leader that requests such a truncation has lost acknowledged
+entries and is rejected with that reason.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Pushes:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the log is being changed right now."""
+        """True while the log is being changed."""
         return self._worker is not None
 
     async def settled(self) -> None:
@@ -316,7 +317,7 @@ class Pushes:
             self._own_from = next(entry.index for entry in entries if entry.term == term)
 
     async def _find_own(self, request: PushRequest) -> None:
-        """The same of entries that this member took before it was started anew."""
+        """Find the first entry of the leader's term among entries appended before this member's restart."""
         ledger = self._ledger
         index = min(request.commit_index, ledger.end_index)
         known = self._own_term == request.term and self._own_from is not None
@@ -368,7 +369,7 @@ class Pushes:
             self._look = self._clock.call_later(GAP_S_MAX, self._look_at_gap)
 
     def _look_at_gap(self) -> None:
-        """What is missing before the first that is parked was lost: the leader has to compare again."""
+        """The entries before the first parked one were lost: make the leader compare again."""
         self._look = None
         self._drain()
         if self._parked and self._worker is None:
@@ -381,7 +382,7 @@ class Pushes:
 
 
 def is_run(entries: list[LedgerEntry]) -> bool:
-    """Whether each continues the one before."""
+    """Return whether the entries are contiguous."""
     return all(
         after.index == before.index + 1 and after.pos >= before.end and after.term >= before.term
         for before, after in pairwise(entries)

@@ -1,4 +1,5 @@
-"""Who belongs to a DLedger group, and its times. All members are set alike, and the set never changes."""
+"""Members and timeouts of a DLedger group. All members have the same settings; the member list never
+changes."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class GroupUnusable(KeroloxError):
 
 @dataclass(frozen=True)
 class GroupSettings:
-    """What a member knows from its settings. The times are Apache's; only tests have others."""
+    """Settings of a member. The timeouts are Apache's; only tests change them."""
 
     group: str
     self_id: str

@@ -1,11 +1,11 @@
-"""``currterm``: the term this member is in, and whom it has voted for in it.
+"""``currterm``: the current term of this member, and its vote in that term.
 
-A member that forgets may vote twice in a term, and then two can lead in it. So this is on the disk before a
-vote or a term is answered. Apache's members write the same file, and do not wait for the disk.
+A member that lost them could vote twice in a term, and two members could lead in it. So they are on disk
+before a vote or a term is answered. Apache's members write the same file without waiting for the disk.
 
-They delete the old file before they rename the new one, and keep a copy of the old: a directory of theirs may
-have only ``currterm.bak`` and ``currterm.tmp``. Whichever says more is believed then: a vote that was never
-answered may be remembered, one that was may not be forgotten.
+They delete the old file before they rename the new one, and keep a copy of the old one: their directory may
+contain only ``currterm.bak`` and ``currterm.tmp``. The more recent content is then used: remembering a vote
+that was never answered is harmless, losing one that was answered is not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TermFileUnusable(StoreError):
 
 
 class Promise(NamedTuple):
-    """What a member must not forget."""
+    """The durable state of a member: its term and its vote."""
 
     term: int = 0
     voted_for: str | None = None

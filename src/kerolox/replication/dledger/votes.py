@@ -1,7 +1,7 @@
-"""Who gets a vote, who has won a round, what a heartbeat says: plain decisions, those of Apache's 0.3.2.
+"""Decisions about votes, rounds and heartbeats, as in Apache's DLedger 0.3.2.
 
-The order of the rules counts, first match wins. A member cut off from the others keeps its term: a round that
-too few answered never raises it, so its return disturbs nobody.
+The order of the rules matters: the first match decides. A partitioned member keeps its term, because a round
+with too few answers never raises it; so its return does not disturb the group.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kerolox.protocol.bodies.dledger import BeatRequest, LedgerStatus, VoteReque
 
 
 class Voter(NamedTuple):
-    """What a vote depends on."""
+    """The state of a member that a vote depends on."""
 
     self_id: str
     peers: Collection[str]
@@ -66,7 +66,7 @@ class Cast(NamedTuple):
 
 
 class Outcome(Enum):
-    """What a candidate does after a round."""
+    """A candidate's next step after a round."""
 
     HIGHER_TERM = "one has a higher term: on to that one"
     HAS_LEADER = "one has a leader: wait for it"
@@ -107,7 +107,7 @@ def highest_term(cast: Iterable[Cast]) -> int:
 
 
 def is_decided(quorum: int, members: int, cast: Collection[Cast]) -> bool:
-    """Whether waiting for more answers cannot change the outcome for the better."""
+    """Return whether further answers cannot improve the outcome."""
     results = [one.result for one in cast]
     accepted = results.count(VoteResult.ACCEPT)
     ready = accepted + results.count(VoteResult.REJECT_TERM_NOT_READY)
@@ -120,7 +120,7 @@ def is_decided(quorum: int, members: int, cast: Collection[Cast]) -> bool:
 
 
 class Beat(NamedTuple):
-    """What a heartbeat is answered, and what comes of it."""
+    """The answer to a heartbeat, and its consequences for the member."""
 
     status: LedgerStatus
     follow: bool = False  # the sender leads this term
@@ -142,7 +142,7 @@ def decide_beat(own: Voter, asked: BeatRequest) -> Beat:
 
 
 class Pulse(Enum):
-    """What a leader does after its heartbeats were answered, or not."""
+    """A leader's next step after a round of heartbeats."""
 
     FINE = "a majority follows"
     HIGHER_TERM = "one has a higher term"
