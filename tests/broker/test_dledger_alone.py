@@ -109,7 +109,7 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, object], key: str) -> N
 
 
 def test_the_group_says_who_leads() -> None:
-    with pytest.raises(Refused, match="its DLedger group elect who leads"):
+    with pytest.raises(Refused, match="the DLedger group elect the leader"):
         role_asked(options(), {"brokerRole": "SLAVE", "brokerId": "1"})
 
 
