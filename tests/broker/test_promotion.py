@@ -369,7 +369,7 @@ async def test_a_promoted_broker_is_never_told_to_put_its_log_aside(tmp_path: Pa
             await new.start()
         text = str(refusal.value)
         assert "promotion 1 here, 0 there" in text
-        assert "Do not put its log aside" in text
+        assert "Do not discard its log" in text
         assert "resync" not in text
         new.broker.options.role, new.broker.options.broker_id = BrokerRole.SLAVE, 1
         await new.start()
