@@ -112,7 +112,7 @@ class KnownSets:
             self._store.files.write_atomic(self.path, b"%08x %b" % (zlib.crc32(body), body))
         except (OSError, KeroloxError) as error:
             raise SetNotKept(
-                f"{self.path} cannot be written: {error}. Until then this broker does not use the set "
+                f"{self.path} cannot be written: {error}. Until it is, this broker does not use the set "
                 f"{list(note.members)} of epoch {note.epoch}: free space, or repair the disk"
             ) from error
 
