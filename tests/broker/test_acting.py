@@ -367,7 +367,7 @@ async def test_a_follower_believes_name_servers_more_than_a_notice(
         )  # fmt: skip
         answer = await c.dialer.call(c.follower.address, exchange, false)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert f"name servers name {c.leader.address} as the leader" in (answer.remark or "")
+        assert f"name servers report {c.leader.address} as the leader" in (answer.remark or "")
         assert "leader_not_believed" in caplog.text
         await c.send("T", b"1")
         end = c.leader.broker.store.log.max_offset

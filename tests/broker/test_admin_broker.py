@@ -157,6 +157,6 @@ async def test_the_number_of_a_leader_is_not_changed_in_silence(talk: Talk, tmp_
     """A leader has none but 0; it was answered with success, and nothing was done."""
     answer = await ask(talk, RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerId=7")
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "a broker that leads has no other number" in (answer.remark or "")
+    assert "leaders have the id 0" in (answer.remark or "")
     assert "brokerId" not in (tmp_path / "broker.conf").read_text()
     assert (await ask(talk, RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerId=0")).code == 0

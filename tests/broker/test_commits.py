@@ -163,7 +163,7 @@ async def test_commits_of_places_that_are_not_there_are_refused(
     answer = await update(client, offset, queue_id=queue_id)
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert answer.remark is not None
-    assert "offset not taken, group g: " in answer.remark
+    assert "offset rejected, group g: " in answer.remark
     assert part.offsets.offsets == {}
     assert (await update(client, 3)).code == ResponseCode.SUCCESS
 
@@ -178,7 +178,7 @@ async def test_offsets_are_bounded_in_number(
         assert (await update(client, 0, queue_id=queue_id)).code == ResponseCode.SUCCESS
     refused = await update(client, 0, queue_id=2)
     assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert refused.remark == "too many offsets of groups: at most are 2 (OFFSETS_MAX)"
+    assert refused.remark == "too many offsets of groups: the limit is 2 (OFFSETS_MAX)"
     assert (await update(client, 2)).code == ResponseCode.SUCCESS  # one it has already
     part.offsets.remove("t", "g")
     assert (await update(client, 0, queue_id=2)).code == ResponseCode.SUCCESS

@@ -296,7 +296,7 @@ async def test_one_whose_disk_failed_is_not_elected(tmp_path: Path, caplog: pyte
         await group.until(lambda: "role_not_taken" in caplog.text, "role that is not taken")
         await asyncio.sleep(1.5)  # it was tried again meanwhile
         assert caplog.text.count("role_not_taken") == 1
-        assert "a flush failed: no such device; start this broker again" in second.leadership.waits_for
+        assert "a flush failed: no such device; restart this broker" in second.leadership.waits_for
         assert second.leadership.waits_for.count("cannot take its role") == 1
 
 

@@ -57,7 +57,7 @@ def test_what_goes_together(tmp_path: Path) -> None:
     check_role(options_of(tmp_path, "127.0.0.1:9878", broker_id=-1))
     with pytest.raises(OptionError, match="controllerAddr"):
         check_role(options_of(tmp_path, ""))
-    with pytest.raises(OptionError, match="nobody acts for one"):
+    with pytest.raises(OptionError, match="no follower acts for one"):
         check_role(options_of(tmp_path, "127.0.0.1:9878", acting=True))
     with pytest.raises(OptionError, match="0 or more without enableControllerMode"):
         check_role(BrokerOptions(broker_id=-1))

@@ -247,8 +247,7 @@ def test_retries_wait_longer_and_are_counted(caplog: pytest.LogCaptureFixture) -
     waits = [retry.failed(DiskFull("no space")) for _ in range(8)]
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0]
     assert [record.getMessage() for record in caplog.records] == [
-        "thing_not_done level=1 times=1 error='no space' next='it is tried again until it succeeds, at least "
-        "every 1 s'"
+        "thing_not_done level=1 times=1 error='no space' next='retried until it succeeds, at least every 1 s'"
     ]
     retry.succeeded()
     retry.succeeded()

@@ -109,5 +109,5 @@ def test_settings_are_checked_at_the_start() -> None:
     ):
         with pytest.raises(OptionError, match=key):
             check_role(ledger_options(**changed))
-    with pytest.raises(Refused, match="elect who leads"):
+    with pytest.raises(Refused, match="elect the leader"):
         role_asked(options, {"brokerRole": "SYNC_MASTER"})

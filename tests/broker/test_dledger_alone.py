@@ -109,7 +109,7 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, object], key: str) -> N
 
 
 def test_the_group_says_who_leads() -> None:
-    with pytest.raises(Refused, match="its DLedger group elect who leads"):
+    with pytest.raises(Refused, match="the DLedger group elect the leader"):
         role_asked(options(), {"brokerRole": "SLAVE", "brokerId": "1"})
 
 
@@ -131,7 +131,7 @@ async def test_a_group_of_one_serves(tmp_path: Path, caplog: pytest.LogCaptureFi
         broker = running.broker
         assert (broker.leadership.leads, broker.leadership.id) == (True, 0)
         assert isinstance(broker.store.log, LedgerLog)
-        assert "a group of one has no redundancy" in caplog.text
+        assert "group of one has no second copy" in caplog.text
         await send(running, [b"%d" % i for i in range(50)])
         await received(running, 50)
         member = broker.dledger

@@ -224,8 +224,7 @@ def test_nobody_else_asks_for_the_role(test: str) -> None:
     }
     allowed = {
         "broker.py: self.leadership = Leadership(store, options.role, options.broker_id)",
-        'options.py: BrokerRole.ASYNC_MASTER, "What the broker does with its log.", key="brokerRole", '
-        "changeable=True",
+        'options.py: BrokerRole.ASYNC_MASTER, "Role: leader or follower.", key="brokerRole", changeable=True',
     }
     assert found <= allowed
 

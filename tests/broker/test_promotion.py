@@ -267,7 +267,7 @@ async def test_what_cannot_be_kept_or_known_is_refused(tmp_path: Path) -> None:
             directory=tmp_path / "x", nameserver=g.nameserver, brokerRole="SLAVE", brokerId=9
         ) as unkept:
             answer = await g.change(unkept, accept_loss=True)
-            assert "started without a file of settings" in (answer.remark or "")
+            assert "started without a configuration file" in (answer.remark or "")
             assert not unkept.broker.leadership.leads
         leader = await g.broker(0)
         # Between the two ways to lead it changes at once.
@@ -369,7 +369,7 @@ async def test_a_promoted_broker_is_never_told_to_put_its_log_aside(tmp_path: Pa
             await new.start()
         text = str(refusal.value)
         assert "promotion 1 here, 0 there" in text
-        assert "Do not put its log aside" in text
+        assert "Do not discard its log" in text
         assert "resync" not in text
         new.broker.options.role, new.broker.options.broker_id = BrokerRole.SLAVE, 1
         await new.start()

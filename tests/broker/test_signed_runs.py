@@ -268,5 +268,5 @@ async def test_only_authentication_wants_signatures_and_no_rules(tmp_path: Path)
 
 async def test_runs_are_not_added_where_another_guard_stands(talk: Signed) -> None:
     broker = talk.running.broker
-    with pytest.raises(ValueError, match="past the guard"):
+    with pytest.raises(ValueError, match="bypass the guard"):
         broker.remoting.send_runs.add_to(RemotingHandlers(), broker.lanes["send"])

@@ -146,7 +146,7 @@ async def test_without_followers_the_answer_says_that_there_is_no_copy(tmp_path:
         await until(lambda: not any(both.leader.broker.store.replicas))
         answer = await changes.topic("T")
         assert answer.code == 0
-        assert "stored at this leader alone: no follower is connected" in (answer.remark or "")
+        assert "stored only at this leader: no follower is connected" in (answer.remark or "")
 
 
 async def test_a_follower_that_goes_while_a_change_waits_for_it_ends_the_wait(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""What RocketMQ has and this broker does not have yet, and the settings that ask for it.
+"""Features of RocketMQ that this broker does not support yet, and the settings that ask for them.
 
-An operator who switches on access control, or a second copy of every message, relies on it. So a setting that
-would do nothing here is refused with the reason: at the start, by updateBrokerConfig, and where a request
+An operator who switches on access control, or a second copy of every message, relies on it. So a setting
+without effect is rejected with the reason: at the start, by updateBrokerConfig, and in the request that
 brings it. Keys that only tune (thread pools, buffers) are in no table: they are reported as having no effect.
 """
 
@@ -24,15 +24,17 @@ log = logging.getLogger(__name__)
 OFF = ("", "false")
 
 DUPLICATION = (
-    "it switches RocketMQ's copies off, for brokers that get theirs by other means: here whoever wants no "
-    "followers starts none, and messages wait for none with brokerRole=ASYNC_MASTER"
+    "it switches RocketMQ's replication off, for brokers that are replicated by other means: to run without "
+    "followers, start none, and set brokerRole=ASYNC_MASTER so that sends do not wait for any"
 )
 DLEDGER = "the setting for DLedger groups is spelled enableDLegerCommitLog"
 ROCKSDB = "queues, offsets, timers and settings are files in this broker's store, not in RocksDB"
-POP = "messages are pulled here; POP, where the broker hands out single messages, is not there yet"
-LITE = "lite topics are not there yet"
-TIERED = "tiered storage and store plug-ins are not there; fileReservedTime says how long messages stay"
-NAMESERVERS = "name servers are found by their addresses alone: list them in namesrvAddr"
+POP = "POP, where the broker hands out single messages, is not supported yet; consumers pull messages"
+LITE = "lite topics are not supported yet"
+TIERED = (
+    "tiered storage and store plug-ins are not supported; fileReservedTime sets how long messages are kept"
+)
+NAMESERVERS = "name servers are not looked up: list their addresses in namesrvAddr"
 
 SETTINGS: Mapping[str, Absent] = {
     "duplicationEnable": Absent(OFF, DUPLICATION),
@@ -51,27 +53,27 @@ SETTINGS: Mapping[str, Absent] = {
         "groups that read cold messages are not throttled; those that fall too far behind can be disabled: "
         "disableConsumeIfConsumerReadSlowly=true",
     ),
-    "rejectPullConsumerEnable": Absent(OFF, "consumers that pull are not told apart from others here"),
-    "useStaticSubscription": Absent(OFF, "groups keep no subscriptions here: consumers bring them"),
+    "rejectPullConsumerEnable": Absent(OFF, "the broker does not distinguish pull consumers from others"),
+    "useStaticSubscription": Absent(OFF, "groups have no stored subscriptions: consumers send them"),
     "metricsExporterType": Absent(
-        ("", "PROM", "DISABLE"), "metrics are read, as with PROM; they are not sent anywhere, nor logged"
+        ("", "PROM", "DISABLE"), "metrics are scraped (PROM); the broker neither pushes nor logs them"
     ),
     "metricsInDelta": Absent(OFF, "Prometheus reads totals"),
-    "enableMixedMessageType": Absent(OFF, "topics of message type MIXED are not there"),
-    "enableLmqQuota": Absent(OFF, "the number of light queues has no quota here"),
+    "enableMixedMessageType": Absent(OFF, "topics of message type MIXED are not supported"),
+    "enableLmqQuota": Absent(OFF, "the number of light queues has no quota"),
     "fetchNamesrvAddrByAddressServer": Absent(OFF, NAMESERVERS),
     "fetchNameSrvAddrByDnsLookup": Absent(OFF, NAMESERVERS),
 }  # fmt: skip
 
 TOPIC_ATTRIBUTES: Mapping[str, Absent] = {
-    "queue.type": Absent(("SimpleCQ",), "queues of batches (BatchCQ) are not there yet"),
+    "queue.type": Absent(("SimpleCQ",), "queues of batches (BatchCQ) are not supported yet"),
     "cleanup.policy": Absent(
         ("DELETE",),
-        "compaction, which keeps the last message of each key, is not there yet: old messages are deleted",
+        "compaction, which keeps the last message of each key, is not supported yet: messages expire",
     ),
     "message.type": Absent(
         ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"),
-        "topics of lite messages (LITE) and priorities (PRIORITY, for POP consumers) are not there yet",
+        "topics of lite messages (LITE) and priorities (PRIORITY, for POP consumers) are not supported yet",
     ),
     "reserve.time": Absent(("-1",), TIERED),
     "lite.topic.expiration": Absent((), LITE),
@@ -85,8 +87,8 @@ def refuse_topic_attribute(name: str, value: str) -> None:
 
 
 def refuse_group_attributes(group: str, attributes: Mapping[str, str]) -> None:
-    """Refuse attributes of groups: all that RocketMQ has (``priority.factor``, ``lite.*``) are for consumers
-    that pop."""
+    """Reject attributes of groups: all that RocketMQ has (``priority.factor``, ``lite.*``) are for POP
+    consumers."""
     asked = sorted(name for name in attributes if name != WHY_DISABLED)
     if asked:
         raise _refused(f"group {group!r} with attributes {', '.join(asked)}", POP)
@@ -98,8 +100,7 @@ def refuse_request_mode(mode: SetRequestMode) -> None:
 
 
 def refuse_inner_batch(sys_flag: int) -> None:
-    """Refuse topics of inner batches: one record then takes many offsets of a queue; here every record takes
-    one."""
+    """Reject inner batches: one record would take many offsets of a queue; here every record takes one."""
     if sys_flag & INNER_BATCH:
         raise AppendRefused(
             f"the message is a batch in one record (sysFlag {INNER_BATCH:#x}): "
@@ -110,7 +111,7 @@ def refuse_inner_batch(sys_flag: int) -> None:
 def report_from_before(
     topics: Mapping[str, TopicConfig], modes: Mapping[str, Mapping[str, SetRequestMode]]
 ) -> None:
-    """Say what tables of a store that another broker wrote ask for in vain."""
+    """Log the unsupported settings in the tables of a store that another broker wrote."""
     for topic, config in topics.items():
         for name, value in config.attributes.items():
             absent = TOPIC_ATTRIBUTES.get(name)
@@ -126,7 +127,7 @@ def report_from_before(
 
 
 def refusing(code: RequestCode, why: str) -> Handler:
-    """Answers requests that are not served with the reason."""
+    """Return a handler that rejects a request which is not supported, with the reason."""
     answer = Answer(
         code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
         remark=f" request type {code.value} ({code.name}) not supported: {why}",
@@ -139,4 +140,4 @@ def refusing(code: RequestCode, why: str) -> Handler:
 
 
 def _refused(what: str, why: str) -> Refused:
-    return Refused(ResponseCode.SYSTEM_ERROR, f"{what} is refused: {why}.")
+    return Refused(ResponseCode.SYSTEM_ERROR, f"{what} is rejected: {why}.")

@@ -1,4 +1,4 @@
-"""What every room of the broker is given: settings, time, the store, and the lanes requests come in by."""
+"""Inputs of every room of the broker: settings, clock, store, and the lanes by which requests arrive."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kerolox.front.lanes import BODY_BYTES_MAX, Lane
 from kerolox.front.requests import Row
 from kerolox.store.message_store import MessageStore
 
-# What a room serves: the rows of each lane.
+# The rows of each lane that a room serves.
 Served = Iterable[tuple[str, Iterable[Row]]]
 
 
 def new_start() -> int:
-    """A number that tells one process of a broker from another one with the same identity: the next one, or
-    one that runs on a copy of its files."""
+    """Return a random number for one process of a broker. It tells this process from later ones, and from one
+    that runs on a copy of its files."""
     return random.getrandbits(62) + 1
 
 
@@ -38,7 +38,8 @@ class Base:
 
 
 def lanes_of(options: BrokerOptions, clock: Clock) -> dict[str, Lane]:
-    """The lanes by name. Each has its own bounds: a flood of one kind of request starves no other."""
+    """Return the lanes by name. Each has its own limits: a flood of one kind of request does not starve the
+    others."""
     lanes = [
         Lane("send", clock=clock),
         Lane("pull", waiting_max=100_000, clock=clock),
@@ -51,7 +52,7 @@ def lanes_of(options: BrokerOptions, clock: Clock) -> dict[str, Lane]:
         Lane("admin", running_max=16, clock=clock),
     ]
     for lane in lanes:
-        if lane.name not in ("send", "reply"):  # requests of these lanes bring messages
+        if lane.name not in ("send", "reply"):  # requests of the other two lanes carry messages
             lane.body_bytes_max = BODY_BYTES_MAX
     found = {lane.name: lane for lane in lanes}
     set_ages(found, options)
@@ -59,7 +60,8 @@ def lanes_of(options: BrokerOptions, clock: Clock) -> dict[str, Lane]:
 
 
 def set_ages(lanes: dict[str, Lane], options: BrokerOptions) -> None:
-    """How long a request may wait before it is refused: options that can change while the broker runs."""
+    """Set how long a request may wait before it is rejected. These options can change while the broker
+    runs."""
     lanes["send"].age_s_max = options.send_wait_ms / 1000
     lanes["pull"].age_s_max = options.pull_wait_ms / 1000
     lanes["heartbeat"].age_s_max = options.heartbeat_wait_ms / 1000

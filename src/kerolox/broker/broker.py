@@ -1,4 +1,4 @@
-"""The broker: its parts, and the order they start and stop in."""
+"""The broker: its parts, and the order in which they start and stop."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 
 class Broker(CallerEvents):
-    """Stores messages and hands them out. ``async with`` starts and stops it."""
+    """Message broker: stores messages and delivers them. ``async with`` starts and stops it."""
 
     def __init__(
         self, options: BrokerOptions | None = None, *, clock: Clock = SYSTEM_CLOCK, files: Files | None = None
@@ -72,14 +72,15 @@ class Broker(CallerEvents):
         self.started = False
         self._files = files
         self._configured_id = self.options.broker_id
-        self._old_nameservers: set[str] = set()  # that do not answer who has this broker's name
+        self._old_nameservers: set[str] = set()  # name servers that do not support GET_BROKER_MEMBER_GROUP
         self.ports = Ports(self.options, self, clock)
         self._stop = AsyncExitStack()
         self._closed = False
 
     @property
     def _identity(self) -> str | None:
-        """Its place in its group by its files; a role taken while it runs changes nothing of that."""
+        """Place of this broker in its group according to its files. A role taken while it runs does not
+        change it."""
         if self.controlled is not None:
             return f"controller {self.controlled.identity.id}"
         return None if self.dledger is not None else f"settings {self._configured_id}"
@@ -97,8 +98,8 @@ class Broker(CallerEvents):
         check_role(options)
         options.check_server()
         push, callback = self._stop.push_async_callback, self._stop.callback
-        # The address goes into every record, so the ports are taken before the store opens. Nobody is let
-        # in before all parts are there, and name servers send nobody before that.
+        # The address goes into every record, so the ports are bound before the store opens. Clients are
+        # admitted only when all parts are running, and name servers send clients only after that.
         await self._bind()
         push(self.ports.followers.close)
         push(self.ports.close)
@@ -125,7 +126,7 @@ class Broker(CallerEvents):
         await self.later.timers.open()
         push(self.later.timers.close)
         if self.dledger is not None:
-            push(self.dledger.close)  # what the leader has taken may still be committed
+            push(self.dledger.close)  # accepted messages may still be committed
         push(self.leadership.stop)
         await self._take_back()
         await self.leadership.start()
@@ -141,12 +142,12 @@ class Broker(CallerEvents):
         push(self.group_watch.close)
         if self.dledger is not None:
             push(self.dledger.end_roles)
-            await self.dledger.start()  # the same
+            await self.dledger.start()  # registers when it has a role
         elif self.controlled is None:
             await self.registrations.start()
         else:
             push(self.controlled.close)
-            self.controlled.start()  # which lets it register when it has a role
+            self.controlled.start()  # registers when it has a role
         self.group_watch.start()
         self.started = True
         log.info(
@@ -156,7 +157,7 @@ class Broker(CallerEvents):
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Stop: first no client is let in, then the requests under way end, then everything reaches the
+        """Stop: accept no more clients, finish the requests in progress, then flush everything to the
         disk."""
         if self._closed:
             return
@@ -206,7 +207,8 @@ class Broker(CallerEvents):
     # --- the rooms ---------------------------------------------------------------------------------------
 
     async def _build(self) -> None:
-        """Room by room, from the ground up: each is given those below it, and connects itself to them."""
+        """Build the rooms from the lowest to the highest: each gets those below it, and connects itself to
+        them."""
         self.lanes = lanes_of(self.options, self.clock)
         self.access = access = Access(self.options, str(self.store.root), self.clock)
         base = Base(
@@ -289,7 +291,8 @@ class Broker(CallerEvents):
                 ask_who_leads=self.registrations.register_all,
             )
             await self.dledger.bind()
-        # Name servers see a dead leader's connection break, too: they know of another one, or of none.
+        # The connection to a dead leader also breaks at the name servers: they report another leader, or
+        # none.
         replication.follower.on_doubt.append(ask_who_leads)
         self.table_copy = TableCopy(
             self.store,
@@ -371,8 +374,8 @@ class Broker(CallerEvents):
         self._route()
 
     def _route(self) -> None:
-        """Which request goes where, in which lane."""
-        # Of a broker under a controller: what others do not do, as their answers say.
+        """Assign each request code to its handler and lane."""
+        # Under a controller these rows replace the rejections that other brokers answer with.
         own = {} if self.controlled is None else {row[0]: row for row in self.controlled.rows()}
         rows: list[tuple[str, Iterable[Row]]] = [
             *self.membership.rows(), *self.consuming.rows(), *self.producing.rows(),
@@ -390,7 +393,8 @@ class Broker(CallerEvents):
             self.remoting.send_runs.add_to(handlers, self.lanes["send"])
 
     async def _take_back(self) -> None:
-        """Take over what followers did while this broker was away. Nobody but them is let in meanwhile."""
+        """Take over the progress of followers from the time this broker was away. Only followers may connect
+        meanwhile."""
         options = self.options
         nameservers = split_nameservers(options.nameservers)
         if not self.leadership.begins_as_leader or not nameservers:
@@ -419,7 +423,7 @@ class Broker(CallerEvents):
                 await hand_back.take()
 
     def _followers_progress(self, dialer: Dialer) -> FollowersProgress:
-        acting = self.options.acting and not self.leadership.acts  # then this one delivered last
+        acting = self.options.acting and not self.leadership.acts  # otherwise this broker delivered last
         timers = self.later.timers if acting and self.options.timer_wheel else None
         return FollowersProgress(dialer, self.store, self.tables, timers, acting=acting)
 
@@ -435,7 +439,8 @@ class Broker(CallerEvents):
         await self._promote_at_start()
 
     async def _promote_at_start(self) -> None:
-        """A broker that followed when it ran last, and is to lead by its settings, was promoted by them."""
+        """Count a start as a promotion if this broker followed when it ran last and its settings make it a
+        leader."""
         if self.leadership.begins_as_leader and await self.replication.follower.has_followed():
             self.leadership.took_over()
             await self.promotions.promote((), "it followed when it ran last")
@@ -447,13 +452,14 @@ class Broker(CallerEvents):
 
     @property
     def handlers(self) -> Handlers:
-        """The table of handlers, to which every door hands its requests."""
+        """The table of handlers that serves the requests of all ports."""
         return self.ports.handlers
 
     # --- while it runs -------------------------------------------------------------------------------------
 
     def options_changed(self, changed: Mapping[str, object]) -> None:
-        """Options took new values, by our names: those that others have copies of are passed on."""
+        """Apply options that took new values, by our names, and pass on those that other parts have copies
+        of."""
         set_ages(self.lanes, self.options)
         self.write_path.targets.forget()
         if "strict_locks" in changed:
@@ -461,7 +467,7 @@ class Broker(CallerEvents):
         if changed.keys() & {"auto_create_topics", "default_topic_queues"}:
             self.tables.topics.renew_template()
         if "permission" in changed:
-            # Name servers take another look only at another version.
+            # Name servers reread a topic only when its version has changed.
             self.tables.topics.table.bump()
             self.registrations.register_all()
 
@@ -472,12 +478,12 @@ class Broker(CallerEvents):
             self.membership.members.closed(caller, reason)
 
     async def settled(self) -> None:
-        """Wait until changed topics are on disk, and told to the name servers."""
+        """Wait until changed topics are on disk and registered at the name servers."""
         await self.tables.topics.unsaved.all_saved()
         await self.registrations.settled()
 
     async def _answer_waiting(self) -> None:
-        """Take no more messages, and answer the sends that wait for a flush or for replicas before their
+        """Accept no more messages, and answer the sends that wait for a flush or for replicas before their
         connections are closed."""
         self.write_path.intake.write()
         self.store.state.set(Obstacle.CLOSED, "the broker is stopping")
@@ -485,6 +491,6 @@ class Broker(CallerEvents):
             async with asyncio.timeout(self.options.flush_timeout_ms / 1000):
                 await self.store.flusher.flush_all()
         except (StoreError, TimeoutError):
-            pass  # senders get no answer, and send again elsewhere; the store's close says what failed
+            pass  # senders get no answer and send again elsewhere; the store's close reports the failure
         await self.store.acks.settle()
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The addresses of a broker: what its options say, and what was found out where they leave it open."""
+"""Addresses of a broker: from its options, or detected where the options leave them open."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    host: str  # the address or name that clients are told
+    host: str  # the address or name advertised to clients
     port: int
     vip_port: int  # the port that serves no pulls
     ha_port: int  # the port for followers
-    ha_host: str = ""  # the address or name that followers are told, if it is another
+    ha_host: str = ""  # the address or name advertised to followers, if it differs
 
     @property
     def address(self) -> str:
-        """Where clients reach this broker."""
+        """Return the address at which clients reach this broker."""
         return join(self.host, self.port)
 
     @property
@@ -24,7 +24,7 @@ class Endpoints:
         return join(self.ha_host or self.host, self.ha_port)
 
     def as_options(self) -> dict[str, Any]:
-        """The addresses as values of options, for tools that ask for the options."""
+        """Return the addresses as option values, for tools that query the options."""
         return {
             "advertised_host": self.host,
             "advertised_ha_host": self.ha_host or self.host,

@@ -1,4 +1,4 @@
-"""The exporter of metrics. What only it needs is counted only where it is switched on."""
+"""Metrics exporter. Counters used only by it are connected only when it is switched on."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def exporter_of(
     remoting: Remoting,
     handlers: Iterable[Handlers],
 ) -> HttpResponder | None:
-    """The HTTP responder for scrapers and probes; None when it is switched off, and then nothing is counted
-    for it."""
+    """Return the HTTP responder for scrapers and probes. None when the exporter is switched off; then nothing
+    is counted for it."""
     options = base.options
     if options.metrics_exporter is not MetricsExporter.PROM:
         return None

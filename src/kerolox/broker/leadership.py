@@ -1,21 +1,19 @@
-"""Whether this broker leads: takes messages, delivers those that waited, asks about transactions.
+"""Role of this broker. A leader accepts messages, delivers delayed ones, and checks open transactions.
 
-What only a leader does is done by parts that are added here. A broker that begins to lead starts them, one
-that begins to follow stops them; it may do either at any time and any number of times, and a broker that
-starts goes the same way. Nobody else asks for the role.
+The work of a leader is done by parts that are added here. A broker that begins to lead starts them; a broker
+that begins to follow stops them. It may do either at any time and any number of times, and a broker that
+starts takes the same path. No other module reads the role from the options.
 
-The order keeps messages from being lost or doubled. To lead: nothing more is copied, half a record at the
-end of the log is cut off, what the log holds is in its queues, then each part finds out from there how far
-things have come and begins, and only then messages are taken. To follow: no message is taken any more, then
-each part ends what it is at, then the store takes nothing but what its leader sends, and the link to it
-begins.
+The order prevents lost and duplicate messages. To lead: replication stops, an incomplete record at the end of
+the log is truncated, the log is dispatched to its queues, each part finds its progress from there and begins,
+and only then messages are accepted. To follow: no more messages are accepted, each part finishes its current
+work, the store accepts only replicated records, and the link to the leader starts.
 
-Name servers tell a follower where its leader is, or that there is none. Who copies from it, or sends
-consumers there, hears of that here.
+Name servers report a follower's leader, or that none exists. Replication and the redirection of consumers are
+notified of that here.
 
-A follower may act for a leader that is gone: it serves consumers as a leader does, and those parts are at
-work that need not write here, because they have another place to put messages. It still takes no message,
-and its log stays as it is.
+A follower may act for a leader that is gone. It serves consumers as a leader does. Only parts that can store
+messages elsewhere run. It still accepts no messages, and its log does not change.
 """
 
 from __future__ import annotations
@@ -39,25 +37,26 @@ ROLE_KEYS = frozenset({"brokerRole", "brokerId"})
 
 
 class Part(Protocol):
-    """Does what only a leader does."""
+    """A part that does work of the leader only."""
 
     async def lead(self) -> None:
-        """Find out how far this part's work has come, and go on from there. The store can be written."""
+        """Find this part's progress and continue from there. The store can be written."""
 
     async def follow(self) -> None:
-        """Begin nothing new, and return when all that was begun is over. The store can still be written."""
+        """Begin nothing new, and return when all work in progress has ended. The store can still be
+        written."""
 
 
 class ActingPart(Part, Protocol):
-    """Can do its work without writing here."""
+    """A part that can do its work without writing to this broker's log."""
 
     async def act(self) -> None:
-        """Find out how far this part's work has come, and go on from there, putting messages elsewhere. Ends
-        by :meth:`follow`."""
+        """Find this part's progress and continue from there, storing messages elsewhere. Ended by
+        :meth:`follow`."""
 
 
 class Link(Protocol):
-    """Copies from the leader, while this broker follows."""
+    """Replication from the leader while this broker follows."""
 
     async def start(self) -> None: ...
 
@@ -65,28 +64,29 @@ class Link(Protocol):
         """Return when nothing more will be appended."""
 
     def part(self) -> None:
-        """Forget whom it copied from; it is stopped."""
+        """Forget the last leader. Called while the link is stopped."""
 
 
 class Fit(Protocol):
-    """Makes the tables fit the log, when this broker takes over from another one."""
+    """Repair of tables that do not match the log, when this broker takes over from another one."""
 
     def lead(self) -> None:
-        """All that is confirmed is in the queues, and no message has been taken yet."""
+        """Repair the tables. All confirmed records are in the queues, and no message has been accepted
+        yet."""
 
     def act(self) -> None:
-        """The same, for a follower that begins to act for its leader."""
+        """Repair the tables of a follower that begins to act for its leader."""
 
 
 class LeaderAddress(NamedTuple):
-    """Where a follower finds the broker that leads."""
+    """Addresses of the leader."""
 
     address: str
-    ha_address: str  # where it is copied from; empty when nobody said
+    ha_address: str  # replication address; empty if unknown
 
 
 class RoleChange(NamedTuple):
-    """A role to take while the broker runs. Leaders have no number, whatever the settings say."""
+    """Role to take while the broker runs. Leaders have no id, whatever the settings are."""
 
     role: BrokerRole
     follower_id: int
@@ -101,28 +101,28 @@ class RoleChange(NamedTuple):
 
 
 class Leadership:
-    """Leads or follows. Follows until it is started. ``follower_id`` is its id while it follows.
+    """Role of this broker and its changes. A broker follows until it is started.
 
-    Under a controller it has no role before that has said which: until then clients are told what it waits
-    for.
+    ``follower_id`` is its id while it follows. Under a controller it has no role until the controller assigns
+    one; until then clients get the reason in ``waits_for``.
     """
 
     def __init__(self, store: MessageStore, role: BrokerRole, follower_id: int = 0) -> None:
-        self.waits_for = ""  # to have a role; empty: it has one
-        self.leads = False  # whether messages are taken from clients
-        self.acts = False  # whether it does a leader's other work, while there is none
-        self.leader: LeaderAddress | None = None  # who does, if not this one; None: nobody that is known
-        self.on_leader: list[Callable[[LeaderAddress | None], None]] = []  # hears of another one, or of none
+        self.waits_for = ""  # reason why the broker has no role yet; empty: it has one
+        self.leads = False  # messages of clients are accepted
+        self.acts = False  # a leader's other work is done, while there is no leader
+        self.leader: LeaderAddress | None = None  # the leader, if it is another broker; None: unknown
+        self.on_leader: list[Callable[[LeaderAddress | None], None]] = []  # called with the new one
         self._follower_id = follower_id
         self._store = store
-        self._follows = role is BrokerRole.SLAVE  # at the start
+        self._follows = role is BrokerRole.SLAVE  # role at the start
         self._parts: list[Part] = []
         self._copies: Part | None = None
         self._acting_parts: list[ActingPart] = []
-        self._at_work: list[Part] = []  # in the order they began
+        self._at_work: list[Part] = []  # in the order of their start
         self._link: Link | None = None
         self._fit: Fit | None = None
-        self._has_followed = self._follows  # another broker led before this one does
+        self._has_followed = self._follows  # another broker led before this one
         self._turn = asyncio.Lock()
         store.acks.wait_for_replicas = role is BrokerRole.SYNC_MASTER
         if self._follows:
@@ -130,12 +130,12 @@ class Leadership:
 
     @property
     def id(self) -> int:
-        """Which broker of its name this one is."""
+        """Id of this broker among the brokers of its name."""
         return 0 if self.leads else self._follower_id
 
     @property
     def elected_role(self) -> BrokerRole:
-        """Setting ``brokerRole`` of an elected broker, as RocketMQ's brokers change it at an election."""
+        """``brokerRole`` of an elected broker; RocketMQ's brokers change this setting at an election."""
         return BrokerRole.SYNC_MASTER if self.leads else BrokerRole.SLAVE
 
     @property
@@ -144,27 +144,28 @@ class Leadership:
 
     @property
     def serves(self) -> bool:
-        """Whether consumers are at home here: it leads, or acts for a leader."""
+        """True if consumers are served here: the broker leads, or acts for a leader."""
         return self.leads or self.acts
 
     def wait(self, why: str) -> None:
-        """It has no role yet, for this reason."""
+        """Wait for a role; ``why`` is the reason that clients get."""
         self.waits_for = why
         self.refuse(why)
 
     def refuse(self, why: str) -> None:
-        """Take no message from this moment on: another one leads, or may. :meth:`follow` ends the parts."""
+        """Accept no messages from now on: another broker leads, or may lead. :meth:`follow` ends the
+        parts."""
         self._store.state.set(Obstacle.FOLLOWER, why)
         self._store.state.reword(Obstacle.FOLLOWER, why)
 
     def follow_as(self, id: int, why: str) -> None:
-        """It follows under this id, and clients are told this reason."""
+        """Follow under this id; ``why`` is the reason that clients get."""
         self._follower_id = id
         self.waits_for = ""
         self._store.state.reword(Obstacle.FOLLOWER, why)
 
     def led_by(self, leader: LeaderAddress | None) -> None:
-        """What a name server says, or who asked the controller: this one leads, or nobody does."""
+        """Note the leader that a name server or controller reports; None: no leader."""
         if leader == self.leader or self.leads:
             return
         log.info("leader_%s leader=%r", "gone" if leader is None else "found", leader or self.leader)
@@ -173,45 +174,49 @@ class Leadership:
             told(leader)
 
     def doubt(self) -> None:
-        """Somebody else than a name server said who leads: the next answer of a name server is news."""
+        """Forget the leader after a report by another broker: the next answer of a name server counts as a
+        change."""
         self.leader = None
 
     def add(self, *parts: Part) -> None:
-        """Add parts. They begin in this order, and end in the opposite one."""
+        """Add parts. They start in this order, and end in the opposite order."""
         self._parts += parts
 
     def add_acting(self, *parts: ActingPart) -> None:
-        """The same, of parts that are at work too while this broker acts for its leader."""
+        """Add parts that also run while this broker acts for its leader."""
         self._acting_parts += parts
 
     def copied_by(self, part: Part) -> None:
-        """Followers copy by this while this broker leads. It begins before the parts and ends when nothing
-        more is stored: who waits for a copy is to hear of it."""
+        """Set the replication to followers. It starts before the other parts and ends when nothing more is
+        stored, so that clients waiting for a copy get an answer."""
         self._copies = part
         self._parts.insert(0, part)
 
     def follow_by(self, link: Link) -> None:
-        """While this broker follows, it copies by this."""
+        """Set the replication from the leader."""
         self._link = link
 
     def fit_by(self, fit: Fit) -> None:
-        """Tables are made to fit the log by this, before a broker that followed leads or acts."""
+        """Set the repair of tables, done before a broker that followed leads or acts."""
         self._fit = fit
 
     def took_over(self) -> None:
-        """Another broker led when this one ran last."""
+        """Note that another broker led when this one ran last."""
         self._has_followed = True
 
     async def start(self) -> None:
-        """Lead or follow, as the role in the options says."""
+        """Lead or follow, according to the role in the options."""
         if not self._follows:
             await self.lead()
         elif self._link is not None:
             await self._link.start()
 
     async def lead(self, begin: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Take messages. ``begin`` is called when nothing more is copied and the log is whole: what it
-        writes down is before the first message. Raises what it raises."""
+        """Begin to accept messages.
+
+        ``begin`` is called when replication has stopped and the log has no incomplete record; what it writes
+        precedes the first message. Its errors are raised.
+        """
         async with self._turn:
             if self.leads:
                 return
@@ -221,10 +226,10 @@ class Leadership:
                 await self._link.stop()
             try:
                 if store.log.whole_end < store.log.max_offset:
-                    # The old leader's last record did not come to its end: nothing could be found behind it.
+                    # Nothing behind the incomplete last record of the old leader could be found.
                     await store.truncate(store.log.whole_end)
                 if store.progress.flushed < store.progress.appended:
-                    await store.flusher.flush_all()  # which lets all of it into its queues
+                    await store.flusher.flush_all()  # dispatches all of it to its queues
                 if begin is not None:
                     await begin()
                 if self._fit is not None and self._has_followed:
@@ -248,8 +253,8 @@ class Leadership:
             log.info("broker_leads")
 
     async def follow(self, why: str, *, leaderless: bool = False) -> None:
-        """Take no messages from now on: clients are told this reason. ``leaderless``: who leads is not found
-        yet, and whom this broker followed before it led is not to be copied from."""
+        """Accept no more messages; ``why`` is the reason that clients get. ``leaderless``: the new leader is
+        not known yet, and this broker must not copy from the one it followed before it led."""
         async with self._turn:
             if not self.leads:
                 return
@@ -265,7 +270,7 @@ class Leadership:
                 await self._link.start()
 
     async def part(self) -> None:
-        """Another one leads from now on, that is not found yet: copy nothing more from the one before."""
+        """Stop replication: another broker leads from now on, but is not known yet."""
         async with self._turn:
             if self.leads:
                 return
@@ -276,17 +281,18 @@ class Leadership:
                 await self._link.start()
 
     def _forget_leader(self, link: Link) -> None:
-        """Both at once: a leader that a name server told of a moment ago is news when it is found again."""
+        """Forget the leader here and in the link: one that a name server reported a moment ago must count as
+        a change when it is found again."""
         self.leader = None
         link.part()
 
     async def act(self) -> None:
-        """Act for a leader that is gone. Raises what keeps a part from it; then nothing is at work."""
+        """Act for a leader that is gone. If a part fails, stop all parts and raise its error."""
         async with self._turn:
             if self.serves:
                 return
             if self._store.progress.flushed < self._store.progress.appended:
-                await self._store.flusher.flush_all()  # which lets all of it into its queues
+                await self._store.flusher.flush_all()  # dispatches all of it to its queues
             if self._fit is not None:
                 self._fit.act()
             try:
@@ -299,13 +305,13 @@ class Leadership:
             self.acts = True
             log.info(
                 "broker_acts parts=%d %s", len(self._acting_parts),
-                "next='it serves consumers until the leader is back'" if self._acting_parts else
-                "next='what is due, and open transactions, wait until the leader is back, or until this "
-                "broker is started with enableRemoteEscape=true'",
+                "next='nothing: it serves consumers until the leader is back'" if self._acting_parts else
+                "next='due messages and open transactions wait until the leader is back; to send them to "
+                "another broker, start this one with enableRemoteEscape=true'",
             )  # fmt: skip
 
     async def rest(self, why: str) -> None:
-        """Do not act any more; return when all that was begun is over."""
+        """Stop acting. Return when all work in progress has ended."""
         async with self._turn:
             if self.acts:
                 log.info("broker_rests reason=%r", why)
@@ -317,7 +323,7 @@ class Leadership:
             await self._end_parts()
 
     async def take_role(self, to: RoleChange) -> None:
-        """Another role while it runs."""
+        """Take another role while the broker runs."""
         self._follower_id = to.follower_id
         if to.leads:
             self._store.acks.wait_for_replicas = to.role is BrokerRole.SYNC_MASTER
@@ -326,8 +332,8 @@ class Leadership:
             await self.follow("this broker is a SLAVE")
 
     async def stop(self) -> None:
-        """The broker closes: the parts end, and messages are taken until the store takes none. Until then
-        followers copy, too; who closes the broker ends that last."""
+        """End the parts because the broker closes. Messages are accepted until the store is closed. Followers
+        copy until then, too; the caller ends replication last."""
         async with self._turn:
             if self._link is not None:
                 await self._link.stop()
@@ -340,8 +346,8 @@ class Leadership:
 
 
 def leadership_of(store: MessageStore, options: BrokerOptions) -> Leadership:
-    """As the options say. Under a controller, or in a DLedger group, it follows nobody until it is told whom,
-    or that it leads."""
+    """Return the initial leadership for these options. Under a controller, or in a DLedger group, the broker
+    follows no leader until one is assigned or it is elected."""
     if options.ledger:
         return Leadership(store, BrokerRole.SLAVE)
     if not options.controlled:
@@ -352,24 +358,24 @@ def leadership_of(store: MessageStore, options: BrokerOptions) -> Leadership:
 
 
 def role_of(options: BrokerOptions) -> RoleChange:
-    """The one it has."""
+    """Return the role in these options."""
     return RoleChange(options.role, options.broker_id)
 
 
 def role_asked(options: BrokerOptions, wanted: Mapping[str, str]) -> RoleChange | None:
-    """The role that changed settings ask for; None if it is the one there is. Raises OptionError."""
+    """Return the role that changed settings ask for; None if it is the current one. Raises OptionError."""
     if not ROLE_KEYS & wanted.keys():
         return None
     if options.controlled:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
-            "the role is not changed: a controller says who leads (enableControllerMode). Ask it for another "
-            "leader: kerolox controller elect",
+            "the role is not changed: a controller elects the leader (enableControllerMode). To elect "
+            "another one: kerolox controller elect",
         )
     if options.ledger:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
-            "the role is not changed: the members of its DLedger group elect who leads "
+            "the role is not changed: the members of the DLedger group elect the leader "
             "(enableDLegerCommitLog)",
         )
     known = {spec.key: spec for spec in specs(BrokerOptions)}
@@ -380,8 +386,8 @@ def role_asked(options: BrokerOptions, wanted: Mapping[str, str]) -> RoleChange 
         raise OptionError(
             "brokerId",
             follower_id,
-            f"0 with brokerRole={role.value}: a broker that leads has no other number. With brokerRole=SLAVE "
-            "beside it this broker follows under that number",
+            f"0 with brokerRole={role.value}: leaders have the id 0. Set brokerRole=SLAVE together with it "
+            "to make this broker a follower with that id",
             "update",
         )
     if not to.leads and not to.follower_id:
@@ -390,8 +396,8 @@ def role_asked(options: BrokerOptions, wanted: Mapping[str, str]) -> RoleChange 
 
 
 def check_role(options: BrokerOptions) -> None:
-    """Raises OptionError for a follower that calls itself the leader's number, and for what does not go
-    together with a controller or a DLedger group."""
+    """Raise OptionError for a follower with a leader's id, and for settings that do not go together with a
+    controller or a DLedger group."""
     if options.ledger:
         _check_ledger(options)
         return
@@ -399,10 +405,12 @@ def check_role(options: BrokerOptions) -> None:
         if options.acting:
             raise OptionError(
                 "enableSlaveActingMaster", True, "false with enableControllerMode: the controller elects a "
-                "broker that leads, so nobody acts for one",
+                "leader, so no follower acts for one",
             )  # fmt: skip
         if not options.controllers:
-            raise OptionError("controllerAddr", "", "the controllers, with enableControllerMode: host:port")
+            raise OptionError(
+                "controllerAddr", "", "the addresses of the controllers, host:port, with enableControllerMode"
+            )
         return
     if options.broker_id < 0:
         raise OptionError("brokerId", options.broker_id, "0 or more without enableControllerMode")
@@ -412,10 +420,14 @@ def check_role(options: BrokerOptions) -> None:
 
 def _check_ledger(options: BrokerOptions) -> None:
     for key, asked, why in (
-        ("enableControllerMode", options.controlled, "one of the two says who leads"),
-        ("enableSlaveActingMaster", options.acting, "the group elects a member that leads"),
+        ("enableControllerMode", options.controlled, "only one of the two can elect the leader"),
+        ("enableSlaveActingMaster", options.acting, "the group elects a leader"),
         ("enabledAppendPropCRC", options.record_crc, "records of DLedger logs have none"),
-        ("enableMultiDispatch", options.multi_dispatch, "messages of DLedger logs go into no light queues"),
+        (
+            "enableMultiDispatch",
+            options.multi_dispatch,
+            "messages of DLedger logs are not dispatched to light queues",
+        ),
     ):
         if asked:
             raise OptionError(key, True, f"false with enableDLegerCommitLog: {why}")
@@ -426,7 +438,7 @@ def _check_ledger(options: BrokerOptions) -> None:
     if both:
         raise OptionError(
             "storePathDLedgerCommitLog", options.ledger_paths,
-            f"other directories than storePathCommitLog has: {', '.join(sorted(both))}",
+            f"directories that storePathCommitLog does not use; both use {', '.join(sorted(both))}",
         )  # fmt: skip
 
 

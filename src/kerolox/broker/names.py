@@ -1,4 +1,4 @@
-"""Names that mean something: system topics and groups, prefixes, and which names are allowed."""
+"""Reserved names: system topics and groups, prefixes, and the rule for allowed names."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kerolox.protocol import properties as packed
 from kerolox.protocol.limits import GROUP_LENGTH_MAX, RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 
-# Where copies are. Clients cannot read the last one: there they wait.
+# Topics of copies. Clients cannot read the last one: delayed messages wait there.
 _OF_COPIES = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SCHEDULE_TOPIC)
 _AT_ORIGIN = (packed.marker(packed.RETRY_TOPIC), packed.marker(packed.ORIGIN_MESSAGE_ID))
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def check_topic(topic: str) -> None:
-    """Raises InvalidRequest for a name no topic may have."""
+    """Raise InvalidRequest for an invalid topic name."""
     if not topic.strip():
         raise InvalidRequest("The specified topic is blank.")
     if not _ALLOWED.fullmatch(topic):
@@ -39,7 +39,7 @@ def retry_topic(group: str) -> str:
 
 
 def group_of_retry_topic(topic: str) -> str:
-    """The group of ``%RETRY%group``, or of ``%RETRY%group+topic`` as POP of 5.x has it."""
+    """Return the group of ``%RETRY%group``, or of ``%RETRY%group+topic`` as POP of 5.x has it."""
     name = topic.removeprefix(RETRY_PREFIX)
     group, plus, rest = name.partition("+")
     return group if plus and rest and "+" not in rest else name
@@ -50,11 +50,12 @@ def dead_letter_topic(group: str) -> str:
 
 
 def believed_origin(topic: str, properties: bytes) -> bytes:
-    """The properties of a message of a topic, without an origin that its producer only claims.
+    """Return the properties of a message without an origin that only its producer claims.
 
-    Brokers and members of the group put messages into retry and dead-letter topics, and name the topic and
-    the message that they come from. In any other topic the message itself is the origin: a copy of it would
-    pass for one of another topic with consumers, and its dead letter would be sent again to that topic.
+    Brokers and group members store messages in retry and dead-letter topics, with the topic and the id of the
+    original message. In any other topic the message itself is the original. If the claim were kept, consumers
+    would take a copy of the message for one of another topic, and its dead letter would be sent again to that
+    topic.
     """
     if topic.startswith(_OF_COPIES):
         return properties

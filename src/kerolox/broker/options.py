@@ -42,487 +42,448 @@ class BrokerOptions(ServerOptions, StoreOptions, PlainAclOptions):
 
     # --- identity and network ------------------------------------------------------------------------
     broker_name: str = option(
-        socket.gethostname(), "Name of the broker; brokers of one name share their log."
+        socket.gethostname(), "Name of the broker. Brokers with the same name replicate one log."
     )
     cluster: str = option("DefaultCluster", "Name of the cluster.", key="brokerClusterName")
     broker_id: int = option(
-        0, "Which of its followers a broker with brokerRole=SLAVE is, from 1 on; leaders are 0. Not used "
-        "with enableControllerMode, where files have -1.",
-        low=-1, high=INT64_MAX, changeable=True,
+        0, "Id of this follower (brokerRole=SLAVE), 1 or more; leaders have 0. Not used with "
+        "enableControllerMode, where configuration files have -1.", low=-1, high=INT64_MAX, changeable=True,
     )  # fmt: skip
     role: BrokerRole = option(
-        BrokerRole.ASYNC_MASTER, "What the broker does with its log.", key="brokerRole", changeable=True
+        BrokerRole.ASYNC_MASTER, "Role: leader or follower.", key="brokerRole", changeable=True
     )
-    listen_port: int = option(10911, "Port to listen on; 0 takes a free one.", low=0, high=65535)
-    vip_port: int = option(-1, "Second port, without pulls; -1: listenPort - 2.", low=-1, high=65535)
+    listen_port: int = option(10911, "Port to listen on. Port 0 picks a free port.", low=0, high=65535)
+    vip_port: int = option(-1, "Second port, which serves no pulls; -1: listenPort - 2.", low=-1, high=65535)
     ha_port: int = option(
         -1, "Port for followers; -1: listenPort + 1.", key="haListenPort", low=-1, high=65535
     )
     ha_master_address: str = option(
-        "", "Where a follower copies from; empty: what the name servers say.", key="haMasterAddress"
-    )
+        "", "Address of the leader that a follower copies from; empty: as the name servers report.",
+        key="haMasterAddress",
+    )  # fmt: skip
     ha_heartbeat_ms: int = option(
-        5000, "Leader and follower say something at least this often.", key="haSendHeartbeatInterval",
-        low=1, high=600_000, changeable=True,
+        5000, "Longest time between two messages from leader to follower, or back, in ms.",
+        key="haSendHeartbeatInterval", low=1, high=600_000, changeable=True,
     )  # fmt: skip
     ha_silence_ms: int = option(
-        20_000, "Who of them says nothing for longer is gone: more than haSendHeartbeatInterval.",
-        key="haHousekeepingInterval", low=10, high=3_600_000, changeable=True,
+        20_000, "Close a replication connection after this time without a message, in ms. More than "
+        "haSendHeartbeatInterval.", key="haHousekeepingInterval", low=10, high=3_600_000, changeable=True,
     )  # fmt: skip
     ha_batch_bytes: int = option(
-        32_768, "Most bytes of the log a follower is sent behind one head.", key="haTransferBatchSize",
-        low=1, high=1 << 20, changeable=True,
+        32_768, "Largest number of log bytes sent to a follower behind one header.",
+        key="haTransferBatchSize", low=1, high=1 << 20, changeable=True,
     )  # fmt: skip
     ha_limited: bool = option(
-        False, "Whether maxHaTransferByteInSecond holds.", key="haFlowControlEnable", changeable=True
-    )
+        False, "Limit the replication rate to maxHaTransferByteInSecond.",
+        key="haFlowControlEnable", changeable=True,
+    )  # fmt: skip
     ha_bytes_per_s: int = option(
-        100 << 20, "Most bytes of the log each follower is sent in a second.",
-        key="maxHaTransferByteInSecond", low=1, high=1 << 40, changeable=True,
+        100 << 20, "Largest number of log bytes sent to each follower per second. Used with "
+        "haFlowControlEnable.", key="maxHaTransferByteInSecond", low=1, high=1 << 40, changeable=True,
     )  # fmt: skip
     ha_trusted: str = option(
-        "", "Addresses and networks, joined by commas, whose brokers may copy the log, or belong to the "
-        "DLedger group, without proving who they are, while authenticationEnabled: for RocketMQ's, which "
-        "cannot.",
-        key="haTrustedAddresses",
+        "", "Addresses and networks, joined by commas, whose brokers may copy the log or join the DLedger "
+        "group without authentication while authenticationEnabled is set. For brokers of RocketMQ, which "
+        "cannot authenticate.", key="haTrustedAddresses",
     )  # fmt: skip
-    advertised_host: str = option("", "Address clients are told; found out if empty.", key="brokerIP1")
-    advertised_ha_host: str = option("", "Address followers are told; brokerIP1 if empty.", key="brokerIP2")
+    advertised_host: str = option("", "Address advertised to clients; empty: detected.", key="brokerIP1")
+    advertised_ha_host: str = option(
+        "", "Address advertised to followers; empty: brokerIP1.", key="brokerIP2"
+    )
     nameservers: str = option(
-        "", "Name servers, joined by semicolons.", key="namesrvAddr", environment="NAMESRV_ADDR"
-    )
+        "", "Addresses of the name servers, joined by semicolons.",
+        key="namesrvAddr", environment="NAMESRV_ADDR",
+    )  # fmt: skip
     permission: int = option(
-        6, "4 readable, 2 writable.", key="brokerPermission", low=0, high=7, changeable=True
-    )
+        6, "Permission of the broker: 4 readable, 2 writable, 6 both.",
+        key="brokerPermission", low=0, high=7, changeable=True,
+    )  # fmt: skip
     register_interval_ms: int = option(
-        30_000, "How often the broker registers.", key="registerNameServerPeriod", low=10_000, high=60_000
-    )
+        30_000, "Interval of registrations at the name servers, in ms.",
+        key="registerNameServerPeriod", low=10_000, high=60_000,
+    )  # fmt: skip
     register_timeout_ms: int = option(
-        24_000, "For one registration.", key="registerBrokerTimeoutMills", low=1, high=600_000
+        24_000, "Timeout of one registration, in ms.", key="registerBrokerTimeoutMills", low=1, high=600_000
     )
     idle_s_max: int = option(
-        120,
-        "A connection without traffic is closed after this.",
-        key="serverChannelMaxIdleTimeSeconds",
-        low=1,
-        high=86_400,
-    )
+        120, "Close a connection after this time without traffic, in s.",
+        key="serverChannelMaxIdleTimeSeconds", low=1, high=86_400,
+    )  # fmt: skip
     connections_for_each_address: int = option(
-        0,
-        "Connections that one source address may have on a port; 0: three quarters of those the port takes.",
-        key="connectionsPerAddressMax",
-        low=0,
-        high=1_000_000,
-    )
+        0, "Connections that one source address may open on a port; 0: three quarters of the port's limit.",
+        key="connectionsPerAddressMax", low=0, high=1_000_000,
+    )  # fmt: skip
     member_timeout_ms: int = option(
-        120_000,
-        "A client without heartbeat is forgotten after this.",
-        key="channelExpiredTimeout",
-        low=1,
-        high=DAY_MS,
-    )
+        120_000, "Close the connection of a client after this time without a heartbeat, in ms.",
+        key="channelExpiredTimeout", low=1, high=DAY_MS,
+    )  # fmt: skip
 
     # --- topics, groups, features ----------------------------------------------------------------------
     auto_create_topics: bool = option(
-        True, "Create topics when a message comes for them.", key="autoCreateTopicEnable", changeable=True
-    )
+        True, "Create a topic when the first message is sent to it.",
+        key="autoCreateTopicEnable", changeable=True,
+    )  # fmt: skip
     auto_create_groups: bool = option(
-        True, "Create groups when a consumer comes.", key="autoCreateSubscriptionGroup", changeable=True
-    )
+        True, "Create a consumer group when a consumer first uses it.",
+        key="autoCreateSubscriptionGroup", changeable=True,
+    )  # fmt: skip
     default_topic_queues: int = option(
-        8, "Queues of the template topic.", key="defaultTopicQueueNums", low=1, high=1024, changeable=True
-    )
+        8, "Queues of the template topic TBW102, which limits the queues of automatically created topics.",
+        key="defaultTopicQueueNums", low=1, high=1024, changeable=True,
+    )  # fmt: skip
     topics_max: int = option(
-        100_000, "Most topics, those of retries and dead letters too; more are not made.", key="maxTopics",
-        low=100, high=1_000_000, changeable=True,
+        100_000, "Largest number of topics, including retry and dead-letter topics; further topics are "
+        "rejected.", key="maxTopics", low=100, high=1_000_000, changeable=True,
     )  # fmt: skip
     groups_max: int = option(
-        50_000, "Most consumer groups; more are not made.", key="maxGroups", low=100, high=1_000_000,
-        changeable=True,
+        50_000, "Largest number of consumer groups; further groups are rejected.",
+        key="maxGroups", low=100, high=1_000_000, changeable=True,
     )  # fmt: skip
     cluster_topic: bool = option(
-        True, "Whether the topic named as the cluster is used.", key="clusterTopicEnable"
+        True, "Allow clients to use the topic named as the cluster.", key="clusterTopicEnable"
     )
     broker_topic: bool = option(
-        True, "Whether the topic named as the broker is used.", key="brokerTopicEnable"
+        True, "Allow clients to use the topic named as the broker.", key="brokerTopicEnable"
     )
     trace_topic: bool = option(False, "Create the topic of message traces.", key="traceTopicEnable")
-    trace_topic_name: str = option("RMQ_SYS_TRACE_TOPIC", "Topic of traces.", key="msgTraceTopicName")
-    trace_on: bool = option(True, "Tell clients to trace.", changeable=True)
-    region: str = option("DefaultRegion", "Region told to clients.", key="regionId")
+    trace_topic_name: str = option(
+        "RMQ_SYS_TRACE_TOPIC", "Name of the topic of message traces.", key="msgTraceTopicName"
+    )
+    trace_on: bool = option(True, "Ask clients to send message traces.", changeable=True)
+    region: str = option("DefaultRegion", "Region reported to clients.", key="regionId")
     property_filter: bool = option(False, "Allow SQL92 filters.", key="enablePropertyFilter", changeable=True)
     filter_retries: bool = option(
-        False, "Filter messages that failed like those they were.", key="filterSupportRetry", changeable=True
-    )
+        False, "Apply the group's filters to messages that are retried, too.",
+        key="filterSupportRetry", changeable=True,
+    )  # fmt: skip
     filter_keep_ms: int = option(
-        86_400_000, "How long the filter of a group that left is kept.", key="filterDataCleanTimeSpan",
-        low=0, high=366 * DAY_MS,
-        changeable=True,
+        86_400_000, "Time that the filter of a group is kept after the group has left, in ms.",
+        key="filterDataCleanTimeSpan", low=0, high=366 * DAY_MS, changeable=True,
     )  # fmt: skip
     filter_bits: bool = option(
-        False, "Keep with each message which filters take it: needs enableConsumeQueueExt.",
+        False, "Store with each message the filters that match it. Needs enableConsumeQueueExt.",
         key="enableCalcFilterBitMap", changeable=True,
     )  # fmt: skip
     filter_users: int = option(
-        32,
-        "How many groups with filters those bits are made for.",
-        key="expectConsumerNumUseFilter",
-        low=1,
-        high=10_000,
-    )
+        32, "Expected number of groups with filters. Determines the size of the stored filter bits.",
+        key="expectConsumerNumUseFilter", low=1, high=10_000,
+    )  # fmt: skip
     filter_error_percent: int = option(
-        20, "How often they may take a message too many.", key="maxErrorRateOfBloomFilter", low=1, high=99
-    )
+        20, "Accepted share of false matches of the stored filter bits, in percent.",
+        key="maxErrorRateOfBloomFilter", low=1, high=99,
+    )  # fmt: skip
     reject_transactions: bool = option(
-        False, "Refuse transactional messages.", key="rejectTransactionMessage", changeable=True
+        False, "Reject transactional messages.", key="rejectTransactionMessage", changeable=True
     )
     store_replies: bool = option(
-        True, "Store replies too, not only bring them to who asked.", key="storeReplyMessageEnable",
-        changeable=True,
+        True, "Store replies in the log, in addition to delivering them to the client that asked.",
+        key="storeReplyMessageEnable", changeable=True,
     )  # fmt: skip
     lite_pull: bool = option(True, "Allow lite pull.", key="litePullMessageEnable", changeable=True)
     notify_members: bool = option(
-        True, "Tell members when their group changes.", key="notifyConsumerIdsChangedEnable", changeable=True
-    )
+        True, "Notify the members of a group when it changes.",
+        key="notifyConsumerIdsChangedEnable", changeable=True,
+    )  # fmt: skip
     server_side_reset: bool = option(
-        True,
-        "Reset offsets at the broker, not through clients.",
-        key="useServerSideResetOffset",
-        changeable=True,
-    )
+        True, "Reset consumer offsets at the broker instead of through the clients.",
+        key="useServerSideResetOffset", changeable=True,
+    )  # fmt: skip
     slave_read: bool = option(
-        False, "A leader sends consumers that are far behind to a follower; a follower lets itself be read, "
-        "also while the leader is gone. Set it on both.",
-        key="slaveReadEnable", changeable=True,
+        False, "A leader sends consumers that are far behind to a follower; a follower serves pulls, also "
+        "while it has no leader. Set it on both.", key="slaveReadEnable", changeable=True,
     )  # fmt: skip
     acting: bool = option(
-        False, "While no leader lives, the follower with the lowest id does what it can of a leader's work: "
-        "it serves consumers and their locks as the leader would, and takes no messages. Set it on all "
-        "brokers of a name, and supportActingMaster=true on the name servers.",
-        key="enableSlaveActingMaster",
+        False, "While no leader is alive, the follower with the lowest id acts for it: it serves consumers "
+        "and their locks as the leader would, and accepts no messages. Set it on all brokers of a name, "
+        "and supportActingMaster=true on the name servers.", key="enableSlaveActingMaster",
     )  # fmt: skip
     remote_escape: bool = option(
-        False, "A follower that acts sends messages that are due, and open transactions, to a broker of "
-        "another name; otherwise they wait for the leader. Needs enableSlaveActingMaster.",
+        False, "A follower that acts for its leader sends due messages and open transactions to a broker "
+        "of another name; otherwise they wait for the leader. Needs enableSlaveActingMaster.",
         key="enableRemoteEscape",
     )  # fmt: skip
     total_replicas: int = option(
-        1, "How many brokers of this name there are, with the leader. From 2 on, and with "
-        "enableSlaveActingMaster, a leader that starts waits for its followers before it serves anybody.",
+        1, "Number of brokers of this name, including the leader. From 2 on, and with "
+        "enableSlaveActingMaster, a starting leader waits for its followers before it serves clients.",
         key="totalReplicas", low=1, high=64,
     )  # fmt: skip
     skip_pre_online: bool = option(
-        False, "A leader that starts takes back what its followers did, but does not wait until they copy "
-        "from it.",
-        key="skipPreOnline",
+        False, "A starting leader takes over the progress of its followers, but does not wait until they "
+        "copy from it.", key="skipPreOnline",
     )  # fmt: skip
     strict_locks: bool = option(
-        False, "A queue is locked for a consumer when more than half of totalReplicas brokers grant it.",
+        False, "Lock a queue for a consumer only when more than half of totalReplicas brokers grant it.",
         key="lockInStrictMode", changeable=True,
     )  # fmt: skip
     alive_ms: int = option(
-        1000, "So often name servers (with enableSlaveActingMaster) or controllers (with "
-        "enableControllerMode) hear that this broker lives.",
-        key="brokerHeartbeatInterval", low=10, high=60_000, changeable=True,
+        1000, "Interval of heartbeats to name servers (with enableSlaveActingMaster) or controllers (with "
+        "enableControllerMode), in ms.", key="brokerHeartbeatInterval", low=10, high=60_000, changeable=True,
     )  # fmt: skip
     alive_timeout_ms: int = option(
-        1000, "How long that may take.", key="sendHeartbeatTimeoutMillis", low=10, high=60_000,
-        changeable=True,
+        1000, "Timeout of one of these heartbeats, in ms.",
+        key="sendHeartbeatTimeoutMillis", low=10, high=60_000, changeable=True,
     )  # fmt: skip
     not_alive_ms: int = option(
-        10_000, "With enableSlaveActingMaster: a broker of which name servers hear nothing longer is gone.",
-        key="brokerNotActiveTimeoutMillis", low=100, high=HOUR_MS,
+        10_000, "With enableSlaveActingMaster: time without a heartbeat after which name servers treat "
+        "this broker as dead, in ms.", key="brokerNotActiveTimeoutMillis", low=100, high=HOUR_MS,
     )  # fmt: skip
     members_ms: int = option(
-        1000, "So often name servers are asked which brokers of this name live.",
+        1000, "Interval at which name servers are asked for the live brokers of this name, in ms.",
         key="syncBrokerMemberGroupPeriod", low=10, high=60_000, changeable=True,
     )  # fmt: skip
     old_nameservers: bool = option(
-        True, "Name servers may be of RocketMQ 4: brokers of a name are found by a route, and 322 is their "
-        "sign of life.",
-        key="compatibleWithOldNameSrv", changeable=True,
+        True, "Support name servers of RocketMQ 4: brokers of a name are found by a route, and request 322 "
+        "is their heartbeat.", key="compatibleWithOldNameSrv", changeable=True,
     )  # fmt: skip
     correct_while_following: bool = option(
-        False, "A follower moves consumers that are outside of its queues into them; otherwise they stay "
-        "where they are and ask the leader.",
-        key="offsetCheckInSlave", changeable=True,
+        False, "A follower moves consumer offsets that are outside of its queues into them; otherwise "
+        "these consumers keep their offsets and ask the leader.", key="offsetCheckInSlave", changeable=True,
     )  # fmt: skip
 
     # --- brokers under a controller ----------------------------------------------------------------------
     controlled: bool = option(
-        False, "A controller says who leads: another broker that has everything takes over when the leader "
-        "goes. brokerRole and brokerId are not used then.",
-        key="enableControllerMode",
+        False, "Let a controller elect the leader: when the leader fails, an in-sync replica takes over. "
+        "brokerRole and brokerId are not used then.", key="enableControllerMode",
     )  # fmt: skip
-    controllers: str = option("", "The controllers, joined by semicolons.", key="controllerAddr")
+    controllers: str = option("", "Addresses of the controllers, joined by semicolons.", key="controllerAddr")
     controllers_by_name: bool = option(
-        False, "controllerAddr is one name with a port: every address of it is a controller.",
+        False, "Look up controllerAddr, one host name with a port: each of its addresses is a controller.",
         key="fetchControllerAddrByDnsLookup",
     )  # fmt: skip
     who_leads_ms: int = option(
-        5000, "So often the controller is asked who leads; it also tells by itself.",
+        5000, "Interval at which the controller is asked for the leader, in ms. The controller also "
+        "notifies brokers of an election.",
         key="syncBrokerMetadataPeriod", low=100, high=600_000, changeable=True,
     )  # fmt: skip
     in_sync_check_ms: int = option(
-        5000, "So often a leader looks for replicas that have fallen behind.",
+        5000, "Interval at which a leader looks for replicas that have fallen behind, in ms.",
         key="checkSyncStateSetPeriod", low=100, high=600_000, changeable=True,
     )  # fmt: skip
     controllers_check_ms: int = option(
-        10_000, "So often the controllers are asked which of them leads; at once when that one is lost.",
+        10_000, "Interval at which the controllers are asked for their leader, in ms; also asked at once "
+        "when the connection to it is lost.",
         key="syncControllerMetadataPeriod", low=100, high=600_000, changeable=True,
     )  # fmt: skip
     controller_silence_ms: int = option(
-        10_000, "A broker that the controller hears nothing of for so long is replaced, and one that leads "
-        "takes no messages when the controller has not answered for so long.",
+        10_000, "The controller replaces a leader after this time without a heartbeat, in ms; a leader "
+        "accepts no messages after this time without an answer of the controller.",
         key="controllerHeartBeatTimeoutMills", low=1000, high=600_000,
     )  # fmt: skip
     controller_lease: bool = option(
-        True, "Whether a leader takes no messages while no controller answers. false: it goes on, as "
-        "RocketMQ's do, also when another one was elected meanwhile that it has not heard of.",
+        True, "A leader accepts no messages while no controller answers. false: it continues, as "
+        "RocketMQ's brokers do, even if another leader was elected that it does not know of.",
         key="controllerLeaseEnable", changeable=True,
     )  # fmt: skip
     election_priority: int = option(
-        INT32_MAX, "Of brokers that have equally much, the one with the lowest number is elected.",
+        INT32_MAX, "Of the brokers with equally long logs, the one with the lowest number is elected.",
         key="brokerElectionPriority", low=0, high=INT32_MAX,
     )  # fmt: skip
     all_ack: bool = option(
-        True, "A message is acknowledged when every replica of the in-sync set has it. false, as RocketMQ "
-        "has it: inSyncReplicas counts, and the next leader may lack what was acknowledged.",
+        True, "Acknowledge a message when every replica of the in-sync set has it. false, as in RocketMQ: "
+        "when inSyncReplicas replicas have it; the next leader may lack acknowledged messages.",
         key="allAckInSyncStateSet", changeable=True,
     )  # fmt: skip
     ha_catch_up_ms: int = option(
-        15_000, "A replica that has lacked something for longer is not in sync any more.",
+        15_000, "A replica that has been behind for longer leaves the in-sync set, in ms.",
         key="haMaxTimeSlaveNotCatchup", low=100, high=HOUR_MS, changeable=True,
     )  # fmt: skip
     learner: bool = option(
-        False, "This broker copies, and is never in sync: it is not waited for, nor elected.",
-        key="asyncLearner",
+        False, "Copy the log without joining the in-sync set: no message waits for this broker, and it is "
+        "never elected.", key="asyncLearner",
     )  # fmt: skip
     from_last_file: bool = option(
-        False, "A replica with an empty store copies the leader's last file alone, not its whole log.",
+        False, "A replica with an empty store copies only the leader's last log file, not the whole log.",
         key="syncFromLastFile",
     )  # fmt: skip
     epoch_path: str | None = option(
-        None, "The file that says which leader wrote which part of the log; in the store if unset.",
+        None, "File of the epochs (which leader wrote which part of the log); unset: in the store.",
         key="storePathEpochFile",
     )  # fmt: skip
     identity_path: str | None = option(
-        None, "The file with the id that the controller gave; in the store if unset.",
+        None, "File of the id that the controller assigned; unset: in the store.",
         key="storePathBrokerIdentity",
     )  # fmt: skip
 
     # --- brokers of a DLedger group: enableDLegerCommitLog and dLegerSelfId are the store's --------
-    ledger_group: str = option(
-        "", "The DLedger group of this broker; brokerName if empty.", key="dLegerGroup"
-    )
+    ledger_group: str = option("", "DLedger group of this broker; empty: brokerName.", key="dLegerGroup")
     ledger_peers: str = option(
-        "", "Its members, the same everywhere and for good: n0-host:port;n1-host:port;n2-host:port.",
-        key="dLegerPeers",
+        "", "Members of the DLedger group, equal on all members and never changed: "
+        "n0-host:port;n1-host:port;n2-host:port.", key="dLegerPeers",
     )  # fmt: skip
     ledger_preferred: str = option(
-        "", "The member that should lead when it can, or several, joined by semicolons.",
-        key="preferredLeaderId",
-    )  # fmt: skip
+        "", "Member that should lead when it can; several are joined by semicolons.", key="preferredLeaderId"
+    )
     ledger_batch_push: bool = option(
-        False, "A leader sends many messages in one request, which costs less.", key="enableBatchPush"
+        False, "Replicate many messages in one request, which costs less.", key="enableBatchPush"
     )
 
     accept_sends_from_ms: int = option(
-        0,
-        "Refuse messages before this wall time.",
-        key="startAcceptSendRequestTimeStamp",
-        low=0,
-        high=1 << 53,
-    )
+        0, "Reject messages before this wall-clock time, in ms since 1970.",
+        key="startAcceptSendRequestTimeStamp", low=0, high=1 << 53,
+    )  # fmt: skip
     revive_queues: int = option(8, "Queues of the POP revive topic.", key="reviveQueueNum", low=1, high=1024)
 
     # --- delays to any time: precision and file size must not change on an existing store -------------
-    timer_wheel: bool = option(True, "Whether any-time delays are taken.", key="timerWheelEnable")
+    timer_wheel: bool = option(True, "Accept messages with any-time delays.", key="timerWheelEnable")
     timer_precision_ms: int = option(
-        1000, "How exactly messages come when they are due.", key="timerPrecisionMs", low=1, high=60_000
-    )
+        1000, "Precision of the delivery times of timer messages, in ms.",
+        key="timerPrecisionMs", low=1, high=60_000,
+    )  # fmt: skip
     timer_delay_s_max: int = option(
-        259_200, "The longest delay.", key="timerMaxDelaySec", low=1, high=315_360_000, changeable=True
-    )
+        259_200, "Longest delay of a timer message, in s.",
+        key="timerMaxDelaySec", low=1, high=315_360_000, changeable=True,
+    )  # fmt: skip
     timer_roll_slots: int = option(
-        172_800, "A message further ahead than this is stored again on its way.", key="timerRollWindowSlot",
-        low=-1, high=INT32_MAX,
+        172_800, "A message due more than this many timer slots ahead is stored again on its way.",
+        key="timerRollWindowSlot", low=-1, high=INT32_MAX,
     )  # fmt: skip
     timer_flush_ms: int = option(
-        1000,
-        "How often the timer's files are flushed.",
-        key="timerFlushIntervalMs",
-        low=1,
-        high=600_000,
-        changeable=True,
-    )
+        1000, "Interval at which the timer's files are flushed, in ms.",
+        key="timerFlushIntervalMs", low=1, high=600_000, changeable=True,
+    )  # fmt: skip
     timer_slot_messages_max: int = option(
-        2**31 - 1, "More messages due at one moment are refused, by and by.", key="timerCongestNumEachSlot",
-        low=1, high=INT32_MAX, changeable=True,
+        2**31 - 1, "Messages that may be due at one moment. Beyond it some further ones are rejected, "
+        "beyond twice the number all.", key="timerCongestNumEachSlot", low=1, high=INT32_MAX, changeable=True,
     )  # fmt: skip
     timer_stop_enqueue: bool = option(
-        False, "Leave timer messages in their queue.", key="timerStopEnqueue", changeable=True
-    )
+        False, "Leave timer messages in their queue; do not enter them into the timer.",
+        key="timerStopEnqueue", changeable=True,
+    )  # fmt: skip
     timer_stop_dequeue: bool = option(
-        False, "Keep messages that are due.", key="timerStopDequeue", changeable=True
+        False, "Do not deliver timer messages that are due.", key="timerStopDequeue", changeable=True
     )
     timer_quiet_ms: int = option(
-        -1, "How long after the start nothing is delivered.", key="disappearTimeAfterStart",
-        low=-1, high=DAY_MS,
+        -1, "Time after the start in which the timer delivers nothing, in ms.",
+        key="disappearTimeAfterStart", low=-1, high=DAY_MS,
     )  # fmt: skip
     recall: bool = option(
-        False, "Whether timer messages can be taken back.", key="recallMessageEnable", changeable=True
+        False, "Allow producers to recall timer messages.", key="recallMessageEnable", changeable=True
     )
     recall_unwritable: bool = option(
-        True, "Also when the broker is not writable.", key="allowRecallWhenBrokerNotWriteable",
-        changeable=True,
+        True, "Allow recalls while the broker is not writable, too.",
+        key="allowRecallWhenBrokerNotWriteable", changeable=True,
     )  # fmt: skip
 
     # --- long polling, overload ------------------------------------------------------------------------
     long_polling: bool = option(
-        True, "Hold pulls until messages come.", key="longPollingEnable", changeable=True
+        True, "Hold pulls until messages arrive.", key="longPollingEnable", changeable=True
     )
     short_polling_ms: int = option(
-        1000,
-        "How long pulls are held without long polling.",
-        key="shortPollingTimeMills",
-        low=0,
-        high=60_000,
-        changeable=True,
-    )
+        1000, "Time that pulls are held without long polling, in ms.",
+        key="shortPollingTimeMills", low=0, high=60_000, changeable=True,
+    )  # fmt: skip
     send_wait_ms: int = option(
-        200,
-        "A send that waited longer is refused.",
-        key="waitTimeMillsInSendQueue",
-        low=1,
-        high=600_000,
-        changeable=True,
-    )
+        200, "Reject sends that waited longer than this to be handled, in ms.",
+        key="waitTimeMillsInSendQueue", low=1, high=600_000, changeable=True,
+    )  # fmt: skip
     pull_wait_ms: int = option(
-        5000, "A pull that waited longer to be looked at is refused.", key="waitTimeMillsInPullQueue",
-        low=1, high=600_000,
-        changeable=True,
+        5000, "Reject pulls that waited longer than this to be handled, in ms.",
+        key="waitTimeMillsInPullQueue", low=1, high=600_000, changeable=True,
     )  # fmt: skip
     heartbeat_wait_ms: int = option(
-        31_000,
-        "Likewise for heartbeats.",
-        key="waitTimeMillsInHeartbeatQueue",
-        low=1,
-        high=600_000,
-        changeable=True,
-    )
+        31_000, "Reject heartbeats that waited longer than this to be handled, in ms.",
+        key="waitTimeMillsInHeartbeatQueue", low=1, high=600_000, changeable=True,
+    )  # fmt: skip
     admin_wait_ms: int = option(
-        5000,
-        "Likewise for administration.",
-        key="waitTimeMillsInAdminBrokerQueue",
-        low=1,
-        high=600_000,
-        changeable=True,
-    )
+        5000, "Reject administrative requests that waited longer than this to be handled, in ms.",
+        key="waitTimeMillsInAdminBrokerQueue", low=1, high=600_000, changeable=True,
+    )  # fmt: skip
     disable_slow_groups: bool = option(
-        False, "Disable groups that fall too far behind.", key="disableConsumeIfConsumerReadSlowly",
-        changeable=True,
+        False, "Disable consumer groups that fall behind by more than consumerFallbehindThreshold.",
+        key="disableConsumeIfConsumerReadSlowly", changeable=True,
     )  # fmt: skip
     slow_group_bytes: int = option(
-        16 << 30,
-        "How far is too far.",
-        key="consumerFallbehindThreshold",
-        low=0,
-        high=1 << 60,
-        changeable=True,
-    )
+        16 << 30, "Bytes of the log that a group may be behind.",
+        key="consumerFallbehindThreshold", low=0, high=1 << 60, changeable=True,
+    )  # fmt: skip
     light_stats: bool = option(
-        False, "Count light queues one by one; there may be many.", key="enableLmqStats"
+        False, "Keep statistics of each light queue; there may be many.", key="enableLmqStats"
     )
     queue_lock_ms: int = option(
-        60_000, "How long the lock of an ordered queue is held unless it is asked for again.",
+        60_000, "Time after which the lock of an ordered queue expires unless it is renewed, in ms.",
         key="rocketmq.broker.rebalance.lockMaxLiveTime", low=1, high=DAY_MS,
     )  # fmt: skip
     graceful_stop: bool = option(
-        False, "At stop, tell clients that understand it to go elsewhere, before they are cut off.",
+        False, "Before it stops, ask clients that support this to move to other brokers.",
         key="enableShutdownGracefully", changeable=True,
     )  # fmt: skip
     graceful_stop_s: int = option(
-        30, "How long they have for that, unless all are gone before.", key="shutdownWaitTimeSeconds",
-        low=0, high=3600,
-        changeable=True,
+        30, "Longest wait for these clients to leave, in s.",
+        key="shutdownWaitTimeSeconds", low=0, high=3600, changeable=True,
     )  # fmt: skip
     save_offsets_ms: int = option(
-        5000,
-        "How often consumer offsets are saved.",
-        key="flushConsumerOffsetInterval",
-        low=1,
-        high=HOUR_MS,
-        changeable=True,
-    )
+        5000, "Interval at which consumer offsets are saved, in ms.",
+        key="flushConsumerOffsetInterval", low=1, high=HOUR_MS, changeable=True,
+    )  # fmt: skip
     offsets_version_step: int = option(
-        500, "Commits that make a new version.", key="consumerOffsetUpdateVersionStep", low=1, high=1_000_000
-    )
+        500, "Number of commits after which the offset table gets a new version.",
+        key="consumerOffsetUpdateVersionStep", low=1, high=1_000_000,
+    )  # fmt: skip
     save_delays_ms: int = option(
-        10_000, "How often it is saved how far delayed messages were delivered.",
+        10_000, "Interval at which the delivery progress of delayed messages is saved, in ms.",
         key="flushDelayOffsetInterval", low=1, high=HOUR_MS, changeable=True,
     )  # fmt: skip
     delays_version_step: int = option(
-        200, "Deliveries that make a new version.", key="delayOffsetUpdateVersionStep", low=1, high=1_000_000
-    )
+        200, "Number of deliveries after which the table of delays gets a new version.",
+        key="delayOffsetUpdateVersionStep", low=1, high=1_000_000,
+    )  # fmt: skip
     delay_stats: bool = option(
-        True, "Count delayed messages when they are delivered.", key="enableScheduleMessageStats",
-        changeable=True,
+        True, "Count delayed messages in the statistics when they are delivered.",
+        key="enableScheduleMessageStats", changeable=True,
     )  # fmt: skip
 
     # --- transactions ---------------------------------------------------------------------------------
     transaction_timeout_ms: int = option(
-        6000, "A transaction is asked about when it is older than this.", key="transactionTimeOut",
-        low=0, high=7 * DAY_MS,
-        changeable=True,
+        6000, "Age after which the producer is asked about an open transaction, in ms.",
+        key="transactionTimeOut", low=0, high=7 * DAY_MS, changeable=True,
     )  # fmt: skip
     transaction_checks_max: int = option(
-        15, "After so many questions a transaction is given up.", key="transactionCheckMax",
-        low=1, high=10_000,
-        changeable=True,
+        15, "Number of check-backs after which an open transaction is abandoned.",
+        key="transactionCheckMax", low=1, high=10_000, changeable=True,
     )  # fmt: skip
     transaction_check_ms: int = option(
-        30_000, "How often open transactions are gone through.", key="transactionCheckInterval",
-        low=1, high=DAY_MS,
-        changeable=True,
+        30_000, "Interval at which open transactions are checked, in ms.",
+        key="transactionCheckInterval", low=1, high=DAY_MS, changeable=True,
     )  # fmt: skip
     op_bytes_max: int = option(
-        4096, "Most bytes of one note of ended transactions.", key="transactionOpMsgMaxSize",
-        low=32, high=4 << 20,
-        changeable=True,
+        4096, "Largest record of ended transactions, in bytes.",
+        key="transactionOpMsgMaxSize", low=32, high=4 << 20, changeable=True,
     )  # fmt: skip
     transaction_wait_ms: int = option(
-        3000, "An end of a transaction that waited longer is refused.", key="waitTimeMillsInTransactionQueue",
-        low=1, high=600_000, changeable=True,
+        3000, "Reject commits and rollbacks that waited longer than this to be handled, in ms.",
+        key="waitTimeMillsInTransactionQueue", low=1, high=600_000, changeable=True,
     )  # fmt: skip
     save_transaction_counts_ms: int = option(
-        10_000, "How often counts of half messages are saved.", key="transactionMetricFlushInterval",
-        low=1, high=HOUR_MS,
-        changeable=True,
+        10_000, "Interval at which counts of half messages are saved, in ms.",
+        key="transactionMetricFlushInterval", low=1, high=HOUR_MS, changeable=True,
     )  # fmt: skip
 
     # --- metrics ----------------------------------------------------------------------------------------
     metrics_exporter: MetricsExporter = option(
-        MetricsExporter.DISABLE, "PROM: metrics for Prometheus at /metrics, and /healthz.",
+        MetricsExporter.DISABLE, "PROM: serve metrics for Prometheus at /metrics, and /healthz.",
         key="metricsExporterType",
     )  # fmt: skip
     metrics_port: int = option(
-        5557, "Their port; 0 takes a free one.", key="metricsPromExporterPort", low=0, high=65535
-    )
+        5557, "Port of the metrics. Port 0 picks a free port.",
+        key="metricsPromExporterPort", low=0, high=65535,
+    )  # fmt: skip
     metrics_host: str = option(
-        "127.0.0.1", "Where they are read; 0.0.0.0: every address.", key="metricsPromExporterHost"
+        "127.0.0.1", "Listen address of the metrics; 0.0.0.0: every address.", key="metricsPromExporterHost"
     )
-    metrics_labels: str = option("", "Labels of all of them, as in instance:a,zone:b.", key="metricsLabel")
+    metrics_labels: str = option(
+        "", "Labels of all metrics, for example instance:a,zone:b.", key="metricsLabel"
+    )
 
     # --- ours -----------------------------------------------------------------------------------------
-    config_path: str = option("", "The file changed settings are written to.", key="brokerConfigPath")
+    config_path: str = option("", "File that changed settings are written to.", key="brokerConfigPath")
     config_black_list: str = option(
         "configBlackList;brokerConfigPath", "Keys, joined by semicolons, that no request may change."
     )
 
     @property
     def private_files(self) -> bool:
-        """Whoever could read the files would have what access control keeps from them."""
+        """Return whether store files must be unreadable to other users: access control protects what they
+        contain."""
         return self.asks_who
 
     @property
@@ -537,7 +498,7 @@ class BrokerOptions(ServerOptions, StoreOptions, PlainAclOptions):
 
     @property
     def ledger_settings(self) -> GroupSettings | None:
-        """The DLedger group of this broker; None without one. Raises OptionError."""
+        """Settings of this broker's DLedger group; None without a group. Raises OptionError."""
         if not self.ledger:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Who may do what at a broker: its users and rules, and the guard that asks them."""
+"""Access control of a broker: its users and policies, and the guard that enforces them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILE = os.path.join("config", "access.json")
 
 
 class BrokerView:
-    """What rules ask of the broker."""
+    """Facts about the broker that policies depend on."""
 
     dead_letters_are_topics = False
 
@@ -43,18 +43,18 @@ class BrokerView:
 
 
 _NO_ACCOUNTS = (
-    "this broker has no accounts of RocketMQ 4 (aclEnable); users and rules are made by kerolox access, or "
-    "mqadmin createUser and createAcl of 5.3"
+    "this broker has no accounts of RocketMQ 4 (aclEnable). Manage users and policies with kerolox access, "
+    "or with mqadmin createUser and createAcl of 5.3"
 )
 _NO_USERS = (
-    "this broker has accounts of RocketMQ 4 (aclEnable), and no users: mqadmin updateAclConfig of 4.x "
-    "changes them, or whoever edits plain_acl.yml. For users: migrateAuthFromV1Enabled"
+    "this broker has accounts of RocketMQ 4 (aclEnable), and no users. Change accounts with mqadmin "
+    "updateAclConfig of 4.x, or in plain_acl.yml. For users, set migrateAuthFromV1Enabled"
 )
 
 
 class Access(ServerAccess):
-    """The users of a broker are a table of its store, unless the options name a file; or it has the accounts
-    of RocketMQ 4."""
+    """Users of a broker: a table of its store, unless the options name a file; or the accounts of RocketMQ
+    4."""
 
     def __init__(self, options: BrokerOptions, store_root: str, clock: Clock) -> None:
         self.view = BrokerView(options.cluster)
@@ -87,7 +87,7 @@ class Access(ServerAccess):
         await super().close()
 
     def rows(self, address: str) -> list[Row]:
-        """``address`` is told to those who ask for the versions of files."""
+        """``address`` is reported in answers to queries for the versions of files."""
         users = UserRequests(self.file, self.guard).rows()
         if isinstance(self.guard, PlainGuard):
             options = self._broker_options

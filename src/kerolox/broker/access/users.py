@@ -1,4 +1,4 @@
-"""Requests about users and their rules (5.3): create, update, delete, get and list both."""
+"""Requests that create, update, delete, get and list users and policies (RocketMQ 5.3)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kerolox.protocol.headers import auth as headers
 
 
 class UserRequests:
-    """Whether somebody may send them at all, the guard has decided. What they may see and change of users
-    that may do everything is decided here."""
+    """Requests about users and policies. The guard has already decided whether the caller may send them. This
+    class decides what the caller may see and change of super users."""
 
     def __init__(self, file: BookFile, guard: Guard) -> None:
         self._file = file
@@ -93,7 +93,7 @@ class UserRequests:
         ]
         return Answer(body=encode_list(found)) if found else Answer()
 
-    # --- rules ---------------------------------------------------------------------------------------
+    # --- policies ------------------------------------------------------------------------------------
 
     async def put_rules(self, request: Request[headers.AclRequest]) -> Answer:
         self._check_by_super(request)
@@ -132,25 +132,25 @@ class UserRequests:
                     found.append(kept)
         return Answer(body=encode_list(found)) if found else Answer()
 
-    # --- who may -------------------------------------------------------------------------------------
+    # --- rights --------------------------------------------------------------------------------------
 
     @property
     def _book(self) -> Book:
         return self._file.book
 
     def _is_super(self, request: Request[Any]) -> bool:
-        """Whether passwords are shown to who asks. Where nobody proves who they are, nobody sees them."""
+        """True if the caller may see passwords. Without authentication no caller sees them."""
         user = self._book.users.get(request.identity or "")
         return user is not None and user.is_super
 
     def _check_by_super(self, request: Request[Any]) -> None:
-        """Only users that may do everything change users and rules: the guard has looked, unless a setting
-        takes the code out of its rules. With authentication off everybody may do everything."""
+        """Raise unless a super user asks. The guard has checked this already, unless a setting exempts the
+        request code from its rules. Without authentication every caller may change users."""
         if self._guard.wants_signatures and not self._is_super(request):
-            raise Refused(ResponseCode.NO_PERMISSION, "Users and rules can only be changed by a super user")
+            raise Refused(ResponseCode.NO_PERMISSION, "only a super user may change users and policies")
 
     def _check_super_left(self, book: Book, name: str) -> None:
-        """After a change of this user, on a draft that an error drops."""
+        """Check a draft of the users after a change of this user; an error discards the draft."""
         had, has = (
             any(one.is_super and one.is_enabled for one in users.values())
             for users in (self._book.users, book.users)
@@ -158,8 +158,8 @@ class UserRequests:
         if had and not has and self._guard.wants_signatures:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"{name!r} is the last user that may do everything: without it nobody could administer this "
-                "broker. Make another one first",
+                f"{name!r} is the last super user; without it this broker could not be administered. Create "
+                "another super user first",
             )
 
     async def _change(self, request: Request[Any], change: Callable[[Book], object], what: str) -> None:
@@ -171,7 +171,7 @@ class UserRequests:
 
 
 def _user_of(request: Request[headers.UserRequest]) -> bodies.User:
-    """The user in the body, under the name in the header."""
+    """Return the user in the body, under the name in the header."""
     name = _named(request.header.username)
     body = bodies.User.decode(_body(request))
     return bodies.User(
@@ -195,7 +195,7 @@ def _body(request: Request[Any]) -> bytes:
 
 
 def _about(acl: bodies.Acl, resource: str) -> bodies.Acl:
-    """The entries whose resource contains a text."""
+    """Return the entries whose resource contains a text."""
     if not resource:
         return acl
     policies = []

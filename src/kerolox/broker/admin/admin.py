@@ -1,4 +1,4 @@
-"""Administration: everything tools ask of a broker, put together."""
+"""Administrative requests of tools, collected from the classes of this package."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from kerolox.front.requests import Row
 
 
 class Admin:
-    """The parts, one for each noun.
-
-    ``settled`` waits until changed topics are told to the name servers. ``found`` are values that the options
-    leave open; ``changed`` hears of options that took other values.
-    """
+    """Administrative requests, one part for each noun. ``settled`` waits until changed topics are registered
+    at the name servers. ``found`` are values that the options leave open; ``changed`` is called with options
+    that took new values."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The broker itself: its settings, its figures, and orders to clean up."""
+"""Requests about the broker itself: its settings, its figures, and cleaning."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-# RocketMQ's size of a thread pool that tools (exportMetrics) take for the number of processors.
+# RocketMQ's size of a thread pool, which tools (exportMetrics) interpret as the number of processors.
 _MACHINE = f"clientCallbackExecutorThreads={os.cpu_count() or 1}\n"
 
 
 class BrokerAdmin:
     """Requests that show and change the broker's options, show its figures, and clean up its files.
 
-    ``found`` are values the options leave open, and ``changed`` hears which options took which values: both
-    by our names.
+    ``found`` are values that the options leave open; ``changed`` is called with the options that took new
+    values. Both use our names.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class BrokerAdmin:
         self._clock = clock
         self._version = DataVersion(timestamp=clock.wall_ms())
         self._file = ConfigFile(options.config_path) if options.config_path else None
-        self.timers: Timers | None = None  # None: any-time delays are switched off
+        self.timers: Timers | None = None  # None: any-time delays are disabled
 
     def rows(self) -> list[Row]:
         return [
@@ -90,7 +90,8 @@ class BrokerAdmin:
     # --- settings -------------------------------------------------------------------------------------
 
     async def update(self, request: Request[UpdateBrokerConfigRequest]) -> Answer:
-        """Change what may change while running, all or none, and write it to the file it is kept in."""
+        """Change options that are changeable at run time, all or none, and write them to the configuration
+        file."""
         wanted = settings_asked(request.body)
         if any(map(self._options.black_listed, wanted)):
             return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
@@ -123,14 +124,14 @@ class BrokerAdmin:
     async def _change_role(
         self, to: RoleChange, wanted: Mapping[str, str], *, accept_loss: bool
     ) -> dict[str, object]:
-        """The role is kept before it is taken: a restart must not bring the old one back."""
+        """Save the role before taking it: otherwise a restart would restore the old role."""
         async with self._changing_role:
             if self._file is None:
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR,
-                    "the role is not changed, for a restart would bring the old one back: this broker was "
-                    "started without a file of settings. Start it with one (kerolox broker -c FILE), or with "
-                    "the other role",
+                    "the role is not changed: this broker was started without a configuration file, so a "
+                    "restart would restore the old role. Start it with a file (kerolox broker -c FILE), or "
+                    "with the other role",
                 )
             await self._roles.check(to, accept_loss=accept_loss)
             before = role_of(self._options)
@@ -172,7 +173,7 @@ class BrokerAdmin:
         return Answer(body=found.encode())
 
     def timer_checkpoint(self, request: Request[None]) -> Answer:
-        """How far the timer has come, for followers."""
+        """Return the progress of the timer, for followers."""
         if self.timers is None:
             return _no_timer("The checkpoint is null")
         return Answer(body=self.timers.files.checkpoint.encode())
@@ -185,7 +186,7 @@ class BrokerAdmin:
     # --- cleaning -------------------------------------------------------------------------------------
 
     async def clean_queues(self, request: Request[None]) -> Answer:
-        """Remove queue files all of whose messages have left the log."""
+        """Remove queue files whose messages have all left the log."""
         store = self._store
         count = await asyncio.get_running_loop().run_in_executor(
             store.keeper, store.queues.delete_before, store.log.min_offset

@@ -1,4 +1,4 @@
-"""Connected clients: who they are, and questions that are passed on to them."""
+"""Requests about connected clients: lists of them, and questions that are relayed to a client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RELAY_TIMEOUT_S = 10.0
 
 
 class ClientAdmin:
-    """Requests that show connected producers and consumers, and those a consumer itself has to answer."""
+    """Requests that show connected producers and consumers, and requests that a consumer itself answers."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ClientAdmin:
             (RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly, ConsumeDirectlyRequest),
         ]
 
-    # --- who is there ---------------------------------------------------------------------------------
+    # --- connections ----------------------------------------------------------------------------------
 
     def consumers(self, request: Request[ConsumerConnectionRequest]) -> Answer:
         group = request.header.consumer_group
@@ -99,7 +99,7 @@ class ClientAdmin:
         }
         return Answer(body=ProducerTable(data=data).encode())
 
-    # --- asking them ----------------------------------------------------------------------------------
+    # --- relayed questions ----------------------------------------------------------------------------
 
     async def running_info(self, request: Request[ConsumerRunningInfoRequest]) -> Answer:
         asked = request.header
@@ -108,7 +108,7 @@ class ClientAdmin:
     async def consume_directly(self, request: Request[ConsumeDirectlyRequest]) -> Answer:
         asked = request.header
         if asked.msg_id is None:
-            raise InvalidRequest("msgId is missing: which message is to be consumed?")
+            raise InvalidRequest("msgId is missing: name the message to consume")
         config = self._topics.find(asked.topic) if asked.topic else None
         group = self._groups.find(asked.consumer_group)
         told = msgspec.structs.replace(
@@ -130,8 +130,8 @@ class ClientAdmin:
     async def _relay(
         self, request: Request[Any], header: Header, group: str, client_id: str, body: bytes
     ) -> Answer:
-        """Ask a consumer that is known here, and give its answer back as it is. Fields that the header does
-        not know go with it, but for credentials."""
+        """Relay a request to a connected consumer, and return its answer unchanged. Unknown header fields are
+        relayed too, except credentials."""
         member = self._members.consumer(group, client_id)
         if member is None:
             return Answer(
@@ -164,7 +164,7 @@ class ClientAdmin:
 
 
 def _beside(header: Header, fields: Mapping[str, str]) -> dict[str, str]:
-    """The fields that this type of header does not know."""
+    """Return the fields that this type of header does not know."""
     known = {name for _, name in spelling(type(header))}
     return {name: value for name, value in fields.items() if name not in known}
 

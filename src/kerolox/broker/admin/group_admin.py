@@ -1,4 +1,4 @@
-"""Consumer groups, as tools make, change and delete them, and how far they have come."""
+"""Requests of tools that create, change and delete consumer groups, and that show their progress."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupAdmin:
-    """Requests that make, change, delete and show consumer groups, and that show tables of all groups.
+    """Requests that create, change, delete and show consumer groups, and that show tables of all groups.
 
     ``offsets_saved`` waits until changed offsets are on disk.
     """
@@ -171,7 +171,7 @@ class GroupAdmin:
     async def _set_mode(self, mode: SetRequestMode) -> Answer:
         topic, group = mode.topic, mode.consumer_group
         if topic is None or group is None:
-            raise InvalidRequest("a request mode is for one topic and one consumerGroup: name both")
+            raise InvalidRequest("a request mode needs both a topic and a consumerGroup")
         if topic.startswith(reserved.RETRY_PREFIX):
             return Answer(code=ResponseCode.NO_PERMISSION, remark="retry topic is not allowed to set mode")
         self._topics.known(topic, f"topic[{topic}] not exist")
@@ -198,7 +198,7 @@ class GroupAdmin:
     def modes(self, request: Request[None]) -> Answer:
         return Answer(body=RequestModeTable(message_request_mode_map=self._modes.modes).encode())
 
-    # --- what they consume ----------------------------------------------------------------------------
+    # --- subscriptions --------------------------------------------------------------------------------
 
     def topics(self, request: Request[headers.GroupTopicsRequest]) -> Answer:
         found = self._offsets.topics_of(request.header.group)
@@ -223,7 +223,7 @@ class GroupAdmin:
 
 
 class ProgressAdmin:
-    """Requests that show how far groups have consumed. Times are read from the log, so the work is done in
+    """Requests that show the progress of groups. Times are read from the log, so the work is done in
     threads."""
 
     def __init__(
@@ -309,7 +309,8 @@ class ProgressAdmin:
     # --- parts ----------------------------------------------------------------------------------------
 
     def _subscribed(self, group: str, topics: Iterable[str]) -> list[str]:
-        """The topics that the group still subscribes, when a member of it is connected; else all of them."""
+        """Return the topics that the group subscribes now, if one of its members is connected; else all
+        topics."""
         members = self._members.members(group)
         if members is None or not members.subscriptions:
             return list(topics)

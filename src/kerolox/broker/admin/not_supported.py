@@ -1,4 +1,4 @@
-"""What tools may ask for and this broker does not do: answered with the reason, and what to do instead."""
+"""Requests of tools that this broker does not support. The answer has the reason and an alternative."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COLD = (
     "behind: disableConsumeIfConsumerReadSlowly=true"
 )
 _ROCKSDB = absent.ROCKSDB
-_CONTAINER = "this is one broker, not a container of several: start another with kerolox broker"
+_CONTAINER = "this is a single broker, not a broker container: start another one with kerolox broker"
 
 REASONS = {
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
@@ -21,7 +21,7 @@ REASONS = {
     RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
     RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
     RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: _COLD,
-    RequestCode.SET_COMMITLOG_READ_MODE: "the operating system is not told how the log will be read",
+    RequestCode.SET_COMMITLOG_READ_MODE: "the operating system gets no advice on how the log is read",
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _ROCKSDB,
     RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: _ROCKSDB,
     RequestCode.SWITCH_TIMER_ENGINE: _ROCKSDB,

@@ -1,4 +1,4 @@
-"""Topics, as tools make, change, show and delete them."""
+"""Requests of tools that create, change, show and delete topics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 Settled = Callable[[], Awaitable[None]]
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
-PAGE_MAX = 2000  # of GET_ALL_TOPIC_CONFIG and its like for groups
+PAGE_MAX = 2000  # limit of GET_ALL_TOPIC_CONFIG, and of the same request for groups
 
 _MESSAGE_TYPE = "message.type"
 _MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY")
@@ -58,9 +58,9 @@ _CHANGEABLE = (_MESSAGE_TYPE, *_NUMBERS)
 
 
 class TopicAdmin:
-    """Requests that make, change, delete, clean up and show topics, and show their groups and figures.
+    """Requests that create, change, delete, clean up and show topics, and show their groups and figures.
 
-    ``settled`` waits until changed topics are told to the name servers, ``offsets_saved`` until changed
+    ``settled`` waits until changed topics are registered at the name servers, ``offsets_saved`` until changed
     offsets are on disk.
     """
 
@@ -101,7 +101,7 @@ class TopicAdmin:
             (RequestCode.CLEAN_UNUSED_TOPIC, self.clean_unused, None),
         ]
 
-    # --- making and changing --------------------------------------------------------------------------
+    # --- creating and changing ------------------------------------------------------------------------
 
     async def create(self, request: Request[headers.CreateTopicRequest]) -> Answer:
         asked = request.header
@@ -122,7 +122,7 @@ class TopicAdmin:
         return lambda: self._put(configs, request.caller.address)
 
     async def _put(self, configs: Sequence[TopicConfig], by: str) -> Answer:
-        """Put all of these topics or none: all are checked before the first is put."""
+        """Store all of these topics or none: all are checked before the first is stored."""
         checked = [self._checked(config) for config in configs]
         self._topics.check_room(*{config.topic_name for config in checked})
         for config in checked:
@@ -163,8 +163,8 @@ class TopicAdmin:
         if not topic.strip():
             raise InvalidRequest("The specified topic is blank.")
         self._check_not_system(topic)
-        # With it go the topics where its messages wait to be popped again; not those of a group whose name
-        # looks like that.
+        # Also delete the topics in which its messages wait to be popped again, but not those of a group whose
+        # name only looks like one of them.
         retries = [
             reserved.RETRY_PREFIX + retry
             for group in self._offsets.groups_of(topic)
@@ -175,17 +175,17 @@ class TopicAdmin:
         for name in gone:
             await self._delete(name)
             log.info("topic_deleted topic=%r by=%s", name, request.caller.address)
-        # Offsets that came back would lie behind the end of a topic that is made again.
+        # Otherwise offsets that return would be beyond the end of a topic that is created again.
         await offsets_gone(self._offsets_saved, f"topic[{topic}]")
         await self._settled()
         return Answer()
 
     async def _delete(self, topic: str) -> None:
-        """Delete a topic. It is removed from the table first, on disk: so a deletion that stops half-way can
-        be repeated."""
+        """Delete a topic. It is first removed from the table, on disk, so that an interrupted deletion can be
+        repeated."""
         leaving = self._topics.leaving
         if topic in leaving:
-            raise Overloaded(f"topic[{topic}] is being deleted at this moment. Try again")
+            raise Overloaded(f"topic[{topic}] is being deleted. Try again in a moment")
         leaving.add(topic)
         try:
             self._topics.remove(topic)
@@ -196,16 +196,16 @@ class TopicAdmin:
             leaving.discard(topic)
 
     async def clean_unused(self, request: Request[None]) -> Answer:
-        """Remove the queues of topics that no longer exist. The table of a follower is a copy, which may lack
-        a topic: there only queues go whose messages are known to be of a topic that was deleted."""
+        """Remove the queues of topics that no longer exist. The table of a follower is a copy that may lack a
+        topic: there, only queues are removed whose messages belong to a topic known to be deleted."""
         store = self._store
         for topic in list(store.queues.by_topic):
             if self._topics.find(topic) is None and not topic.startswith(LIGHT_PREFIX):
                 was_deleted = store.queues.last_place(topic) <= store.deleted.before.get(topic, -1)
                 if not (self._leadership.leads or was_deleted):
                     log.warning(
-                        "unused_queues_kept topic=%r by=%s next='this broker follows, and its copy of the "
-                        "topics may lack this one: delete the topic at the leader'",
+                        "unused_queues_kept topic=%r by=%s next='delete the topic at the leader; the topic "
+                        "table of this follower is a copy that may lack it'",
                         topic, request.caller.address,
                     )  # fmt: skip
                     continue
@@ -249,7 +249,7 @@ class TopicAdmin:
         )
 
     def _bounds(self, topic: str, count: int) -> dict[MessageQueue, QueueBounds]:
-        """The bounds of each queue of a topic. For a thread: it reads times from the log."""
+        """Return the bounds of each queue of a topic. Reads times from the log, so call it in a thread."""
         store = self._store
         found: dict[MessageQueue, QueueBounds] = {}
         for queue_id in range(count):
@@ -263,7 +263,7 @@ class TopicAdmin:
         return found
 
     def consumers(self, request: Request[headers.TopicConsumersRequest]) -> Answer:
-        """The groups of a topic: with a member that subscribes it, or with progress in it."""
+        """Return the groups of a topic: those with a member that subscribes it, or with progress in it."""
         topic = request.header.topic
         groups = self._members.groups_subscribed(topic) | self._offsets.groups_of(topic)
         return Answer(body=GroupList(group_list=tuple(sorted(groups))).encode())
@@ -273,13 +273,13 @@ class TopicAdmin:
 
 
 async def offsets_gone(saved: Settled, what: str) -> None:
-    """Wait until the offsets of a deleted topic or group are gone from the disk, too. When that fails the
-    topic or group stays deleted, and deleting it again removes the offsets."""
+    """Wait until the offsets of a deleted topic or group are also removed from the disk. If that fails, the
+    topic or group stays deleted; deleting it again removes the offsets."""
     try:
         await saved()
     except NotSaved as error:
         remark = f"{what} was deleted, but its offsets are still in {error.path}: {error.why}"
-        raise Refused(error.code, sentences(remark, "delete it again then")) from error
+        raise Refused(error.code, sentences(remark, "then delete it again")) from error
 
 
 def page_names(
@@ -289,7 +289,7 @@ def page_names(
     first: int | None,
     count: int | None,
 ) -> list[str]:
-    """Some entries of a table in the order of names; from the beginning when it has changed meanwhile."""
+    """Return a page of names in their order. Begins again if the table has changed since ``seen_version``."""
     try:
         same = bool(seen_version) and DataVersion.decode(seen_version or "") == version
     except KeroloxError:
@@ -300,7 +300,7 @@ def page_names(
 
 
 def parse_attributes(text: str | None) -> dict[str, str]:
-    """``+key=value,-key`` → the keys with their sign."""
+    """Parse ``+key=value,-key`` into the keys with their sign."""
     attributes: dict[str, str] = {}
     for item in (text or "").split(","):
         if not item:
@@ -317,7 +317,8 @@ def parse_attributes(text: str | None) -> dict[str, str]:
 
 
 def altered_attributes(before: Mapping[str, str] | None, asked: Mapping[str, str]) -> dict[str, str]:
-    """A topic's attributes after ``+key`` has set and ``-key`` removed some; ``before`` None: it is new."""
+    """Return a topic's attributes after ``+key`` set and ``-key`` removed some. ``before`` None: a new
+    topic."""
     after = dict(before or {})
     for key, value in asked.items():
         sign, name = key[:1], key[1:]

@@ -1,7 +1,7 @@
-"""Which address clients can reach the broker at.
+"""Detection of the address at which clients can reach the broker.
 
-It goes to the name servers, into every record, and into the ids of messages, so it has to be one that
-others can connect to: the classic outage is a broker that tells everybody 127.0.0.1.
+The address goes to the name servers, into every record, and into message ids, so other hosts must be able to
+connect to it: the classic outage is a broker that tells everybody 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kerolox.errors import OptionError
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-_SOMEWHERE = ("192.0.2.1", 9)  # reserved for documentation: nothing is sent, only the way there looked up
+_SOMEWHERE = ("192.0.2.1", 9)  # reserved for documentation: nothing is sent, only its route is looked up
 
 
 async def advertised_host(wanted: str, bind_address: str, nameservers: Iterable[str] = ()) -> str:
-    """The host that clients are told: the configured one, else the bind address, else the address of the
-    interface we go out with."""
+    """Return the host advertised to clients: the configured one, else the bind address, else the address of
+    the outgoing interface."""
     if wanted:
         return wanted
     if not ipaddress.ip_address(bind_address).is_unspecified:
@@ -31,7 +31,8 @@ async def advertised_host(wanted: str, bind_address: str, nameservers: Iterable[
     found = await loop.run_in_executor(None, _outgoing, list(nameservers))
     if found is None:
         log.warning(
-            "address_unknown advertised=%s next='only clients on this machine reach it; set brokerIP1'",
+            "address_unknown advertised=%s next='set brokerIP1; until then only clients on this machine "
+            "reach it'",
             LOOPBACK,
         )
         return LOOPBACK
@@ -39,7 +40,7 @@ async def advertised_host(wanted: str, bind_address: str, nameservers: Iterable[
 
 
 async def resolve(host: str, option: str) -> str:
-    """The IP address of a host, looked up in a thread when it is a name."""
+    """Return the IP address of a host. A name is looked up in a thread."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -52,7 +53,7 @@ async def resolve(host: str, option: str) -> str:
 
 
 def _outgoing(nameservers: list[str]) -> str | None:
-    """The address of the interface that leads to a name server, or out of here."""
+    """Return the address of the interface that leads to a name server, or to the internet."""
     for target in [*map(_target, nameservers), _SOMEWHERE]:
         if target is None:
             continue
@@ -62,7 +63,7 @@ def _outgoing(nameservers: list[str]) -> str | None:
                 address: str = probe.getsockname()[0]
         except OSError:
             continue
-        if not ipaddress.ip_address(address).is_loopback:  # a name server beside us says nothing
+        if not ipaddress.ip_address(address).is_loopback:  # a local name server tells nothing
             return address
     return None
 

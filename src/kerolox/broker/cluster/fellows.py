@@ -1,4 +1,4 @@
-"""The other brokers of this broker's name: who of them is registered, leads, and has how much of the log."""
+"""The other brokers of this broker's name: their registrations, the leader, and the ends of their logs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ ASK_S = 3.0
 
 
 class AnotherLeads(KeroloxError):
-    """A broker is not to lead beside another one."""
+    """A broker must not lead while another broker of its name leads."""
 
 
 class OtherLeader(NamedTuple):
-    """Another broker of the name, that leads."""
+    """Another leader of this broker's name."""
 
     address: str
     promotion: int
-    end: int  # of its log
+    end: int  # end of its log
     is_ours: bool  # RocketMQ's brokers do not number promotions
 
     def precedes(self, promotion: int, end: int, address: str) -> bool:
-        """Whether a leader with these values gives way to this one: the last promotion counts. If nobody was
-        promoted, as of two brokers that were given one name, the longer log counts."""
+        """True if a leader with these values must give way to this one. The last promotion counts. Without
+        promotions, as with two brokers given the same name, the longer log counts."""
         if not self.is_ours:
             return self.promotion > promotion
         return (self.promotion, self.end, self.address) > (promotion, end, address)
@@ -55,7 +55,8 @@ class Fellows:
         self._own_address = own_address
 
     async def registered(self) -> set[tuple[int, str]] | None:
-        """Id and address of the others, as all name servers together say; None when none of them answers."""
+        """Return ids and addresses of the others, merged from all name servers. None if no name server
+        answers."""
         found = await asyncio.gather(*[self._members.ask(server, ASK_S) for server in self.nameservers])
         told = [members for members in found if members is not None]
         if not told:
@@ -63,16 +64,16 @@ class Fellows:
         return {(id, at) for members in told for id, at in members.items() if at != self._own_address}
 
     async def leads(self, address: str) -> bool | None:
-        """Whether the broker there leads; None when nobody answers."""
+        """Return whether the broker at this address leads. None if it does not answer."""
         try:
             answer = await self.dialer.call(address, RequestCode.GET_BROKER_HA_STATUS, timeout_s=ASK_S)
-            # RocketMQ 4 does not know the question: but it lives, and is registered as the leader.
+            # RocketMQ 4 does not know the request. But the broker is alive, and is registered as the leader.
             return answer.code != 0 or HaStatus.decode(answer.body).master
         except KeroloxError:
             return None
 
     async def end(self, address: str) -> int | None:
-        """Where the log of the broker there ends; None when it does not say."""
+        """Return the end of the log of the broker at this address. None if it does not report it."""
         try:
             answer = await self.dialer.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=ASK_S)
             return int(KVTable.decode(answer.body).table["commitLogMaxOffset"])
@@ -80,12 +81,13 @@ class Fellows:
             return None
 
     async def leaders_at(self, nameserver: str) -> list[str]:
-        """Who else is registered there as the leader."""
+        """Return the other brokers registered there as leaders."""
         members = await self._members.ask(nameserver, ASK_S) or {}
         return [address for id, address in members.items() if id == 0 and address != self._own_address]
 
     async def leader(self, address: str) -> OtherLeader | None:
-        """The broker there, if it leads and says so; RocketMQ 4 does not know the question."""
+        """Return the broker at this address if it reports that it leads. RocketMQ 4 does not know the
+        request."""
         try:
             answer = await self.dialer.call(address, RequestCode.GET_BROKER_HA_STATUS, timeout_s=ASK_S)
             status = HaStatus.decode(answer.body) if answer.code == 0 else HaStatus()
@@ -99,7 +101,7 @@ class Fellows:
         )
 
     async def promotion(self, address: str) -> int | None:
-        """The promotion number of the broker there; None when it does not say."""
+        """Return the promotion number of the broker at this address. None if it does not report it."""
         try:
             version = await RemoteTables(self.dialer, address).topics_version()
         except KeroloxError:
@@ -107,24 +109,24 @@ class Fellows:
         return version.state_version
 
     async def refuse_second_leader(self, store: str, own_promotion: int) -> None:
-        """Raises AnotherLeads if this broker, which is about to lead, is not the only one."""
+        """Raise AnotherLeads if another broker of the name leads already. Called before this broker leads."""
         for id, address in sorted(await self.registered() or ()):
             if id == 0 and await self.leads(address):
                 raise self.another_leads(address, store, own_promotion, await self.promotion(address) or 0)
 
     def another_leads(self, address: str, store: str, own: int, others: int) -> AnotherLeads:
-        """``own`` and ``others`` are the numbers of promotions."""
+        """``own`` and ``others`` are promotion numbers."""
         if own > others:
             return AnotherLeads(
-                f"broker {self._options.broker_name} does not lead: {address} leads under this name, and "
+                f"broker {self._options.broker_name} does not lead: {address} leads under this name, but "
                 f"this broker was promoted after it (promotion {own} here, {others} there), so this one has "
-                f"the newer messages. Do not put its log aside. Stop {address}, start this broker, and let "
-                f"{address} follow it"
+                f"the newer messages. Do not discard its log. Stop {address}, start this broker, and make "
+                f"{address} its follower"
             )
         return AnotherLeads(
-            f"broker {self._options.broker_name} does not lead: {address} leads under this name. With two "
-            "leaders each would take messages the other never gets. If that one was promoted while this one "
-            f"was away, let this one follow: kerolox store resync {store} --leader {address}, then set "
-            "brokerRole=SLAVE and a brokerId above 0 that is free, and start it. If this one is to lead, "
-            "stop the other one first; if the two have nothing in common, give one of them another brokerName"
+            f"broker {self._options.broker_name} does not lead: {address} leads under this name. Each of two "
+            "leaders would accept messages that the other never gets. If that broker was promoted while this "
+            f"one was away, make this one a follower: kerolox store resync {store} --leader {address}, then "
+            "set brokerRole=SLAVE and an unused brokerId above 0, and start it. To lead with this one, stop "
+            "the other one first. If they are unrelated, give one of them another brokerName"
         )

@@ -1,7 +1,7 @@
-"""A leader that returns takes over what its followers did while it was away: what groups consumed from them,
-and what one that acted for it delivered in its stead.
+"""Progress that a returning leader takes over from its followers: offsets that groups committed there, and
+delayed messages that an acting follower delivered.
 
-RocketMQ's leader asks for neither unless followers may act for it: its groups consume all of that again.
+RocketMQ's leader asks for neither unless followers may act for it; its groups consume those messages again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ASK_S = 3.0  # a start does not wait longer for a follower
+ASK_S = 3.0  # longest wait of a start for one follower
 
 
 class FollowersProgress:
-    """Asks followers before any consumer is let in, and before anything is delivered. Of each queue and delay
-    level the larger offset counts. ``timers``: None where there is no timer, or where nobody acts."""
+    """Questions to followers, before consumers are admitted and before delayed messages are delivered. For
+    each queue and delay level the larger offset counts. ``timers``: None without a timer, or if no follower
+    may act."""
 
     def __init__(
         self, dialer: Dialer, store: MessageStore, tables: Tables, timers: Timers | None, *, acting: bool
@@ -71,30 +72,30 @@ class FollowersProgress:
                 return await ask()
         except (KeroloxError, TimeoutError) as error:
             log.warning(
-                "progress_not_taken follower=%r error=%r next='what groups consumed there meanwhile, or it "
-                "delivered, may come again'",
+                "progress_not_taken follower=%r error=%r next='nothing: messages that groups consumed there, "
+                "or that it delivered, may come again'",
                 address, str(error),
             )  # fmt: skip
             return None
 
     def _take_timer(self, found: bytes) -> None:
-        assert self._timers is not None  # or it would not have been asked for
+        assert self._timers is not None  # otherwise the checkpoint is not requested
         try:
             self._timers.take_back(found)
         except ProtocolError as error:
-            log.warning("timer_not_taken error=%r next='what fell due may come again'", str(error))
+            log.warning("timer_not_taken error=%r next='nothing: due messages may come again'", str(error))
 
     def _take_offsets(self, found: ConsumerOffsetTable) -> None:
         offsets, topics = self._tables.offsets, self._tables.topics
         version = found.data_version
         if version is not None and version.timestamp < offsets.version.timestamp:
-            return  # groups may have been set back here since
+            return  # groups may have been reset here since
         taken = 0
         for key, queues in found.offset_table.items():
             topic, _, group = key.partition("@")
             if topics.find(topic) is None or not offsets.has_room(topic, group, 0, OFFSETS_MAX):
                 continue
-            # What was lost of the log here is not skipped when there are other messages in its place.
+            # Messages lost from the log here must not be skipped when other messages have taken their place.
             inside = {
                 queue_id: min(offset, max(0, self._store.max_offset(topic, queue_id)))
                 for queue_id, offset in queues.items()

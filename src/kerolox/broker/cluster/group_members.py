@@ -1,8 +1,8 @@
-"""Which brokers of our name live, as a name server says.
+"""Live brokers of this broker's name, as a name server reports them.
 
-Name servers since RocketMQ 5 answer that question. Older ones know it all the same: every broker registers a
-topic by which those of its name find each other, and the route of that topic has their addresses. RocketMQ
-4.9's never answer what they do not know, so the question is not waited for longer than ``ANSWER_S``.
+Name servers since RocketMQ 5 answer that request. With older ones, every broker registers a topic by which
+the brokers of its name find each other; the route of that topic has their addresses. RocketMQ 4.9's never
+answer an unknown request, so the wait is limited to ``ANSWER_S``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from kerolox.protocol.reserved import MEMBER_TOPIC_PREFIX
 
 log = logging.getLogger(__name__)
 
-ANSWER_S = 1.0  # a name server that knows the question answers it sooner
+ANSWER_S = 1.0  # a name server that supports the request answers sooner
 
 Members = dict[int, str]  # id → address
 
 
 class GroupMembers:
-    """Asks name servers for the brokers of this broker's name. ``old`` are those that know routes alone, for
-    all that ask on behalf of one broker."""
+    """Queries of name servers for the brokers of this broker's name. ``old`` are the name servers that
+    support only routes; it is shared by all queries of one broker."""
 
     def __init__(self, dialer: Dialer, options: BrokerOptions, old: set[str] | None = None) -> None:
         self._dialer = dialer
@@ -35,7 +35,7 @@ class GroupMembers:
         self._old: set[str] = set() if old is None else old
 
     async def ask(self, nameserver: str, timeout_s: float) -> Members | None:
-        """Those that live; None when the name server cannot tell."""
+        """Return the live brokers. None if the name server cannot report them."""
         try:
             if nameserver not in self._old:
                 found = await self._group(nameserver, min(timeout_s, ANSWER_S))
@@ -52,7 +52,7 @@ class GroupMembers:
                 return by_route
             return await self._by_route(nameserver, timeout_s)
         except KeroloxError:
-            self._old.discard(nameserver)  # another version may come up there
+            self._old.discard(nameserver)  # another version may start there
             return None
 
     async def _group(self, nameserver: str, timeout_s: float) -> Members | None:

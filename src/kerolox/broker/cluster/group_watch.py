@@ -1,11 +1,12 @@
-"""Whether this broker is the one that acts while no leader of its name lives.
+"""Decision whether this broker acts for the leader while no leader of its name is alive.
 
-Name servers are told every second that this broker lives, and asked who else of its name does. A follower
-acts when it is the lowest of them; twice in a row, and not while it copies from a leader: a name server that
-was started again knows the followers before it knows the leader. Whatever one name server says lives, does.
+The broker sends a heartbeat to the name servers every second, and asks them for the live brokers of its name.
+A follower acts if it has the lowest id of them twice in a row and copies from no leader: a restarted name
+server knows the followers before it knows the leader. A broker that one name server reports as alive counts
+as alive.
 
-A leader that returns says so before it registers (EXCHANGE_BROKER_HA_INFO): from then on nobody acts until it
-leads, or has had its time.
+A leader that returns announces it before it registers (EXCHANGE_BROKER_HA_INFO). From then on no follower
+acts until the leader leads, or its time is over.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from kerolox.protocol.headers.registration import BrokerHeartbeatRequest, DataVe
 log = logging.getLogger(__name__)
 
 ASK_S = 3.0
-RETURN_S = 30.0  # a leader that said it returns has so long until it registers
+RETURN_S = 30.0  # time for an announced leader to register
 
 
 def is_due(own_id: int, own_address: str, members: Mapping[int, str]) -> bool:
-    """Whether the broker with this id is the one that acts: it is known, and the lowest."""
+    """True if the broker with this id must act: it is registered, and has the lowest id."""
     return members.get(own_id) == own_address and own_id == min(members)
 
 
 class GroupWatch:
-    """Watches while the broker runs. ``copying`` tells whether a leader is being copied from; ``changed``
-    hears that other brokers of the name live than before."""
+    """Watch of the brokers of this name. ``copying`` returns whether this broker copies from a leader;
+    ``changed`` is called when the live brokers of the name have changed."""
 
     def __init__(
         self,
@@ -52,8 +53,8 @@ class GroupWatch:
         changed: Callable[[], None],
         old: set[str] | None = None,
     ) -> None:
-        self.members: Members = {}  # that live, as of the last look
-        self.looks = 0  # that were answered
+        self.members: Members = {}  # live brokers at the last look
+        self.looks = 0  # answered looks since the start
         self._leadership = leadership
         self._topics = topics
         self._options = options
@@ -64,14 +65,14 @@ class GroupWatch:
         self._changed = changed
         self.dialer = Dialer(clock=clock, tls=options.own_tls, credentials=options.own_credentials)
         self._group = GroupMembers(self.dialer, options, old)
-        self._alone = 0  # looks in a row after which this broker would act
+        self._alone = 0  # consecutive looks after which this broker should act
         self._not_before_s = 0.0
         self._told = ""  # the last error that kept it from acting
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Watch, for as long as an option needs it."""
+        """Start watching. Without options that need it, the watch sleeps."""
         if not self._nameservers:
             return
         loop = asyncio.get_running_loop()
@@ -86,14 +87,14 @@ class GroupWatch:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.dialer.close()
 
-    # --- what others say --------------------------------------------------------------------------------
+    # --- notices ----------------------------------------------------------------------------------------
 
     def look_now(self) -> None:
-        """Look at once: the group has changed, as a name server says, or options have."""
+        """Look at once: a name server reported a change of the group, or options have changed."""
         self._wake.set()
 
     async def leader_returns(self) -> None:
-        """A leader is about to lead: this broker does not act any more when this is over."""
+        """Stop acting because a leader is about to lead. Returns when acting has ended."""
         self._alone = 0
         self._not_before_s = self._clock.monotonic_s() + RETURN_S
         await self._leadership.rest("the leader returns")
@@ -103,20 +104,20 @@ class GroupWatch:
     async def _run_looks(self) -> None:
         while True:
             if not (self._options.acting or self._options.strict_locks):
-                await self._wake.wait()  # for the latter, which may change
+                await self._wake.wait()  # strict_locks may change at run time
                 self._wake.clear()
                 continue
             try:
                 await self.look()
             except Exception:
-                log.exception("group_not_watched next='tried again'")
+                log.exception("group_not_watched next='retried at the next look'")
             self._wake.clear()
             timer = self._clock.call_later(self._options.members_ms / 1000, self._wake.set)
             await self._wake.wait()
             timer.cancel()
 
     async def look(self) -> None:
-        """Ask all name servers, and act or not as they say. What none of them can tell stays as it is."""
+        """Ask all name servers, then act or stop acting. If no name server answers, nothing changes."""
         answers = await asyncio.gather(*[self._group.ask(server, ASK_S) for server in self._nameservers])
         found: Members = {}
         for answer in answers:
@@ -131,7 +132,7 @@ class GroupWatch:
         if not self._options.acting or self._leadership.leads:
             return
         if 0 in found:
-            self._not_before_s = 0.0  # it has returned: should it go again, nobody waits for it
+            self._not_before_s = 0.0  # the leader has returned; if it goes again, there is no further wait
         if 0 in found or self._copying() or not is_due(self._leadership.id, self._address, found):
             self._alone = 0
             if self._leadership.acts:
@@ -148,9 +149,9 @@ class GroupWatch:
         except KeroloxError as error:
             if str(error) != self._told:
                 self._told = str(error)
-                log.error("broker_cannot_act error=%r next='it is tried again'", self._told)
+                log.error("broker_cannot_act error=%r next='retried at the next look'", self._told)
 
-    # --- being alive ------------------------------------------------------------------------------------
+    # --- heartbeats -------------------------------------------------------------------------------------
 
     async def _run_alive(self) -> None:
         while True:
@@ -181,4 +182,4 @@ class GroupWatch:
                 )
                 await self.dialer.tell(nameserver, RequestCode.BROKER_HEARTBEAT, alive, timeout_s=timeout_s)
         except KeroloxError:
-            pass  # registering tells what is wrong with it
+            pass  # the registration reports the failure

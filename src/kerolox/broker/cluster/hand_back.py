@@ -1,9 +1,9 @@
-"""A leader returns, and a follower may be acting for it: what happens before it leads again.
+"""Return of a leader while a follower may be acting for it: the steps before it leads again.
 
-It asks name servers for its followers and tells each that it is back (EXCHANGE_BROKER_HA_INFO): whoever acts
-ends that. It waits until they copy from it, so that none finds it leading without them. Then it takes over
-what they did. Only then it begins to deliver, lets clients in, and registers. Where nobody may act for a
-leader, nobody is told or waited for.
+The leader asks name servers for its followers and announces its return to each (EXCHANGE_BROKER_HA_INFO); an
+acting follower stops acting. It waits until they copy from it, so that it does not lead without them, and
+takes over their progress. Only then it begins to deliver, accepts clients, and registers. If no follower may
+act, there is no announcement and no wait.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from kerolox.protocol.headers.replication import HaInfo
 log = logging.getLogger(__name__)
 
 ASK_S = 3.0
-CONNECT_S = 10.0  # a follower has so long to copy from here, then all is done once more
-ROUNDS = 3  # then it goes on without those that do not come
+CONNECT_S = 10.0  # time for a follower to begin to copy; then the round is repeated
+ROUNDS = 3  # after these the leader continues without the missing followers
 LOOK_S = 0.05
 PAUSE_S = 1.0
 
 
 class HandBack:
-    """``copying``: hosts of the followers that copy from here, one for each connection."""
+    """Steps of the return. ``copying``: hosts of the followers that copy from here, one for each
+    connection."""
 
     def __init__(
         self,
@@ -59,14 +60,15 @@ class HandBack:
         self._group = GroupMembers(dialer, options, old)
 
     async def take(self) -> None:
-        """Take over. Goes on without a follower that does not answer, or does not come, and says so."""
+        """Take over from the followers. A follower that does not answer, or does not copy, is logged and
+        skipped."""
         followers = await self._followers()
         if self._options.acting:
             followers = await self._meet(followers)
         await self._progress.take(followers)
 
     async def _meet(self, followers: list[str]) -> list[str]:
-        """Tell followers, and wait for them; those that are still there in the end."""
+        """Announce the return, and wait for the followers. Return those that are registered in the end."""
         for number in range(1, ROUNDS + 1):
             why = await self._tell(followers)
             if not why and waits_for_followers(self._options):
@@ -78,13 +80,13 @@ class HandBack:
             followers = await self._followers()
         else:
             log.error(
-                "leads_without_followers followers=%r next='see why they do not follow: kerolox broker "
-                "followers; one that acts for this broker may deliver what it delivers too'", followers,
+                "leads_without_followers followers=%r next='find out why they do not follow: kerolox broker "
+                "followers; a follower that still acts may deliver the same messages'", followers,
             )  # fmt: skip
         return followers
 
     async def _followers(self) -> list[str]:
-        """Their addresses, in the order of their ids."""
+        """Return the addresses of the followers in the order of their ids."""
         found: dict[int, str] = {}
         for members in await asyncio.gather(*[self._group.ask(one, ASK_S) for one in self._nameservers]):
             found |= members or {}
@@ -92,7 +94,7 @@ class HandBack:
         return list(dict.fromkeys(at for id, at in sorted(found.items()) if id and at != own))
 
     async def _tell(self, followers: list[str]) -> str:
-        """Say that this broker is back; why one of them cannot have heard it."""
+        """Announce the return to the followers. Return the error if one of them may not have received it."""
         back = HaInfo(
             master_ha_address=self._endpoints.ha_address,
             master_flush_offset=self._flushed,
@@ -113,16 +115,16 @@ class HandBack:
         return why
 
     async def _connected(self, followers: list[str]) -> str:
-        """Wait until each of them copies from here; which do not."""
+        """Wait until each follower copies from here. Return an error that names those that do not."""
         wanted = Counter(address.rpartition(":")[0] for address in followers)
         until_s = self._clock.monotonic_s() + CONNECT_S
         while missing := wanted - Counter(self._copying()):
             if self._clock.monotonic_s() >= until_s:
-                return f"after {CONNECT_S:.0f} s nobody copies from here at {', '.join(missing)}"
+                return f"after {CONNECT_S:.0f} s no follower at {', '.join(missing)} copies from here"
             await self._clock.sleep(LOOK_S)
         return ""
 
 
 def waits_for_followers(options: BrokerOptions) -> bool:
-    """Whether a leader that starts stays to itself until its followers are there."""
+    """True if a starting leader accepts no clients until its followers are connected."""
     return options.acting and options.total_replicas > 1 and not options.skip_pre_online

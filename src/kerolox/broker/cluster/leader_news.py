@@ -1,6 +1,6 @@
-"""A follower hears of its leader's changed tables as soon as they change: see ``table_watch.py``.
+"""Long poll by which a follower learns of changed tables of its leader at once: see ``table_watch.py``.
 
-RocketMQ's leaders do not know the question. They are asked once a minute whether they do by now.
+RocketMQ's leaders do not support the request. They are asked again once a minute, in case of an upgrade.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from kerolox.protocol.codes import ResponseCode
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
-NOT_KNOWN_S = 60.0  # a leader that does not know the question is not asked again for so long
+NOT_KNOWN_S = 60.0  # pause after a leader that does not support the request
 
 Ask = Callable[[str, int], Awaitable[TableNews]]
 
 
 class LeaderNews:
-    """One question at a time. ``heard`` is called when there is an answer."""
+    """One request at a time. ``heard`` is called after each answer."""
 
     def __init__(self, clock: Clock, heard: Callable[[], None]) -> None:
-        self.news: TableNews | None = None  # which is to be taken over
+        self.news: TableNews | None = None  # news that are not taken over yet
         self.works = False  # the leader answers
         self._clock = clock
         self._heard = heard
         self._leader = ""
         self._life = ""
-        self._serial = 0  # of the last change that was taken over
+        self._serial = 0  # serial of the last change taken over
         self._not_before_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, leader: str, ask: Ask) -> None:
-        """Ask this leader, unless it is being asked."""
+        """Ask this leader, unless a request is in progress."""
         if leader != self._leader:
             self.stop()
             self._leader, self._life, self._serial, self._not_before_s = leader, "", 0, 0.0
@@ -46,7 +46,8 @@ class LeaderNews:
             self._task = asyncio.get_running_loop().create_task(self._ask(ask))
 
     def taken(self, news: TableNews, *, well: bool) -> None:
-        """The news were copied; ``well``: and saved. If not, they are asked for again."""
+        """Confirm the news; ``well``: all tables were copied and saved. Otherwise they are requested
+        again."""
         self.news = None
         if well:
             self._life, self._serial = news.life, news.serial
@@ -54,7 +55,7 @@ class LeaderNews:
             self._not_before_s = self._clock.monotonic_s() + RETRY_S
 
     def stop(self) -> None:
-        """Ask nobody."""
+        """Cancel the request."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -76,7 +77,7 @@ class LeaderNews:
         self._task = None
         self.works = True
         if news.life == self._life and news.serial == self._serial:
-            self._heard()  # nothing changed while the question was held: the next one
+            self._heard()  # nothing changed while the request was held: send the next one
             return
         self.news = news
         self._heard()

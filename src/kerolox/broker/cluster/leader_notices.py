@@ -1,9 +1,9 @@
-"""What brokers of one name and name servers tell each other about who leads.
+"""Notices about the leader between brokers of one name and name servers.
 
-NOTIFY_MIN_BROKER_ID_CHANGE: a name server lost the broker with the lowest id, or found one. It is only a
-hint: this broker looks for itself. EXCHANGE_BROKER_HA_INFO: a leader that returns tells its followers before
-it registers, and a follower asks who leads; what the leader says is held against what name servers say.
-RESET_MASTER_FLUSH_OFFSET: a note that tools read.
+NOTIFY_MIN_BROKER_ID_CHANGE: a name server lost or found the broker with the lowest id. This is only a hint:
+this broker asks for itself. EXCHANGE_BROKER_HA_INFO: a returning leader notifies its followers before it
+registers, and a follower asks for the leader; the claim of a leader is compared with the reports of the name
+servers. RESET_MASTER_FLUSH_OFFSET: a note that tools read.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ ADDRESS_SHOWN = 100  # characters
 
 
 class LeaderNotices:
-    """Requests 905, 906 and 908. ``register`` asks name servers anew who leads; ``copy_from`` is told the
-    address followers copy from, and the broker's; None under a controller, which says who leads."""
+    """Handlers of requests 905, 906 and 908. ``register`` asks name servers for the leader again.
+    ``copy_from`` takes the replication address and the broker address of the leader; None under a controller,
+    which elects the leader."""
 
     def __init__(
         self,
@@ -74,42 +75,42 @@ class LeaderNotices:
         if self._leadership.leads:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{self._endpoints.address} leads, and {told.master_address!r} says it does: two brokers of "
-                "one name have brokerId 0. Stop one of them.",
+                f"{self._endpoints.address} leads, and {told.master_address!r} claims to lead: two brokers "
+                "of one name have brokerId 0. Stop one of them.",
             )
         if self._copy_from is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{told.master_address!r} says it leads: here a controller says who does "
-                "(enableControllerMode). Set it there, too, with the same controllerAddr",
+                f"{told.master_address!r} claims to lead, but a controller elects the leader of this broker "
+                "(enableControllerMode). Set enableControllerMode there, too, with the same controllerAddr",
             )
         await self._check(told.master_address or "")
         log.info("leader_returns address=%r ha_address=%r", told.master_address, told.master_ha_address)
-        # First nobody acts any more, then the leader sees a connection: it goes on when it has one.
+        # Acting ends before the leader sees a connection, since the leader continues when it has one.
         await self._watch.leader_returns()
         found = LeaderAddress(told.master_address or "", told.master_ha_address)
         if found != self._leadership.leader:
-            self._leadership.doubt()  # a leader that name servers name from now on is followed instead
+            self._leadership.doubt()  # a leader that name servers report from now on replaces it
             self._copy_from(found.ha_address, found.address)
         return Answer(header=HaInfo())
 
     async def _check(self, address: str) -> None:
-        """Raise if name servers name another leader, or none of them answers. If they name none, the broker
-        is believed until one is registered: it may have come back at another address."""
+        """Raise if name servers report another leader, or if none of them answers. If they report no leader,
+        the claim is accepted until one is registered: the leader may have returned at another address."""
         others = await self._fellows.registered()
         if others is None:
-            raise self._not_heeded(address, "no name server says who leads")
+            raise self._not_heeded(address, "no name server answers")
         leaders = sorted(at for id, at in others if id == 0)
         if leaders and address not in leaders:
-            raise self._not_heeded(address, f"name servers name {', '.join(leaders)} as the leader")
+            raise self._not_heeded(address, f"name servers report {', '.join(leaders)} as the leader")
 
     @staticmethod
     def _not_heeded(address: str, why: str) -> Refused:
         log.warning("leader_not_believed address=%r reason=%r", address[:ADDRESS_SHOWN], why)
         return Refused(
             ResponseCode.SYSTEM_ERROR,
-            f"{address[:ADDRESS_SHOWN]!r} is not followed: {why}. If it leads, it is followed as soon as it "
-            "is registered",
+            f"{address[:ADDRESS_SHOWN]!r} is not followed: {why}. If it leads, this broker follows it as "
+            "soon as it is registered",
         )
 
     def _who_leads(self) -> HaInfo:
@@ -125,6 +126,6 @@ class LeaderNotices:
         offset = request.header.master_flush_offset
         if offset < 0:
             raise InvalidRequest(f"masterFlushOffset is {offset}, expected 0 or more")
-        if not self._leadership.leads:  # a leader has nothing of the kind, and RocketMQ's says so to nobody
+        if not self._leadership.leads:  # a leader has no such offset; RocketMQ's ignores the request silently
             self._store.checkpoint.master_flushed_offset = offset
         return Answer()

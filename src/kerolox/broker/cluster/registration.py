@@ -1,11 +1,11 @@
-"""Tell the name servers that the broker is here, and with which topics.
+"""Registration of the broker and its topics at the name servers.
 
-Each name server has one connection and one task of its own, so that none waits for another. All topics are
-told at the start, every 30 s, and after a connection was lost, since a name server forgets a broker whose
-connection closes; a topic that changed is told at once and alone. What a name server has not confirmed is
-told again.
+Each name server has its own connection and task, so that none waits for another. All topics are registered at
+the start, every 30 s, and after a lost connection, since a name server forgets a broker whose connection
+closes. A changed topic is registered at once. Topics that a name server has not confirmed are registered
+again.
 
-A name server of RocketMQ 5 hears of a changed topic by a request for that topic alone, or of all topics.
+A name server of RocketMQ 5 gets changed topics by one request for each, or by a registration of all topics.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 RETRY_FIRST_S = 0.2
 RETRY_MAX_S = 5.0
 UNREGISTER_TIMEOUT_S = 3.0
-READY_TIMEOUT_S = 3.0  # a start waits so long for name servers, then goes on without
-TELL_AGAIN_S = 0.02  # between two looks whether name servers know of a new leader
-SINGLE_MAX = 16  # topics that changed at once and are told one by one; of more all are told
-LEADERLESS_S = 5.0  # so often a follower without a leader registers: the answer tells of one
+READY_TIMEOUT_S = 3.0  # longest wait of a start for name servers
+TELL_AGAIN_S = 0.02  # interval of checks whether name servers know a new leader
+SINGLE_MAX = 16  # changed topics registered one by one; above that all are registered
+LEADERLESS_S = 5.0  # interval of registrations of a follower without a leader; the answer names a leader
 
 
 def split_nameservers(text: str) -> list[str]:
-    """``a:1;b:2`` → the addresses, each once. A scheme, as some environments have it, is dropped."""
+    """Split ``a:1;b:2`` into unique addresses. A scheme, as some environments add it, is removed."""
     parts = (part.strip().removeprefix("http://").rstrip("/") for part in text.replace(",", ";").split(";"))
     return list(dict.fromkeys(part for part in parts if part))
 
@@ -57,25 +57,25 @@ async def _nothing(nameserver: str) -> None:
 
 
 class NameServerLine:
-    """What is known of one name server."""
+    """State of one name server."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.knows_us = False  # it has confirmed all topics, over the connection we have
-        self.changed: dict[str, TopicConfig] = {}  # topics that changed since, and are not yet confirmed
-        self.leader: LeaderAddress | None = None  # whom it knows, when it knows us
-        self.ordered: frozenset[str] = frozenset()  # topics it listed as ordered when all were told
-        self.takes_topics = False  # one by one, by REGISTER_TOPIC_IN_NAMESRV: RocketMQ's since 5.0 do
+        self.knows_us = False  # it has confirmed all topics over the current connection
+        self.changed: dict[str, TopicConfig] = {}  # topics changed since, and not confirmed yet
+        self.leader: LeaderAddress | None = None  # the leader it reports, while it knows this broker
+        self.ordered: frozenset[str] = frozenset()  # topics listed as ordered by the last full answer
+        self.takes_topics = False  # it supports REGISTER_TOPIC_IN_NAMESRV: RocketMQ's do since 5.0
         self.failures = 0
         self.last_error = ""
         self.wake = asyncio.Event()
         self.tried = asyncio.Event()
-        self.settled = asyncio.Event()  # nothing is left to tell, or telling failed
+        self.settled = asyncio.Event()  # everything is registered, or the registration failed
         self.task: asyncio.Task[None] | None = None
 
 
 class Registrations(CallerEvents):
-    """Keeps the broker registered. ``address`` and ``ha_address`` are what clients and followers are told."""
+    """Registrations at all name servers. Clients get ``address``, followers ``ha_address``."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Registrations(CallerEvents):
         identity: Callable[[], str | None] = lambda: None,
         start: int | None = None,
     ) -> None:
-        """``identity``: the place in its group that this broker's files give it; ``start``: the number of
+        """``identity``: the place in its group according to this broker's files; ``start``: the number of
         this process."""
         self.lines = [NameServerLine(server) for server in split_nameservers(options.nameservers)]
         self._topics = topics
@@ -103,25 +103,28 @@ class Registrations(CallerEvents):
         self._dialer = Dialer(
             events=self, clock=clock, tls=options.own_tls, credentials=options.own_credentials
         )
-        self.before_whole: Callable[[str], Awaitable[None]] = _nothing  # raises what forbids to register
+        self.before_whole: Callable[[str], Awaitable[None]] = _nothing  # raises if registering is forbidden
         self._began = False
         self._closed = False
 
     def begin(self) -> None:
-        """Register everywhere from now on, in the background."""
+        """Register at all name servers from now on, in the background."""
         if self._began:
             self.register_all()
             return
         self._began = True
         if not self.lines:
-            log.warning("no_nameserver next='clients find this broker only by its address; set namesrvAddr'")
+            log.warning(
+                "no_nameserver next='set namesrvAddr; until then clients find this broker only by its "
+                "address'"
+            )
             return
         loop = asyncio.get_running_loop()
         for line in self.lines:
             line.task = loop.create_task(self._run(line))
 
     async def start(self) -> None:
-        """The same; goes on when all have answered or had their time."""
+        """Begin to register, and wait until all name servers have answered or the time is over."""
         self.begin()
         if not self.lines:
             return
@@ -132,7 +135,7 @@ class Registrations(CallerEvents):
             task.cancel()
 
     async def close(self) -> None:
-        """Say good-bye to all name servers and hang up."""
+        """Unregister at all name servers and close the connections."""
         if self._closed:
             return
         self._closed = True
@@ -144,14 +147,14 @@ class Registrations(CallerEvents):
         await self._dialer.close()
 
     def topic_changed(self, config: TopicConfig) -> None:
-        """Tell this topic now."""
+        """Register this topic now."""
         for line in self.lines:
             line.changed[config.topic_name] = config
             line.settled.clear()
             line.wake.set()
 
     async def settled(self) -> None:
-        """Wait until the name servers that answer know of all changes so far."""
+        """Wait until the name servers that answer know all changes so far."""
         waiting = [asyncio.ensure_future(line.settled.wait()) for line in self.lines if line.task is not None]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=READY_TIMEOUT_S)
@@ -159,15 +162,16 @@ class Registrations(CallerEvents):
                 task.cancel()
 
     def register_all(self) -> None:
-        """Tell everything now: rights of the broker itself have changed, or many topics at once; or brokers
-        of our name came or went, and the answer tells who leads."""
+        """Register everything now: permissions of the broker or many topics have changed; or brokers of this
+        name came or went, and the answer names the leader."""
         for line in self.lines:
             line.knows_us = False
             line.settled.clear()
             line.wake.set()
 
     async def tell_of(self, leader: str, timeout_s: float) -> bool:
-        """Wait until name servers that know this broker tell of that one as the leader. False: too long."""
+        """Wait until name servers that know this broker report ``leader`` as the leader. Return False after
+        the timeout."""
         until_s = self._clock.monotonic_s() + timeout_s
         while True:
             self.register_all()
@@ -199,8 +203,8 @@ class Registrations(CallerEvents):
                 self._failed(line, error)
                 line.tried.set()
                 line.settled.set()
-                # Further changes do not end this pause: a name server that is away is not tried more often
-                # because of them.
+                # Further changes do not end this pause, so that an unreachable name server is not tried more
+                # often because of them.
                 await self._clock.sleep(wait_s)
                 continue
             line.tried.set()
@@ -208,7 +212,7 @@ class Registrations(CallerEvents):
                 line.settled.set()
                 await self._woken(line, self._pause_s)
                 if not line.wake.is_set():
-                    line.knows_us = False  # it is time to tell all topics again
+                    line.knows_us = False  # time for the next full registration
 
     @property
     def _pause_s(self) -> float:
@@ -228,12 +232,13 @@ class Registrations(CallerEvents):
                 wait.cancel()
 
     async def _tell(self, line: NameServerLine) -> None:
-        """All topics, or those that changed."""
+        """Register all topics, or the changed ones."""
         pending, line.changed = line.changed, {}
         if line.knows_us and not pending:
             return
-        # A name server of RocketMQ 5 may take a registration for all the topics there are, and remove the
-        # others of this broker (deleteTopicWithBrokerRegistration): it is sent one topic a request, or all.
+        # A name server of RocketMQ 5 may take a registration as the full list of topics, and remove this
+        # broker's others (deleteTopicWithBrokerRegistration). So it gets one request for each topic, or all
+        # topics.
         whole = not line.knows_us or (line.takes_topics and not self._are_single(pending))
         told = self._topics.table.topics.values() if whole else pending.values()
         try:
@@ -255,16 +260,17 @@ class Registrations(CallerEvents):
             # The connection may have closed between the answer and now.
             line.knows_us = self._dialer.connected_peer(line.address) is not None
         if self._options.controlled:
-            return  # the controller says who leads
-        # One that has just started may not know the leader yet, while others do.
+            return  # the controller names the leader
+        # A name server that has just started may not know the leader yet, while others do.
         self._leadership.led_by(next((one.leader for one in self.lines if one.knows_us and one.leader), None))
 
     def _are_single(self, changed: Mapping[str, TopicConfig]) -> bool:
-        """Whether these topics are few, and the name server takes them from this broker."""
+        """True if these topics are few, and the name server accepts single topics from this broker."""
         return self._leadership.id == 0 and len(changed) <= SINGLE_MAX
 
     async def _register_singly(self, line: NameServerLine, topics: Iterable[TopicConfig]) -> bool:
-        """Tell each of these topics by a request of its own. False: the name server does not know it."""
+        """Register each of these topics by one request. Return False if the name server does not support
+        it."""
         timeout_s = self._options.register_timeout_ms / 1000
         for config in topics:
             told = self._told(config)
@@ -290,7 +296,7 @@ class Registrations(CallerEvents):
     async def _register(
         self, line: NameServerLine, topics: Iterable[TopicConfig], *, whole: bool
     ) -> LeaderAddress | None:
-        """Tell these topics; whom the name server takes for the leader, if it is not us."""
+        """Register these topics. Return the leader that the name server reports, if it is another broker."""
         nameserver, options = line.address, self._options
         table = TopicConfigTable(
             data_version=self._topics.table.version,
@@ -327,18 +333,18 @@ class Registrations(CallerEvents):
         return LeaderAddress(found.master_addr, found.ha_server_addr or "")
 
     def _told(self, config: TopicConfig) -> TopicConfig:
-        """A topic as clients are to see it: a broker that may not be written has no writable topics."""
+        """Return a topic as clients see it: topics of a broker without write permission are not writable."""
         permission = self._options.permission
         if permission & PERM_READ_WRITE == PERM_READ_WRITE:
             return config
         return msgspec.structs.replace(config, perm=config.perm & permission)
 
     def _order(self, topics: Iterable[str]) -> None:
-        """Mark the topics the name server lists as ordered. As in RocketMQ, none is unmarked."""
+        """Mark the topics that the name server lists as ordered. As in RocketMQ, no mark is removed."""
         for topic in topics:
             config = self._topics.find(topic)
             if config is not None and not config.order:
-                log.info("topic_ordered topic=%r reason='the name server says so'", topic)
+                log.info("topic_ordered topic=%r reason='the name server lists it as ordered'", topic)
                 self._topics.put(msgspec.structs.replace(config, order=True))
 
     async def _unregister(self, line: NameServerLine) -> None:
@@ -356,7 +362,8 @@ class Registrations(CallerEvents):
             await peer.call(RequestCode.UNREGISTER_BROKER, header, timeout_s=UNREGISTER_TIMEOUT_S)
         except KeroloxError as error:
             log.warning(
-                "unregister_failed nameserver=%s error=%r next='it notices the closed connection'",
+                "unregister_failed nameserver=%s error=%r next='nothing: the name server notices the closed "
+                "connection'",
                 line.address,
                 str(error),
             )
@@ -367,7 +374,7 @@ class Registrations(CallerEvents):
         if reason != line.last_error or line.failures % 100 == 0:  # repeated errors are counted, not logged
             line.last_error = reason
             log.warning(
-                "register_failed nameserver=%s failures=%d error=%r next='it is tried again; until then "
-                "clients of that name server do not see the latest state of this broker'",
+                "register_failed nameserver=%s failures=%d error=%r next='retried; until then clients "
+                "of that name server do not see the latest state of this broker'",
                 line.address, line.failures, reason,
             )  # fmt: skip

@@ -1,7 +1,7 @@
-"""The tables of another broker of our name, as it tells them.
+"""Client for the tables of another broker of this name.
 
-Everything is asked of the port that clients use. RocketMQ's followers ask for topics and the timer two ports
-below it, which not everybody lets through.
+All requests go to the port that clients use. RocketMQ's followers request topics and the timer two ports
+below it, which firewalls may block.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ Paged = TypeVar("Paged", AllTopics, GroupConfigTable)
 PAGE = 2000  # entries of one answer
 PAGE_TIMEOUT_S = 30.0
 TIMEOUT_S = 3.0
-HOLD_S = 5.0  # the leader keeps a question for news
-ENTRIES_MAX = 1_000_000  # of a table that comes in pages
-STARTS_MAX = 5  # of a table that changes while its pages come
+HOLD_S = 5.0  # the leader holds a request for news this long
+ENTRIES_MAX = 1_000_000  # limit of a table that is read in pages
+STARTS_MAX = 5  # attempts to read a table that changes between its pages
 
 
 class TableNotTold(KeroloxError):
-    """A broker has a table that cannot be fetched."""
+    """A table of a broker that cannot be fetched."""
 
     retriable = True
 
 
 class RemoteTables:
-    """Asks one broker. Every method raises a KeroloxError when there is no answer, or an error."""
+    """Requests for the tables of one broker. Every method raises a KeroloxError if the broker does not
+    answer, or answers with an error."""
 
     def __init__(self, dialer: Dialer, address: str) -> None:
         self.address = address
@@ -70,7 +71,7 @@ class RemoteTables:
         )
 
     async def topics_version(self) -> DataVersion:
-        """The version alone, with one topic. A broker that knows no pages gives all of them."""
+        """Return only the version; requests one topic. A broker without pages answers with all topics."""
         asked = AllTopicConfigRequest(topic_seq=0, max_topic_num=1)
         answer = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, asked)
         return (await asyncio.to_thread(TopicConfigTable.decode, answer.body)).data_version
@@ -115,7 +116,7 @@ class RemoteTables:
         return body
 
     async def news(self, broker_id: int, address: str, life: str, serial: int) -> TableNews:
-        """What changed since; answered when something did, or after ``HOLD_S``."""
+        """Return the changes since ``serial``. The answer comes at the next change, or after ``HOLD_S``."""
         asked = WatchTablesRequest(
             broker_id=broker_id,
             broker_address=address,
@@ -127,13 +128,14 @@ class RemoteTables:
         return TableNews.decode(answer.body)
 
     async def access(self) -> Book:
-        """Its users, with their passwords, and their rules: it tells them to users that may do everything."""
+        """Return the users, with their passwords, and the policies. The broker shows them to super users
+        only."""
         users = (await self._ask(RequestCode.AUTH_LIST_USER, ListUsersRequest())).body
         found = decode_list(users, bodies.User) if users else []
         if not found or any(user.password is None for user in found):
             raise TableNotTold(
-                f"{self.address} does not tell its users: innerClientAuthenticationCredentials must name a "
-                "Super user there, and authenticationEnabled be true"
+                f"{self.address} does not show its users: innerClientAuthenticationCredentials must name a "
+                "Super user of that broker, and authenticationEnabled must be true there"
             )
         rules = (await self._ask(RequestCode.AUTH_LIST_ACL, ListAclsRequest())).body
         book = Book()
@@ -142,12 +144,12 @@ class RemoteTables:
 
     async def _table(self, code: RequestCode, decode: Callable[[bytes], T]) -> T:
         answer = await self._ask(code)
-        return await asyncio.to_thread(decode, answer.body)  # it may be large
+        return await asyncio.to_thread(decode, answer.body)  # the body may be large
 
     async def _pages(
         self, what: str, page: Callable[[int, str | None], Awaitable[tuple[Paged, int, int | None]]]
     ) -> list[Paged]:
-        """All pages of one version. A broker that knows no pages gives all at once, and no total."""
+        """Return all pages of one version. A broker without pages answers with everything, and no total."""
         for _ in range(STARTS_MAX):
             pages: list[Paged] = []
             version: DataVersion | None = None
@@ -155,7 +157,7 @@ class RemoteTables:
             while count <= ENTRIES_MAX:
                 table, more, total = await page(count, None if version is None else version.encode().decode())
                 if version is not None and table.data_version != version:
-                    break  # it changed meanwhile
+                    break  # the table has changed meanwhile
                 version = table.data_version
                 pages.append(table)
                 count += more
@@ -163,11 +165,11 @@ class RemoteTables:
                     return pages
             else:
                 raise TableNotTold(
-                    f"{self.address} has more {what} than ENTRIES_MAX, {ENTRIES_MAX}: they are not copied"
+                    f"{self.address} has more {what} than the limit of {ENTRIES_MAX} (ENTRIES_MAX): they are "
+                    "not copied"
                 )
         raise TableNotTold(
-            f"{what} of {self.address} changed {STARTS_MAX} times while they were fetched; they are fetched "
-            "again soon"
+            f"{what} of {self.address} changed {STARTS_MAX} times during the copy; it is repeated soon"
         )
 
     async def _ask(

@@ -1,8 +1,8 @@
-"""Another role while the broker runs: a follower that is promoted by hand, a leader that is to follow.
+"""Role changes of a running broker: promotion of a follower by hand, and demotion of a leader.
 
-A follower leads only if nothing that was acknowledged gets lost by it, as far as that can be known: its
-leader is gone, it has all the leader was known to have, and no other follower has more. Who accepts a loss
-says so.
+A follower leads only if no acknowledged message is lost by it, as far as that can be known: its leader is
+gone, it has everything the leader was known to have, and no other follower has more. An operator can accept a
+loss explicitly.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-FORGET_S = 120  # a name server forgets a broker it has not heard of for so long
+FORGET_S = 120  # a name server forgets a broker this long after its last registration
 
 
 class RoleChanges:
-    """``progress_by`` takes over what other followers know of groups; ``register`` tells name servers."""
+    """Checks and steps of a role change. ``progress_by`` takes over the progress of groups from other
+    followers; ``register`` notifies the name servers."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class RoleChanges:
         self._promotions = promotions
 
     async def check(self, to: RoleChange, *, accept_loss: bool) -> None:
-        """Raises Refused with what stands against it."""
+        """Raise Refused with the obstacles to this change of role."""
         if not to.leads or self._leadership.leads:
             return
         others = await self._check_alone()
@@ -58,13 +59,13 @@ class RoleChanges:
         if not accept_loss:
             raise _refused(
                 f"messages would be lost: {'; '.join(losses)}",
-                "bring the leader or that follower back; or, if what is missing may be lost: kerolox broker "
+                "bring the leader or that follower back; or, to accept the loss: kerolox broker "
                 "promote --accept-loss",
             )
         log.warning("loss_accepted losses=%r", "; ".join(losses))
 
     async def take(self, to: RoleChange) -> None:
-        """Lead or follow from now on, and let the name servers know."""
+        """Take the role, and notify the name servers."""
         begins = to.leads and not self._leadership.leads
         if begins:
             others = sorted({address for _, address in await self._fellows.registered() or ()})
@@ -77,14 +78,14 @@ class RoleChanges:
         await self._register()
 
     async def _check_alone(self) -> set[tuple[int, str]]:
-        """The other followers. Raises Refused while a leader lives, or may."""
+        """Return the other followers. Raises Refused while a leader is alive, or may be."""
         fellows = self._fellows
         others = await fellows.registered()
         if others is None and fellows.nameservers:
             raise _refused(
                 f"none of the name servers {', '.join(fellows.nameservers)} answers, so it is not known "
                 "whether another broker leads",
-                "bring one back, and try again",
+                "start one of them, and try again",
             )
         for id, address in sorted(others or ()):
             if id != 0:
@@ -92,7 +93,7 @@ class RoleChanges:
             if await fellows.leads(address) is None:
                 raise _refused(
                     f"{address} is registered as the leader, and does not answer",
-                    f"name servers forget it {FORGET_S} s after they heard of it last; make sure that it "
+                    f"name servers forget it {FORGET_S} s after its last registration; make sure that it "
                     "does not run, and try again",
                 )
             raise _refused(

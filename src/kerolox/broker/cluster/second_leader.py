@@ -1,8 +1,7 @@
-"""A leader that was cut off, or asleep, and finds another one in its place.
+"""Detection of a second leader: this broker was cut off, or asleep, and another one leads in its place.
 
-Of two leaders the one that was promoted last goes on: :mod:`kerolox.broker.tables.promotions`. The other one
-takes no message from then on, and registers no more: what it took meanwhile is in its log, and the new leader
-does not have it.
+The leader that was promoted last continues: :mod:`kerolox.broker.tables.promotions`. The other one accepts no
+more messages and stops registering as a leader. Messages it accepted meanwhile are in its log only.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class SecondLeader:
-    """Looks for another leader of the name whenever this one registers."""
+    """Search for another leader of the name, done whenever this broker registers."""
 
     def __init__(
         self,
@@ -36,11 +35,12 @@ class SecondLeader:
         self._gave_way: AnotherLeads | None = None
 
     async def check(self, nameserver: str) -> None:
-        """Before this broker tells the name server that it leads. Raises AnotherLeads."""
+        """Raise AnotherLeads if another leader takes precedence. Called before this broker registers as the
+        leader."""
         if self._gave_way is not None:
             if self._leadership.id == 0:
                 raise self._gave_way
-            self._gave_way = None  # it was given a follower's number
+            self._gave_way = None  # it became a follower since
         if not self._leadership.leads:
             return
         for address in await self._fellows.leaders_at(nameserver):

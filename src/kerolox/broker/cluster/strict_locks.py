@@ -1,7 +1,7 @@
 """Locks of queues that count when most brokers of a name grant them (lockInStrictMode).
 
-A client that loses sight of the leader asks a follower for its locks. Without this option that grants them
-whatever the leader granted to others; with it, both are asked.
+A client that loses its leader asks a follower for its locks. Without this option the follower grants them,
+even if the leader has granted them to another client; with it, both brokers are asked.
 """
 
 from __future__ import annotations
@@ -56,4 +56,4 @@ class StrictLocks:
         try:
             await self._dialer.call(address, RequestCode.UNLOCK_BATCH_MQ, None, body, timeout_s=ASK_S)
         except KeroloxError:
-            pass  # a lock ends by itself
+            pass  # the lock expires

@@ -1,13 +1,15 @@
-"""A follower has its leader's tables: topics, groups, progress of groups and delays, the state of the timer.
+"""Replication of the leader's tables to a follower: topics, groups, progress of groups and delays, and the
+state of the timer.
 
-They are asked for as soon as a leader is known, when a leader of ours says that they changed, and every ten
-seconds, but only while its log is known to be
-the one this follower has a part of: a leader that came back with an empty disk, or with another history, has
-tables to match, and they would take topics and progress from the better copy.
+Tables are requested as soon as a leader is known, when a kerolox leader reports a change, and every ten
+seconds. They are copied only while the leader's log is known to contain this follower's: a leader that
+returned with an empty disk, or with another history, has tables to match, which would remove topics and
+progress from the better copy.
 
-Each table is made aside and takes the place of the one before, with the leader's version, so nobody sees half
-of one; then it is saved. A table that cannot be had stays as it is, and the next is asked for. RocketMQ's
-followers begin after a minute and ask every minute; in some of its versions they have no topics meanwhile.
+Each table is built separately and then replaces the one before, with the leader's version, so no reader sees
+half of a table; then it is saved. A table that cannot be fetched keeps its content, and the next one is
+requested. RocketMQ's followers begin after a minute and copy every minute; in some versions they have no
+topics meanwhile.
 """
 
 from __future__ import annotations
@@ -45,9 +47,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 COPY_S = 10.0
-TIMER_S = 3.0  # the timer's checkpoint: so late a follower that leads knows what was delivered
-ACTING_S = 1.0  # the same of delays too, for a follower that may act for its leader
-SOON_S = 0.25  # so often a follower that may be elected asks whether topics and groups are other ones,
+TIMER_S = 3.0  # the timer's checkpoint: age of a follower's knowledge of what was delivered
+ACTING_S = 1.0  # that checkpoint and delays, for a follower that may act for its leader
+SOON_S = 0.25  # interval of checks for changed topics and groups, for a follower that may be elected,
 PROGRESS_S = (
     1.0  # and so often how far groups and delays are: but at most a twentieth of the time is spent so
 )
@@ -87,7 +89,7 @@ class TableCopy:
         keeps_topics: bool = False,
         by_epochs: bool = False,
     ) -> None:
-        self.passes = 0  # in which every table was copied
+        self.passes = 0  # passes in which every table was copied
         self._store = store
         self._leadership = leadership
         self._tables = tables
@@ -102,11 +104,11 @@ class TableCopy:
         self._electable = electable
         self._keeps_topics = keeps_topics
         self._by_epochs = by_epochs
-        self._older_told = 0  # the epoch in which that was told last
-        self._progress_s = 0.0  # when the next look at progress is due
+        self._older_told = 0  # the epoch of the last log line about an older table
+        self._progress_s = 0.0  # time of the next look at progress
         self._address = address
         self._news = LeaderNews(clock, self._hear)
-        self._failed: dict[str, str] = {}  # by table, the error that was told last
+        self._failed: dict[str, str] = {}  # last logged error by table
         self._asked = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -117,7 +119,7 @@ class TableCopy:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def copy_now(self) -> None:
-        """Do not wait for the next time."""
+        """Copy now, without waiting for the next time."""
         self._asked = True
         self._wake.set()
 
@@ -125,14 +127,14 @@ class TableCopy:
         self._wake.set()
 
     async def close(self) -> None:
-        """Ask for nothing more; what has come is taken over."""
+        """Send no more requests; tables that have arrived are still taken over."""
         self._closed = True
         self.copy_now()
         await self._dialer.close()
         if self._task is not None:
             await asyncio.wait([self._task])
 
-    # --- when ------------------------------------------------------------------------------------------
+    # --- schedule --------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         next_s = 0.0
@@ -142,7 +144,7 @@ class TableCopy:
             if leader is not None and self._agrees():
                 remote = RemoteTables(self._dialer, leader.address)
                 watch = partial(remote.news, self._leadership.id, self._address)
-                self._news.watch(leader.address, watch)  # first: from then on the leader waits for this one
+                self._news.watch(leader.address, watch)  # first: the leader waits for this one from then on
                 news = self._news.news
                 if is_asked or now_s >= next_s:
                     await self._copy(leader, remote)
@@ -164,11 +166,11 @@ class TableCopy:
         self._news.stop()
 
     async def _pause(self) -> None:
-        """Until there are news, it is time for the timer, or somebody asks."""
+        """Wait for news, for the next copy of the timer, or for a request to copy now."""
         self._wake.clear()
         if self._news.news is not None:
             return
-        if self._leadership.leader is None:  # another one wakes this
+        if self._leadership.leader is None:  # a new leader wakes this
             if not self._asked:
                 await self._wake.wait()
             return
@@ -182,7 +184,7 @@ class TableCopy:
             await self._wake.wait()
         timer.cancel()
 
-    # --- what ------------------------------------------------------------------------------------------
+    # --- tables ----------------------------------------------------------------------------------------
 
     async def _copy(self, leader: LeaderAddress, remote: RemoteTables) -> None:
         take = self._take
@@ -200,7 +202,7 @@ class TableCopy:
         self.passes += all(done)
 
     async def _copy_news(self, leader: LeaderAddress, remote: RemoteTables, news: TableNews) -> bool:
-        """The tables that the leader says have changed; whether all of them could be copied."""
+        """Copy the tables that the leader reports as changed. Return whether all of them were copied."""
         done = [await self._take_table(leader, remote, table) for table in news.tables]
         for key, queues in news.offsets.items():
             self._tables.offsets.hear(key, queues)
@@ -221,8 +223,8 @@ class TableCopy:
         return await self._copy_users(leader, remote, self._access)
 
     async def _copy_changes(self, leader: LeaderAddress, remote: RemoteTables) -> None:
-        """What a new leader must not lack: progress; topics and groups too, if the leader does not say itself
-        that they changed."""
+        """Copy the tables that a new leader must not lack: progress; also topics and groups, if the leader
+        does not report their changes."""
         take = self._take
         if not self._news.works:
             own_topics, own_groups = self._tables.topics.table, self._groups.table
@@ -250,8 +252,8 @@ class TableCopy:
         ask: Callable[[], Awaitable[T]],
         take: Callable[[T], Awaitable[None] | None],
     ) -> bool:
-        """Ask for one table and take it over, if who was asked still leads and agrees; whether that worked.
-        The same error is told once."""
+        """Request one table and take it over, if the leader is still the same and its log agrees. Return
+        whether that worked. A repeated error is logged once."""
         try:
             found = await ask()
             if self._leadership.leader != leader or not self._agrees():
@@ -268,12 +270,13 @@ class TableCopy:
                 if isinstance(error, ConnectFailed):
                     self._register()
                 log.warning(
-                    "table_not_copied table=%r leader=%r error=%r next='it stays as it is; tried again'",
+                    "table_not_copied table=%r leader=%r error=%r next='retried; the old copy is kept until "
+                    "then'",
                     what, leader.address, reason,
                 )  # fmt: skip
             return False
         except Exception:
-            log.exception("table_not_copied table=%r leader=%r next='tried again'", what, leader.address)
+            log.exception("table_not_copied table=%r leader=%r next='retried'", what, leader.address)
             return False
         if self._failed.pop(what, None):
             log.info("table_copied_again table=%r leader=%r", what, leader.address)
@@ -300,20 +303,20 @@ class TableCopy:
         log.info("topics_copied topics=%d gone=%d", len(topics.table.topics), len(gone))
         await self._tables.topic_saver.saved()
         self._register()
-        # The leader may lack a topic because it had no copy of its settings when it was promoted: the queues
-        # are not deleted for that.
+        # The leader may lack a topic because it had no copy of its settings when it was promoted, so the
+        # queues are not deleted.
         last_place, deleted = self._store.queues.last_place, found.kerolox_deleted
         kept = [topic for topic in gone if last_place(topic) > deleted.get(topic, -1)]
         if kept:
             log.info(
-                "queues_kept topics=%d first=%r reason='the leader does not have these topics, and does not "
-                "say that they were deleted: their messages expire with the log'",
+                "queues_kept topics=%d first=%r reason='the leader does not have these topics, but does not "
+                "report them as deleted: their messages expire with the log'",
                 len(kept), kept[0],
             )  # fmt: skip
 
     async def _delete_queues(self, topic: str, end: int) -> None:
-        """The leader deleted the topic when its log ended there. Messages from behind that are of one that
-        was made again."""
+        """Delete the queues of a topic that the leader deleted when its log ended at ``end``. Messages stored
+        after that belong to a topic that was created again."""
         store = self._store
         if 0 <= store.queues.last_place(topic) <= end <= store.progress.confirmed:
             if self._tables.topics.find(topic) is None:
@@ -322,13 +325,13 @@ class TableCopy:
             log.info("queues_deleted topic=%r reason='the leader deleted the topic'", topic)
 
     def _is_older(self, found: AllTopics, epoch: int) -> bool:
-        """Whether whoever has this table does not lead in the epoch this broker knows of. A leader that lost
-        its disk is back at its address before anybody is elected: what it does not have is not gone."""
+        """True if the sender of this table does not lead in the epoch known here. A leader that lost its disk
+        may return at its address before an election: topics that it lacks still exist."""
         told = found.data_version.state_version
         if told < epoch != self._older_told:
             self._older_told = epoch
             log.warning(
-                "topics_refused epoch=%d known=%d next='copied when the one that leads is found'", told, epoch
+                "topics_refused epoch=%d known=%d next='copied when the new leader is found'", told, epoch
             )
         return told < epoch
 
@@ -358,8 +361,8 @@ class TableCopy:
             await self._tables.mode_saver.saved()
 
     async def _copy_users(self, leader: LeaderAddress, remote: RemoteTables, own: BookFile) -> bool:
-        """Servers of one machine may share a file: what somebody else writes while the leader is asked stays.
-        It may be what the leader itself learned after it answered."""
+        """Copy users and policies. Servers on one machine may share the file: changes made by another process
+        during the request are kept, since the leader itself may have made them after its answer."""
         known: tuple[dict[str, User], dict[str, Policies]] | None = None
 
         async def ask() -> Book:
@@ -388,6 +391,6 @@ class TableCopy:
             await self._save(table)
 
     async def _save(self, table: Table) -> None:
-        """One of those that a leader saves at moments of its own."""
+        """Save a table that a leader saves at intervals."""
         data = table.encode()
         await asyncio.get_running_loop().run_in_executor(self._store.keeper, table.save, data)

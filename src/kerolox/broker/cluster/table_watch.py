@@ -1,12 +1,12 @@
-"""Followers copy changed tables at once, and a leader that promises copies waits until they have them.
+"""Replication of changed tables to followers at once. A leader that promises copies waits for it.
 
-A follower of ours asks its leader for news of its tables (WATCH_TABLES) and names the last change it has. The
-leader holds the question until there is another change, and answers which tables changed. The follower copies
-these, and its next question says so. Brokers of RocketMQ do not ask: they copy their leader's tables by time.
+A kerolox follower asks its leader for changes of its tables (WATCH_TABLES), and names the last change it has.
+The leader holds the request until the next change, and answers with the changed tables. The follower copies
+them; its next request confirms that. Brokers of RocketMQ do not send it: they copy tables by interval.
 
-A change that was asked for (a topic, a group, a user, progress that a client commits and waits for) is
-answered when every follower that asks has it, if the leader waits for copies of messages too (SYNC_MASTER, a
-controller, a DLedger group). Under a controller these are the followers that may be elected.
+A requested change (a topic, a group, a user, an offset commit that waits for the answer) is answered when
+every follower that asks has it, if the leader also waits for copies of messages (SYNC_MASTER, a controller, a
+DLedger group). Under a controller these are the followers that may be elected.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from kerolox.store.tables.offsets import ConsumerOffsets
 log = logging.getLogger(__name__)
 
 FOLLOWERS_MAX = 64
-HOLD_S_MAX = 10.0  # a question
-GONE_S = 10.0  # a follower that does not ask for so long is not waited for
-COMMITS_MAX = 4096  # remembered one by one; a follower that lacks more copies the whole table
+HOLD_S_MAX = 10.0  # longest hold of a request
+GONE_S = 10.0  # a follower without a request for this long is not waited for
+COMMITS_MAX = 4096  # commits remembered one by one; a follower that lacks more copies the whole table
 
-# The requests that change a table for good, and the table.
+# Requests that permanently change a table, and the table.
 _CHANGES: dict[int, str] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: "topics",
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "topics",
@@ -61,7 +61,7 @@ _CHANGES: dict[int, str] = {
 
 
 class TableNotCopied(KeroloxError):
-    """A change is stored at the leader, and not known to be at its followers."""
+    """A change is stored at the leader, but may not be copied to its followers."""
 
     code = ResponseCode.FLUSH_SLAVE_TIMEOUT
     retriable = True
@@ -69,37 +69,37 @@ class TableNotCopied(KeroloxError):
     def __init__(self, table: str, followers: Iterable[str], why: str) -> None:
         super().__init__(
             sentences(
-                f"the change of {table} is stored at this leader, but not known to be at "
+                f"the change of {table} is stored at this leader, but may not have reached "
                 f"{', '.join(sorted(followers))}: {why}",
-                "it is copied when they can; repeat the request to wait for that, and see: kerolox broker "
-                "followers",
+                "they copy it as soon as they can; repeat the request to wait for that, and see: kerolox "
+                "broker followers",
             )
         )
 
 
 _ALONE = (
-    "stored at this leader alone: no follower is connected. Followers copy it when they are back; until then "
+    "stored only at this leader: no follower is connected. Followers copy it when they are back; until then "
     "it is lost if one of them is promoted"
 )
 
 
 def _not_asking(id: int) -> str:
-    """The name of a follower whose address is not known yet."""
+    """Return a name for a follower whose address is not known yet."""
     return f"follower {id}"
 
 
 class _Follower:
-    """One follower that asks for news."""
+    """State of one follower that asks for changes."""
 
     __slots__ = ("address", "asked_s", "caller", "has", "held", "id", "timer")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.id = 0
-        self.has = 0  # the last change it has a copy of
+        self.has = 0  # the last change it has copied
         self.caller: Caller | None = None
         self.held: HeldRequest[WatchTablesRequest] | None = None
-        self.asked_s = 0.0  # when its last question came, or was answered
+        self.asked_s = 0.0  # time of its last request or answer
         self.timer: TimerHandle | None = None
 
 
@@ -110,7 +110,7 @@ class _Wait:
 
     def __init__(self, serial: int, missing: set[str]) -> None:
         self.serial = serial
-        self.missing = missing  # followers, by address or id
+        self.missing = missing  # addresses or ids of followers that lack it
         self.done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def end(self, why_not: str = "") -> None:
@@ -119,10 +119,10 @@ class _Wait:
 
 
 class TableWatch:
-    """Numbers the changes of the tables while this broker leads. Part of its leadership.
+    """Numbered changes of the tables while this broker leads. A part of the leadership.
 
-    ``in_sync``: the followers that may be elected, of a broker under a controller. ``in_ledger``: this broker
-    is in a DLedger group, whose members may all be elected.
+    ``in_sync``: the followers that may be elected, under a controller. ``in_ledger``: this broker is in a
+    DLedger group, whose members may all be elected.
     """
 
     def __init__(
@@ -139,24 +139,24 @@ class TableWatch:
         self._clock = clock
         self._in_sync = in_sync
         self._in_ledger = in_ledger
-        self._life = ""  # a name for this time as a leader; empty: this broker does not lead
-        self._serial = 0  # of the last change
+        self._life = ""  # name of this term as a leader; empty: this broker does not lead
+        self._serial = 0  # serial of the last change
         self._marks: dict[str, int] = {}  # table → the serial of its last change
         self._commits: OrderedDict[tuple[str, int], int] = OrderedDict()  # topic@group, queue → serial
         self._commits_from = 0  # commits up to this serial are not remembered one by one
         self._followers: dict[str, _Follower] = {}  # by address
         self._waits: list[_Wait] = []
         self._is_woken = False
-        self._told_alone = False  # since there was a follower
+        self._told_alone = False  # a log line about missing followers was written since there was one
         if in_sync is not None:
             in_sync.on_wanted.append(self._set_changed)
 
     @property
     def followers(self) -> list[str]:
-        """The addresses of the followers that have to have a change before it is answered."""
+        """Addresses of the followers that must have a change before it is answered."""
         return sorted(one.address for one in self._counting())
 
-    # --- whether it leads -----------------------------------------------------------------------------
+    # --- role -------------------------------------------------------------------------------------------
 
     async def lead(self) -> None:
         self._life = secrets.token_hex(8)
@@ -169,7 +169,7 @@ class TableWatch:
         self._life = ""
         for follower in self._followers.values():
             self._release(
-                follower, Answer(code=ResponseCode.SYSTEM_ERROR, remark="this broker stops to lead")
+                follower, Answer(code=ResponseCode.SYSTEM_ERROR, remark="this broker stops leading")
             )
         self._followers.clear()
         for wait in self._waits:
@@ -178,14 +178,14 @@ class TableWatch:
     # --- changes ----------------------------------------------------------------------------------------
 
     def changed(self, table: str) -> None:
-        """Tell followers that a table is another one."""
+        """Notify followers that a table has changed."""
         if self._life:
             self._serial += 1
             self._marks[table] = self._serial
             self._wake()
 
     def committed(self, topic: str, group: str, queue_id: int) -> None:
-        """Tell followers the progress of a group in one queue."""
+        """Notify followers of the progress of a group in one queue."""
         if not self._life:
             return
         self._serial += 1
@@ -197,8 +197,8 @@ class TableWatch:
         self._wake()
 
     async def copied(self, table: str) -> str | None:
-        """Wait until followers have all changes so far, if this leader promises copies; a remark if there are
-        no followers. Raises TableNotCopied."""
+        """Wait until followers have all changes so far, if this leader promises copies. Return a remark if
+        there are no followers. Raises TableNotCopied."""
         if not self._waits_for_copies:
             return None
         serial = self._serial
@@ -226,9 +226,7 @@ class TableWatch:
     def _alone(self, table: str) -> str:
         if not self._told_alone:
             self._told_alone = True
-            log.warning(
-                "table_change_alone table=%r next='bring a follower back: it copies the change'", table
-            )
+            log.warning("table_change_alone table=%r next='start a follower: it copies the change'", table)
         return _ALONE
 
     @property
@@ -236,7 +234,7 @@ class TableWatch:
         return bool(self._life) and (self._in_ledger or self._store.acks.promises_copies)
 
     def _counting(self) -> list[_Follower]:
-        """The followers that have to have a change before it is answered."""
+        """Return the followers that must have a change before it is answered."""
         if self._in_sync is not None:
             electable = self._in_sync.electable
             return [one for one in self._followers.values() if one.id in electable]
@@ -244,8 +242,8 @@ class TableWatch:
         return [one for one in self._followers.values() if one.held is not None or one.asked_s >= since_s]
 
     def _behind(self, serial: int) -> set[str]:
-        """The followers that count and do not have this change. Under a controller one of ours counts from
-        the moment it is in sync, though it may not have asked yet."""
+        """Return the followers that count and lack this change. Under a controller a kerolox follower counts
+        from the moment it is in sync, even if it has not asked yet."""
         behind = {one.address for one in self._counting() if one.has < serial}
         if self._in_sync is not None:
             asking = {one.id for one in self._followers.values()}
@@ -255,7 +253,7 @@ class TableWatch:
     # --- requests that change tables --------------------------------------------------------------------
 
     def waiting(self, rows: Iterable[Row]) -> list[Row]:
-        """Answer these requests when followers have what they change."""
+        """Wrap these requests: they are answered when followers have the changes."""
         return [(code, self._waiting(code, handler), header) for code, handler, header in rows]
 
     def _waiting(self, code: int, handler: Handler) -> Handler:
@@ -294,13 +292,13 @@ class TableWatch:
 
         return copied
 
-    # --- what followers ask -----------------------------------------------------------------------------
+    # --- requests of followers --------------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
         return [(RequestCode.WATCH_TABLES, self.watch, WatchTablesRequest)]
 
     def watch(self, request: Request[WatchTablesRequest]) -> Answer | None:
-        """Answer what changed since the follower asked last; hold the question while that is nothing."""
+        """Answer with the changes since the follower asked last; hold the request while there are none."""
         asked = request.header
         if not self._life:
             raise Refused(ResponseCode.SYSTEM_ERROR, "this broker does not lead: its tables are copies")
@@ -318,7 +316,7 @@ class TableWatch:
         return None
 
     def forget(self, caller: Caller) -> None:
-        """A connection is closed. Under a controller its follower may be elected all the same."""
+        """Forget a closed connection. Under a controller its follower may still be elected."""
         for follower in [one for one in self._followers.values() if one.caller is caller]:
             self._drop(follower)
             if self._in_sync is not None and follower.id in self._in_sync.electable:
@@ -332,7 +330,7 @@ class TableWatch:
         for other in list(self._followers.values()):
             if other.id and other.id == asked.broker_id and other.address != asked.broker_address:
                 self._drop(other)
-                del self._followers[other.address]  # it came back under another address
+                del self._followers[other.address]  # it returned under another address
         found = self._followers.get(asked.broker_address)
         if found is None:
             if len(self._followers) >= FOLLOWERS_MAX:
@@ -352,7 +350,7 @@ class TableWatch:
                     wait.end()
 
     def _set_changed(self) -> None:
-        """Wait no longer for followers that cannot be elected any more."""
+        """Stop waiting for followers that can no longer be elected."""
         if self._waits and self._in_sync is not None:
             counting = {one.address for one in self._counting()}
             counting |= {_not_asking(id) for id in self._in_sync.electable}
@@ -362,7 +360,7 @@ class TableWatch:
                     wait.end()
 
     def _wake(self) -> None:
-        """Answer those that wait, once for all changes of this turn of the loop."""
+        """Answer waiting requests, once for all changes of this turn of the loop."""
         if not self._is_woken and self._followers:
             self._is_woken = True
             asyncio.get_running_loop().call_soon(self._tell_all)

@@ -1,4 +1,4 @@
-"""The progress of groups, the bounds of queues, and resets of groups backward or forward."""
+"""Progress of groups, bounds of queues, and resets of groups backward or forward."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Commits:
     # --- a group's progress ------------------------------------------------------------------------------
 
     def query(self, request: Request[headers.QueryOffsetRequest]) -> Answer | None:
-        """The stored progress of a group in a queue. Without any, a queue whose beginning is still in memory
-        answers 0: a group that is new to a young queue gets all of it."""
+        """Answer with the stored progress of a group in a queue. Without progress, the answer is 0 for a
+        queue whose beginning is still in memory: a new group of a young queue gets all its messages."""
         asked = request.header
         offset = self._offsets.offset(asked.topic, asked.consumer_group, asked.queue_id)
         if offset >= 0:
@@ -110,14 +110,14 @@ class Commits:
         self._groups.known(group, f"Group {group} not exist!")
         config = self._topics.known(topic, f"Topic {topic} not exist!")
         if self._offsets.has_reset(topic, group, told.queue_id):
-            # The member has not yet heard that the group was set elsewhere.
+            # The member does not know yet that the group was reset.
             return Answer(remark="Offset has been previously reset")
         end = max(0, self._store.max_offset(topic, told.queue_id))
         if not self._leadership.leads:
             end = INT64_MAX  # the copy may be shorter than what the group has consumed
         why_not = _why_no_progress(config, told.queue_id, told.commit_offset, end)
         if why_not is not None:
-            raise InvalidRequest(f"offset not taken, group {group}: {why_not}")
+            raise InvalidRequest(f"offset rejected, group {group}: {why_not}")
         if not self._offsets.has_room(topic, group, told.queue_id, OFFSETS_MAX):
             raise too_many("offsets of groups", "OFFSETS_MAX", OFFSETS_MAX)
         self._offsets.commit(topic, group, told.queue_id, told.commit_offset)
@@ -148,7 +148,8 @@ class Commits:
 class Resets:
     """Requests by which administrators reset, clone and compare the progress of groups.
 
-    What these set is on disk before it is answered, or undone. What consumers commit is saved by interval.
+    Offsets set here are saved before the answer, or undone. Offsets that consumers commit are saved at
+    intervals.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class Resets:
         self._offsets = offsets
         self._waiting = waiting
         self._options = options
-        # By topic and group, the offsets before; -1: none.
+        # The offsets before, by topic and group; -1: none.
         self.unsaved: Unsaved[tuple[str, str], dict[int, int]] = Unsaved(self._put_back)
 
     def rows(self) -> list[Row]:
@@ -197,7 +198,8 @@ class Resets:
         return Answer(body=ResetOffsets(offset_table=targets).encode())
 
     async def _reset_here(self, asked: headers.ResetOffsetRequest) -> dict[MessageQueue, int]:
-        """Note new offsets; the next pull of each queue is told its own, and until then commits are void."""
+        """Store new offsets. The next pull of each queue is answered with its offset; until then commits have
+        no effect."""
         topic, group = asked.topic, asked.group
         if not self._leadership.leads:
             raise Refused(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
@@ -235,8 +237,7 @@ class Resets:
         return {self._queue(topic, queue_id): offset for queue_id, offset in targets.items()}
 
     async def _reset_members(self, asked: headers.ResetOffsetRequest, cpp: bool) -> dict[MessageQueue, int]:
-        """Tell the members the new offsets; they commit these themselves. Unless forced, offsets only go
-        back."""
+        """Send the new offsets to the members, which commit them. Unless forced, offsets only go back."""
         topic, group = asked.topic, asked.group
         config = self._topics.known(
             topic, f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
@@ -268,7 +269,7 @@ class Resets:
         return targets
 
     async def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """The offset at this time; a negative time means the end."""
+        """Return the offset at this time; a negative time means the end of the queue."""
         if time_ms < 0:
             return self._store.max_offset(topic, queue_id)
         return max(0, await self._store.offset_by_time(topic, queue_id, time_ms))
@@ -276,10 +277,10 @@ class Resets:
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._options.broker_name, queue_id)
 
-    # --- what members say, and what groups have ----------------------------------------------------------
+    # --- progress of members and groups ------------------------------------------------------------------
 
     async def status(self, request: Request[headers.ConsumerStatusRequest]) -> Answer:
-        """Ask the members, or the one named, how far they are. Those that do not answer are left out."""
+        """Ask all members, or the named one, for their progress. Members that do not answer are omitted."""
         asked = request.header
         found = self._members.online(
             asked.group,
@@ -311,8 +312,8 @@ class Resets:
         return client_id, None
 
     def correction(self, request: Request[headers.CorrectionOffsetRequest]) -> Answer:
-        """By queue, the progress of the slowest group; the largest number where the compared group is slower
-        still, which needs no correction."""
+        """Answer with the progress of the slowest group by queue. The largest number stands for a queue in
+        which the compared group is slower still, and which needs no correction."""
         asked = request.header
         left_out = set((asked.filter_groups or "").split(","))
         slowest: dict[int, int] = {}
@@ -326,7 +327,7 @@ class Resets:
         return Answer(body=CorrectionOffsets(correction_offsets=slowest).encode())
 
     async def clone(self, request: Request[headers.CloneOffsetRequest]) -> Answer:
-        """Give one group the progress of another in a topic, or in all topics it has progress in."""
+        """Copy the progress of one group to another, in one topic or in all topics with progress."""
         asked = request.header
         check_group(asked.dest_group)
         blank = not (asked.topic or "").strip()
@@ -337,11 +338,11 @@ class Resets:
             before = dict.fromkeys(self._offsets.queues(topic, asked.src_group), -1)
             before |= self._offsets.queues(topic, asked.dest_group)
             if self._topics.find(topic) is None:
-                reason = "there is no such topic"
+                reason = "the topic does not exist"
             elif found is not None and found.subscriptions and found.subscription(topic) is None:
-                reason = "the group has not subscribed it"
+                reason = "the group does not subscribe it"
             elif not self._offsets.has_room(topic, asked.dest_group, 0, OFFSETS_MAX):
-                reason = f"too many offsets of groups: at most are {OFFSETS_MAX} (OFFSETS_MAX)"
+                reason = f"too many offsets of groups: the limit is {OFFSETS_MAX} (OFFSETS_MAX)"
             elif not self._offsets.clone(topic, asked.src_group, asked.dest_group):
                 reason = "the group has no offsets in it"
             else:
@@ -361,7 +362,7 @@ class Resets:
 
 
 def _why_no_progress(config: TopicConfig, queue_id: int, offset: int, end: int) -> str | None:
-    """Why a group cannot have come so far: there is no such queue, or no such place in it. None if it can."""
+    """Return why a group cannot have this progress: no such queue, or an offset beyond it. None if it can."""
     topic = config.topic_name
     queues = max(config.read_queue_nums, config.write_queue_nums)
     if not 0 <= queue_id < queues:

@@ -1,7 +1,8 @@
-"""SQL92 subscriptions: brought by heartbeats, kept for a day after their group has left, used by pulls.
+"""SQL92 subscriptions: registered by heartbeats, kept for a day after their group has left, and used by
+pulls.
 
-Kept, because a queue's extension holds the answers of all subscriptions known when a message came; a group
-that comes back finds those of its absence. See FORMAT.md, "Consume queue extension".
+They are kept because a queue's extension stores the results of all subscriptions known when a message
+arrived; a returning group uses the results from its absence. See FORMAT.md, "Consume queue extension".
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _AT_RETRY_TOPIC = names.marker(names.RETRY_TOPIC)
 
 
 class Filters:
-    """The subscriptions other than by tags, and what they are compiled to."""
+    """SQL92 subscriptions of all groups, and their compiled conditions."""
 
     def __init__(self, table: FilterTable, bloom: BloomFilter, options: BrokerOptions, clock: Clock) -> None:
         self.table = table
@@ -57,7 +58,7 @@ class Filters:
 
     @classmethod
     def of(cls, store: MessageStore, options: BrokerOptions, clock: Clock) -> Filters:
-        """The filters of a store, as they were when the broker stopped. Reads a file."""
+        """Return the filters of a store, as they were when the broker stopped. Reads a file."""
         bloom = BloomFilter(options.filter_error_percent, options.filter_users)
         table = FilterTable(
             store.files,
@@ -90,7 +91,7 @@ class Filters:
         saver.keep(self.table, lambda: SAVE_MS)
 
     def start(self) -> None:
-        """Begin to forget the subscriptions of groups that are gone for long."""
+        """Start the timer that forgets subscriptions of groups gone for a long time."""
         if self._timer is None:
             self._timer = self._clock.beat(SAVE_MS / 1000, self._look)
 
@@ -108,21 +109,21 @@ class Filters:
     # --- compiling ---------------------------------------------------------------------------------------
 
     def compile(self, wanted: SubscriptionData) -> SqlFilter:
-        """Raises :class:`FilterError` when the expression cannot be used."""
+        """Return the compiled condition. Raises :class:`FilterError` if the expression is invalid."""
         return self.known.get(key_of(wanted))
 
     def compiled(self, data: FilterData) -> SqlFilter | None:
-        """The compiled condition; None when it cannot be compiled: then everything matches, as in
+        """Return the compiled condition. None if it cannot be compiled; then every message matches, as in
         RocketMQ."""
         try:
             return self.known.get((data.expression_type, data.expression or ""))
         except FilterError:
             return None
 
-    # --- what groups have subscribed ---------------------------------------------------------------------
+    # --- subscriptions of groups -------------------------------------------------------------------------
 
     def subscribed(self, group: str, wanted: Iterable[SubscriptionData]) -> None:
-        """A heartbeat of a member: topics it does not name any more are no longer subscribed."""
+        """Register the subscriptions of a heartbeat. Topics it does not name are no longer subscribed."""
         listed: set[str] = set()
         for subscription in wanted:
             listed.add(subscription.topic)
@@ -149,23 +150,23 @@ class Filters:
             newer = alive if known.dead else known
             self.table.put(msgspec.structs.replace(newer, client_version=wanted.sub_version))
         elif not self._put(group, wanted):
-            self.table.remove(wanted.topic, group)  # pulls are told that there is no subscription
+            self.table.remove(wanted.topic, group)  # pulls are answered that no subscription exists
 
     def _put(self, group: str, wanted: SubscriptionData) -> bool:
         try:
             self.compile(wanted)
         except FilterError as error:
             log.warning(
-                "filter_not_taken group=%r topic=%r expression=%r error=%r next='its members get nothing of "
-                "this topic until they subscribe otherwise'",
+                "filter_not_taken group=%r topic=%r expression=%r error=%r next='correct the expression; "
+                "until then the members get no messages of this topic'",
                 group, wanted.topic, shown(wanted.sub_string), str(error),
             )  # fmt: skip
             return False
         known = self.table.by_topic.get(wanted.topic, {})
         if group not in known and len(known) >= FILTERS_OF_TOPIC_MAX:
             log.warning(
-                "filter_not_taken group=%r topic=%r reason='%d groups choose by a condition there: "
-                "FILTERS_OF_TOPIC_MAX' next='its members get nothing of this topic'",
+                "filter_not_taken group=%r topic=%r reason='%d groups have a filter there: "
+                "FILTERS_OF_TOPIC_MAX' next='filter by tags; the members get no messages of this topic'",
                 group, wanted.topic, len(known),
             )  # fmt: skip
             return False
@@ -174,8 +175,8 @@ class Filters:
         if characters - (0 if before is None else len(before.expression or "")) > FILTERS_CHARACTERS_MAX:
             log.warning(
                 "filter_not_taken group=%r topic=%r reason='conditions of all groups would have %d "
-                "characters: FILTERS_CHARACTERS_MAX' next='use shorter conditions: its members get "
-                "nothing of this topic'",
+                "characters: FILTERS_CHARACTERS_MAX' next='use shorter conditions; the members "
+                "get no messages of this topic'",
                 group, wanted.topic, characters,
             )  # fmt: skip
             return False
@@ -201,9 +202,9 @@ class Filters:
     # --- pulls -------------------------------------------------------------------------------------------
 
     def of_pull(self, wanted: SubscriptionData, header: PullRequest) -> Filter:
-        """How to look at messages for this pull. Refused in RocketMQ's order.
+        """Return the filter for this pull. Errors are checked in RocketMQ's order.
 
-        Raises NotCompiled when the pull brought a long condition.
+        Raises NotCompiled if the pull contains a long condition that is not compiled yet.
         """
         group = header.consumer_group
         data: FilterData | None = None
@@ -227,7 +228,7 @@ class Filters:
             try:
                 compiled: SqlFilter | None = self.compile(wanted)
             except FilterError as error:
-                # RocketMQ means to refuse this, and gives out everything.
+                # RocketMQ intends to reject this, but delivers all messages.
                 raise PullRefused(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                     f"parse the consumer's subscription failed. {error}",
@@ -245,8 +246,8 @@ class Filters:
         )
 
     def _of_retries(self, group: str) -> Filter:
-        """The filter for a pull of a retry topic: the subscription of the group to the topic that each
-        message came from."""
+        """Return the filter for a pull of a retry topic: the group's subscription to each message's original
+        topic."""
 
         def matches(properties: bytes) -> bool:
             topic = names.find(properties, _AT_RETRY_TOPIC)
@@ -262,7 +263,8 @@ class Filters:
     # --- the bits of a message ---------------------------------------------------------------------------
 
     def bits_of(self, topic: bytes, properties: bytes) -> bytes:
-        """The bits of all subscriptions that take a new message; none when nobody subscribed the topic."""
+        """Return the bits of all subscriptions that match a new message; none if no group subscribes the
+        topic."""
         if not self._options.filter_bits:
             return b""
         groups = self.table.by_topic.get(topic.decode("utf-8", "replace"))
@@ -276,8 +278,8 @@ class Filters:
         return self.bloom.packed(number)
 
     def _by_unit(self, data: FilterData) -> UnitFilter | None:
-        """A filter over units: the bits decide on messages that came after the subscription; other messages
-        pass."""
+        """Return a filter over units. The bits decide for messages stored after the subscription; other
+        messages pass."""
         places = data.bloom_filter_data
         if places is None or places.bit_num != self.bloom.bits:
             return None
@@ -294,7 +296,7 @@ class Filters:
         return matches
 
     def shown(self, topic: str, group: str) -> tuple[str, UnitFilter | None]:
-        """A subscription as tools are shown it, and its filter over units."""
+        """Return a subscription as tools see it, and its filter over units."""
         data = self.table.find(topic, group)
         if data is None:
             return "null", None

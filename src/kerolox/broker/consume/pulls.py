@@ -1,7 +1,7 @@
-"""Pulling messages by queue and offset, held until there are some.
+"""Pulls by queue and offset, held until messages arrive.
 
-Answered inside the read pass when the messages are in memory, by a thread when they are not, and by the
-message itself when there is none yet.
+A pull is answered inside the read pass if the messages are in memory, by a thread if they are not, and on
+arrival of the next message if none is available.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from kerolox.store.queue.reading import (
 )
 from kerolox.store.tables.offsets import ConsumerOffsets
 
-HELD_MS_MAX = 120_000  # the longest time a pull is held, whatever the client asks for
-COLD_READS_MAX = 256  # pulls that wait for the disk at once; more are told to come back
+HELD_MS_MAX = 120_000  # the longest time a pull is held, even if the client asks for more
+COLD_READS_MAX = 256  # pulls that wait for the disk at once; further ones get SYSTEM_BUSY
 
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -60,16 +60,16 @@ _CODES = {
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 _EMPTY_QUEUE = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
-# The offset lies in the queue: whatever came of it, the next offset is one of the queue too.
+# The offset is inside the queue. So is the next offset, whatever the result.
 _INSIDE = (ReadStatus.FOUND, ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING)
 _NOT_FOLLOWER = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
 class ConsumerGroups(Protocol):
-    """What pulls ask of the groups. See groups.py."""
+    """Part of the groups that pulls use. See groups.py."""
 
     def config(self, group: str) -> GroupConfig | None:
-        """Settings of a group, made if it is new and that is allowed."""
+        """Return the settings of a group; create them if the group is new and that is allowed."""
 
     def is_forbidden(self, group: str, topic: str) -> bool: ...
 
@@ -90,7 +90,7 @@ def _why_disabled(group: GroupConfig) -> str:
 
 
 class PullRefused(Refused):
-    """A pull that is refused, and which right is missing."""
+    """Rejection of a pull, with the type of the missing permission."""
 
     def __init__(self, code: int, remark: str, forbidden_type: int | None = None) -> None:
         self.forbidden_type = forbidden_type
@@ -98,16 +98,16 @@ class PullRefused(Refused):
 
 
 class Filter(NamedTuple):
-    """The filter of a pull, in a form for each thing it can look at; None takes every message."""
+    """Filter of a pull, with one form for each kind of data; None accepts every message."""
 
-    by_queue: QueueFilter | None = None  # looks at queue entries: may take too much
-    by_unit: UnitFilter | None = None  # looks at the extension of the queue: may take too much
-    by_record: RecordFilter | None = None  # looks at the records that these took
-    by_properties: PullFilter | None = None  # looks at the properties of a message that just came
+    by_queue: QueueFilter | None = None  # checks queue entries; may accept too many
+    by_unit: UnitFilter | None = None  # checks the extension of the queue; may accept too many
+    by_record: RecordFilter | None = None  # checks the records that the others accepted
+    by_properties: PullFilter | None = None  # checks the properties of a message that has just arrived
 
 
 class Plan:
-    """What a checked pull will read."""
+    """Settings and filter for a checked pull."""
 
     __slots__ = ("config", "filter", "group")
 
@@ -118,7 +118,7 @@ class Plan:
 
 
 class Pulls:
-    """Handles PULL_MESSAGE and LITE_PULL_MESSAGE."""
+    """Handlers of PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
     def __init__(
         self,
@@ -141,14 +141,14 @@ class Pulls:
         self._waiting = waiting
         self._options = options
         self._clock = clock
-        # group, topic, queue id, messages, bytes, how far behind: for statistics
+        # for statistics: group, topic, queue id, messages, bytes, bytes behind the end of the log
         self.on_served: list[Callable[[str, str, int, int, int, int], None]] = []
-        # the filter of a pull that chooses other than by tags; raises PullRefused
+        # returns the filter of a pull that does not filter by tags; raises PullRefused
         self.filters: Callable[[SubscriptionData, PullRequest], Filter] | None = None
         self.compiled: CompiledFilters | None = None  # the compiled conditions
         self.on_caught_up: list[Callable[[str, str, int], None]] = []  # group, topic, queue id: at the end
-        self.on_cold_read: list[Callable[[float], None]] = []  # hears how many ms a read took
-        self.misses = 0  # reads that found nothing
+        self.on_cold_read: list[Callable[[float], None]] = []  # called with the duration of a read in ms
+        self.misses = 0  # reads without messages
         self._cold: set[asyncio.Task[None]] = set()
 
     def pull(self, request: Request[PullRequest]) -> Answer | Later | None:
@@ -162,7 +162,7 @@ class Pulls:
         return self._planned(request, plan)
 
     async def _pull_prepared(self, request: Request[PullRequest], key: FilterKey) -> Answer | None:
-        assert self.compiled is not None  # it said that it does not know the condition
+        assert self.compiled is not None  # the check has just used it
         await self.compiled.prepare((key,))
         try:
             plan = self._check(request)
@@ -193,8 +193,8 @@ class Pulls:
         if not self._leadership.serves and not options.slave_read:
             raise PullRefused(
                 ResponseCode.SYSTEM_BUSY,
-                f"{_NOT_FOLLOWER}: this broker follows another one, pull from the one that leads. Or let "
-                "followers be read: slaveReadEnable=true there.",
+                f"{_NOT_FOLLOWER}: this broker is a follower, pull from the leader. To read from "
+                "followers, set slaveReadEnable=true on this broker.",
             )
         if not options.readable:
             raise PullRefused(
@@ -209,7 +209,8 @@ class Pulls:
             raise PullRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{header.consumer_group}] does not exist. Create it with kerolox group "
-                f"create {header.consumer_group}. Or let the broker: autoCreateSubscriptionGroup=true.",
+                f"create {header.consumer_group}. Or let the broker create groups: "
+                "autoCreateSubscriptionGroup=true.",
             )
         if not group.consume_enable:
             raise PullRefused(
@@ -285,7 +286,7 @@ class Pulls:
             return
         queue = self._store.queues.find(topic, queue_id)
         if not 0 <= header.commit_offset <= (0 if queue is None else queue.max_offset):
-            return  # the answer tells where the queue ends
+            return  # the answer contains the end of the queue
         if self._offsets.has_room(topic, group, queue_id, OFFSETS_MAX):
             self._offsets.commit(topic, group, queue_id, header.commit_offset)
             if not self._leadership.leads:
@@ -397,12 +398,12 @@ class Pulls:
     def _outside_of_copy(
         self, code: ResponseCode, offset: int, found: QueueRead
     ) -> tuple[ResponseCode, int, bool]:
-        """What a follower answers where its queue has nothing: the code, where to go on, and whether it holds
-        the pull for that.
+        """Return a follower's answer for an offset outside of its queue: the code, the next offset, and
+        whether to hold the pull.
 
-        Its queue may be shorter than the leader's, at either end. So the consumer stays where it is and asks
-        the leader; while there is none it waits here. RocketMQ's followers send it away even then, and it
-        comes back at once, again and again.
+        The queue may be shorter than the leader's, at either end. So the consumer keeps its offset and asks
+        the leader; while there is no leader, the pull is held here. RocketMQ's followers reject it even then,
+        and the consumer repeats it at once, again and again.
         """
         alone = self._leadership.leader is None
         if code == ResponseCode.PULL_OFFSET_MOVED and self._options.correct_while_following:
@@ -412,7 +413,7 @@ class Pulls:
         return ResponseCode.PULL_RETRY_IMMEDIATELY, offset, alone
 
     def _hold(self, request: Request[PullRequest], plan: Plan) -> None:
-        if request.caller.is_closed:  # closed while a thread was reading: nobody waits any more
+        if request.caller.is_closed:  # closed while a thread was reading: the client no longer waits
             return
         header = request.header
         wait_ms = (
@@ -439,13 +440,12 @@ class Pulls:
         )
         queue = self._store.queues.find(header.topic, header.queue_id)
         if queue is not None and queue.min_offset <= header.queue_offset < queue.max_offset:
-            resume()  # a message came while a thread was reading: nobody would wake this pull for it
+            resume()  # a message arrived while a thread was reading: it would not wake this pull
         elif not self._waiting.hold(held):
             resume()
 
     def _go_on(self, request: Request[PullRequest], plan: Plan) -> Answer | None:
-        """Read again for a pull that was held. Its group and topic may have changed meanwhile, or been
-        reset."""
+        """Read again for a held pull. Its group and topic may have changed or been reset meanwhile."""
         header = request.header
         topic, group = header.topic, header.consumer_group
         if self._groups.config(group) is not plan.group or self._topics.find(topic) is not plan.config:
@@ -471,7 +471,7 @@ class Pulls:
         return self._elsewhere(header, plan, offset, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
 
     def _elsewhere(self, header: PullRequest, plan: Plan, offset: int, code: int, remark: str) -> Answer:
-        """An answer without messages that tells the offset to go on from."""
+        """Return an answer without messages that names the next offset."""
         queue = self._store.queues.find(header.topic, header.queue_id)
         return Answer(
             code=code,

@@ -1,4 +1,4 @@
-"""Finding messages: by key, by their place in the log, and the entries of a queue."""
+"""Queries for messages by key and by place in the log, and for the entries of a queue."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from kerolox.store.queue.extension import Unit, is_address
 from kerolox.store.queue.named_records import NoRecordThere
 from kerolox.store.queue.reading import UnitFilter
 
-UNIQUE_KEY_COUNT = 32  # whatever a query by unique key asks for
-ANSWER_BYTES_MAX = 12 << 20  # a frame of more than 16 MiB closes the connection at the other end
+UNIQUE_KEY_COUNT = 32  # fixed limit of a query by unique key
+ANSWER_BYTES_MAX = 12 << 20  # a client closes its connection at a frame of more than 16 MiB
 QUEUE_ENTRIES_MAX = 32_768  # entries in one answer
 
 
 class Subscriptions(Protocol):
-    """What queries ask of the groups. See groups.py."""
+    """Part of the groups that queries use. See groups.py."""
 
     def members(self, group: str) -> SubscribedGroup | None: ...
 
@@ -51,7 +51,7 @@ class Queries:
         self._store = store
         self._guard = guard
         self._groups = groups
-        # topic, group → what is known of its filter other than by tags, and that filter over units
+        # topic, group → its SQL92 filter as text, and that filter over units
         self.filter_of: Callable[[str, str], tuple[str, UnitFilter | None]] | None = None
 
     def rows(self) -> list[Row]:
@@ -77,7 +77,7 @@ class Queries:
             try:
                 record = await store.message_at(place)
                 if decode_record(record).topic != asked.topic:
-                    continue  # the index knows hashes alone: a key can be found that meets another topic's
+                    continue  # the index stores only hashes: a key of another topic may have the same hash
             except Unreadable:
                 raise  # "not found" would be wrong
             except KeroloxError:
@@ -97,7 +97,7 @@ class Queries:
                 header=header,
                 remark="can not find message, maybe time range not correct",
             )
-        remark = f"cut short: {cut} more do not fit into one answer" if cut else None
+        remark = f"truncated: {cut} more messages do not fit into one answer" if cut else None
         return Answer(header=header, body=records, remark=remark)
 
     async def by_place(self, request: Request[ViewMessageRequest]) -> Answer:
@@ -173,7 +173,7 @@ def _entry(
     wanted: SubscriptionData | None,
     by_unit: UnitFilter | None,
 ) -> ConsumeQueueEntry:
-    """A queue entry for the answer, and whether the group's filter takes it, judged without reading the
+    """Return a queue entry of the answer, with the result of the group's filter without reading the
     message."""
     by_tag = wanted is not None and is_tag_type(wanted)
     if unit is None:
@@ -200,6 +200,6 @@ def _entry(
 
 
 def _bit_map(bits: bytes) -> str:
-    """A bit map as text: the highest bit first, eight bytes a line, as RocketMQ shows it."""
+    """Return a bit map as text: the highest bit first, eight bytes a line, as RocketMQ shows it."""
     digits = [f"{byte:08b}" + ("\n" if number % 8 == 0 else "") for number, byte in enumerate(bits)]
     return "".join(reversed(digits))

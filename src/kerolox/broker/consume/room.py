@@ -1,4 +1,4 @@
-"""Messages on their way out: pulls and those that wait, filters, queries, progress of the groups."""
+"""Outgoing messages: pulls, held pulls, filters, queries, and the progress of groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kerolox.protocol.headers.pull import PullRequest
 
 
 class Consuming:
-    """Made by ``open``, which reads the filters."""
+    """Parts that serve consumers. Created by ``open``, which reads the filters."""
 
     def __init__(
         self, base: Base, tables: Tables, membership: Membership, figures: Figures, filters: Filters
@@ -28,7 +28,7 @@ class Consuming:
         topics, offsets, groups = tables.topics, tables.offsets, membership.groups
         stats = figures.stats
         self.waiting = WaitingPulls(clock)
-        # Queue and key fillers follow already: a pull that is woken finds the message in its queue.
+        # Queue and key fillers were added first, so a resumed pull finds the message in its queue.
         store.dispatcher.followers.append(self.waiting.arrived)
         if options.multi_dispatch:
             store.dispatcher.followers.append(self.waiting.arrived_light)
@@ -42,7 +42,7 @@ class Consuming:
         self.pulls.on_cold_read.append(stats.read_cold)
         stats.count_misses(lambda: self.pulls.misses)
         base.leadership.on_leader.append(lambda leader: self.waiting.wake_all())
-        # Who pulls again is looked at again: no message goes to somebody who has lost the right to it.
+        # A repeated pull is checked again, so a client that lost a right gets no more messages.
         base.guard.book.on_change.append(self.waiting.wake_all)
         self.queries = Queries(store, groups, base.guard)
         self.commits = Commits(store, base.leadership, topics, groups, offsets)

@@ -1,10 +1,9 @@
-"""Pulls held until a message arrives or time is up.
+"""Pulls held until a message arrives or their time is over.
 
-Pulls are held by queue. A dispatched batch wakes the pulls of the queues it touched that may want what came;
-many
-held pulls are woken in slices, so that a crowd does not stall the loop. Held pulls cost nothing while they
-wait: there is one timer, set to the earliest deadline. Pulls that were woken leave their deadlines behind;
-when most of the deadlines are such, they are cleared away.
+Pulls are held by queue. A dispatched batch wakes the pulls of its queues whose filter may match. Many pulls
+are woken in slices, so that they do not stall the loop. Held pulls cost nothing while they wait: there is one
+timer, set to the earliest deadline. Woken pulls leave their deadlines behind; when these are the majority,
+they are removed.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ log = logging.getLogger(__name__)
 
 WAKE_SLICE = 128  # pulls answered in one turn of the loop
 HELD_MAX = 100_000
-HELD_OF_ONE_MAX = 10_000  # held pulls of one connection: a client has no more queues
-LEFT_BEHIND_MAX = 1024  # deadlines of pulls that are gone, beyond the number of held pulls
+HELD_OF_ONE_MAX = 10_000  # held pulls of one connection; no client has more queues
+LEFT_BEHIND_MAX = 1024  # deadlines of finished pulls, beyond the number of held pulls
 
-# Whether an entry with these properties may be wanted; None wants everything.
+# Predicate: may an entry with these properties match? None matches everything.
 PullFilter = Callable[[bytes], bool]
 
 
 class HeldPull:
-    """One waiting request: what it waits for, and how to go on."""
+    """A held request: its queue, offset and filter, and the callback that continues it."""
 
     __slots__ = ("deadline_s", "gone", "offset", "owner", "queue", "resume", "wants")
 
@@ -47,11 +46,11 @@ class HeldPull:
         owner: object = None,
     ) -> None:
         self.queue = queue
-        self.offset = offset  # of the first message not yet seen
+        self.offset = offset  # of the first message not seen yet
         self.deadline_s = deadline_s
         self.resume = resume  # called once, on arrival or at the deadline
         self.wants = wants
-        self.owner = owner  # the connection it came by
+        self.owner = owner  # connection of the request
         self.gone = False
 
 
@@ -75,7 +74,7 @@ class WaitingPulls:
         self.held = 0
 
     def hold(self, pull: HeldPull) -> bool:
-        """Keep a pull; False when there are too many already, or too many of its owner."""
+        """Hold a pull. Return False if too many are held already, in total or for its owner."""
         owned = self._by_owner.get(pull.owner)
         if owned is None:
             owned = self._by_owner[pull.owner] = set()
@@ -92,7 +91,7 @@ class WaitingPulls:
         return True
 
     def arrived(self, entries: list[Entry]) -> None:
-        """A follower of the dispatcher: messages came into these queues."""
+        """Wake pulls of these queues. A listener of the dispatcher."""
         by_queue = self._by_queue
         if not by_queue:
             return
@@ -104,8 +103,8 @@ class WaitingPulls:
         self._look(touched)
 
     def arrived_light(self, entries: list[Entry]) -> None:
-        """A follower of the dispatcher: messages came into the light queues they name. Added only where light
-        queues are filled."""
+        """Wake pulls of the light queues that these messages name. A listener of the dispatcher, added only
+        if light queues are filled."""
         by_queue = self._by_queue
         if not by_queue:
             return
@@ -140,22 +139,23 @@ class WaitingPulls:
                 del by_queue[queue]
 
     def wake_queue(self, topic: str, queue_id: int) -> None:
-        """Let all pulls of a queue look again: it was reset or deleted."""
+        """Resume all pulls of a queue that was reset or deleted."""
         for pull in self._by_queue.pop((topic, queue_id), ()):
             if not pull.gone:
                 self._wake(pull)
 
     def wake_all(self) -> None:
-        """Wake every held pull now: the broker stops, or its role changed."""
+        """Resume every held pull: the broker stops, or its role changed."""
         for topic, queue_id in list(self._by_queue):
             self.wake_queue(topic, queue_id)
 
     async def truncated(self, cut: Cut) -> None:
-        """The log was cut: those who wait behind the end of their queue are told where it ends."""
+        """Resume every held pull after a truncation of the log: pulls beyond the end of their queue get its
+        new end."""
         self.wake_all()
 
     def forget(self, owner: object) -> None:
-        """Forget the pulls of a connection that is gone."""
+        """Forget the pulls of a closed connection."""
         owned = self._by_owner.pop(owner, None)
         if not owned:
             return
@@ -193,7 +193,7 @@ class WaitingPulls:
             try:
                 ready.popleft().resume()
             except Exception:
-                log.exception("pull_not_resumed next='its client asks again'")
+                log.exception("pull_not_resumed next='nothing: the client repeats the pull'")
         if ready:
             asyncio.get_running_loop().call_soon(self._wake_slice)
         else:

@@ -1,8 +1,8 @@
-"""Keeps this broker's place under the controller: gets its id, registers, asks who leads, and asks for an
-election when nobody does.
+"""Membership of this broker under the controller: it obtains its id, registers, asks for the leader, and
+requests an election if there is none.
 
-All of it goes on in the background, and is tried again until it works: a broker whose controller is away
-starts, listens, and tells everybody what it waits for. What the controller says goes to the role's queue
+All of this runs in the background and is retried until it works: a broker whose controller is unreachable
+starts, listens, and reports what it waits for. Answers of the controller go to the queue of role changes
 (:mod:`kerolox.broker.controlled.role_turns`).
 """
 
@@ -36,17 +36,17 @@ from kerolox.protocol.headers import controller as headers
 
 log = logging.getLogger(__name__)
 
-AGAIN_FIRST_S = 0.2  # after a step of the start that failed, then twice as long
+AGAIN_FIRST_S = 0.2  # first pause after a failed step; it doubles after each failure
 AGAIN_MAX_S = 5.0
-NO_ROLE_S = 1.0  # so often who leads is asked while nobody does
+NO_ROLE_S = 1.0  # interval of questions for the leader while there is none
 
 
 class IdentityTaken(KeroloxError):
-    """Another process has the identity of this broker."""
+    """Another process uses the identity of this broker."""
 
 
 class Agent:
-    """Runs from :meth:`start` to :meth:`close`."""
+    """Background task of the membership, from :meth:`start` to :meth:`close`."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class Agent:
         start: int,
         state: Callable[[], LogState | None],
     ) -> None:
-        """``start``: the number of this process. ``state``: how much of the log it has, None when it could
-        not lead."""
+        """``start``: the number of this process. ``state``: the state of its log, None if the broker cannot
+        lead."""
         self._options = options
         self._clock = clock
         self._leadership = leadership
@@ -81,7 +81,7 @@ class Agent:
         self._wake = asyncio.Event()
         self.last_error = ""
         self._is_registered = False
-        self._is_noticed = False  # a notice has come since the last round began
+        self._is_noticed = False  # a notice has arrived since the last round began
         self._task: asyncio.Task[None] | None = None
         controllers.on_lost.append(self.look_now)
         heartbeats.on_unknown.append(self._unknown)
@@ -98,14 +98,14 @@ class Agent:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def look_now(self) -> None:
-        """Ask who leads without waiting for the next time."""
+        """Ask for the leader now."""
         self._wake.set()
 
     def notice(self, told: headers.BrokerRoleChanged, body: bytes, by: str) -> None:
-        """The controller says that there are news of who leads. Raises ProtocolError.
+        """Handle a notice of the controller about a changed leader. Raises ProtocolError.
 
-        Anybody can send one, and it may have been sent to the process before this one: the controller is
-        asked, and only its answer counts. An epoch that was believed from elsewhere would never end.
+        Any client can send a notice, and it may have been meant for an earlier process. So the controller is
+        asked, and only its answer counts. An epoch accepted from elsewhere could never be superseded.
         """
         mastership = from_notice(told, body)
         if self._is_other_process(mastership):
@@ -114,10 +114,11 @@ class Agent:
             self._is_noticed = True
             self.look_now()
         else:
-            self._turns.offer(mastership, f"a notice of {by}")  # which tells of what contradicts
+            self._turns.offer(mastership, f"a notice of {by}")  # logs contradictions
 
     def _is_other_process(self, told: Mastership) -> bool:
-        """Whether a controller says that this broker leads, and means another process with its identity."""
+        """True if a controller reports that this broker leads, but at the address of another process with its
+        identity."""
         return told.is_there and told.id == self._identity.id and told.address != self._address
 
     def _unknown(self) -> None:
@@ -128,7 +129,7 @@ class Agent:
         if epoch > self._turns.heeded.epoch:
             self.look_now()
 
-    # --- again and again --------------------------------------------------------------------------------
+    # --- loop -------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         failures = 0
@@ -146,11 +147,11 @@ class Agent:
                 if self._is_noticed:
                     wait_s = AGAIN_FIRST_S
                 failures += 1
-                # It may be this round that found its controller lost. Who leads now nobody knows better yet:
-                # asked at once, it would name the same one.
+                # The loss of the controller may have been found in this round. An immediate question would
+                # name the same one.
                 self._wake.clear()
             except Exception:
-                log.exception("controller_not_asked next='tried again'")
+                log.exception("controller_not_asked next='retried'")
                 wait_s = AGAIN_MAX_S
             timer = self._clock.call_later(wait_s, self._wake.set)
             await self._wake.wait()
@@ -162,7 +163,7 @@ class Agent:
         return pause_s if self._turns.heeded.epoch else min(NO_ROLE_S, pause_s)
 
     async def _round(self) -> None:
-        """Join, if that is not done; then ask who leads; if nobody does, for an election."""
+        """Register if needed; then ask for the leader; if there is none, request an election."""
         self._controllers.look_around()
         if not self._identity.id:
             id = await self._identity.obtain(self._controllers)
@@ -178,9 +179,9 @@ class Agent:
         if self._is_other_process(told):
             self._is_registered = False
             raise IdentityTaken(
-                f"the controller at {self._controllers.leader} says that broker {told.id}, this one's "
-                f"id, leads at {told.address}, and this one is at {self._address}: two processes have one "
-                "identity, or this one has moved. It registers anew"
+                f"the controller at {self._controllers.leader} reports that broker {told.id}, the id of "
+                f"this broker, leads at {told.address}, but this one is at {self._address}: two processes "
+                "have one identity, or this broker has moved. It registers again"
             )
         found = self._turns.offer(told, "asked who leads")
         if self._still_leads(told, found):
@@ -195,8 +196,9 @@ class Agent:
             self._turns.offer(told, "an election that was asked for")
 
     def _still_leads(self, told: Mastership, found: News) -> bool:
-        """Whether nobody else leads in this broker's place: the controller says so, or it fell back to an
-        older epoch, and all that it could have elected meanwhile say that they follow this broker."""
+        """True if no other broker can lead in this broker's place: the controller confirms its leadership, or
+        the controller fell back to an older epoch, and all replicas it could have elected follow this
+        broker."""
         if found is News.OLDER:
             return self._turns.is_followed_since(self._watch.doubted_s)
         return found in (News.NONE, News.IN_SYNC) and told.is_there and told.id == self._identity.id
@@ -224,7 +226,7 @@ class Agent:
         return from_registration(answer)
 
     def _identity_taken(self, error: RequestFailed) -> IdentityTaken:
-        """Another process has this identity: this one takes no messages from now on."""
+        """Stop accepting messages, since another process has this identity. Return the error."""
         self._watch.give_up()
         text = f"{error.remark} (the controller at {self._controllers.leader})"
         if self.last_error != text:
@@ -258,7 +260,7 @@ class Agent:
         )
         return from_election(answer)
 
-    # --- words ------------------------------------------------------------------------------------------
+    # --- log lines --------------------------------------------------------------------------------------
 
     def _went_well(self) -> None:
         if self.last_error:
@@ -269,6 +271,6 @@ class Agent:
         reason = str(error).partition("; failed ")[0]
         if reason != self.last_error:
             self.last_error = reason
-            log.warning("controller_not_asked error=%r next='tried again'", reason)
+            log.warning("controller_not_asked error=%r next='retried'", reason)
         if self._leadership.waits_for:
             self._leadership.wait(reason)

@@ -1,4 +1,4 @@
-"""What a controller answers, as far as a broker looks at it."""
+"""Type of a controller's answer, with the fields that a broker uses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The controllers, and which of them leads: that one alone answers what brokers ask.
+"""Connection to the leading controller. Only the leader answers the requests of brokers.
 
-Every controller says who leads. The one that says it of itself is asked at the address by which it was
-reached: what controllers tell of each other may be an address that is good for them alone.
+Every controller reports the leader. A controller that reports itself is contacted at the address by which it
+was reached, since addresses that controllers report of each other may be valid only among them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ CONTROLLERS_MAX = 32
 
 
 class NoController(KeroloxError):
-    """No controller leads that could be asked."""
+    """No reachable controller leads."""
 
     retriable = True
 
 
 def split_controllers(text: str) -> list[str]:
-    """``a:1;b:2`` → the addresses, each once. Raises OptionError."""
+    """Split ``a:1;b:2`` into unique addresses. Raises OptionError."""
     found = list(dict.fromkeys(part.strip() for part in text.replace(",", ";").split(";") if part.strip()))
     if not 0 < len(found) <= CONTROLLERS_MAX:
         raise OptionError("controllerAddr", text, f"1 to {CONTROLLERS_MAX} addresses, joined by semicolons")
@@ -47,19 +47,19 @@ def split_controllers(text: str) -> list[str]:
 
 
 class Controllers(CallerEvents):
-    """Asks the one that leads. ``on_lost`` hears that the connection to it is gone, or that it does not lead
-    any more."""
+    """Client of the leading controller. ``on_lost`` is called when the connection to it is lost, or when it
+    no longer leads."""
 
     def __init__(self, options: BrokerOptions, clock: Clock) -> None:
         self.addresses = split_controllers(options.controllers)
-        self.leader = ""  # the address of the one that leads; empty: nobody is known to
+        self.leader = ""  # address of the leading controller; empty: unknown
         self.on_lost: list[Callable[[], None]] = []
-        self.on_addresses: list[Callable[[], None]] = []  # hears that there are other ones
+        self.on_addresses: list[Callable[[], None]] = []  # called when the addresses have changed
         self._options = options
         self._clock = clock
         self._names = self.addresses if options.controllers_by_name else []
         self._looked_up_s: float | None = None
-        self._found_s = clock.monotonic_s()  # when the one that leads was last found
+        self._found_s = clock.monotonic_s()  # time of the last answer that named the leader
         self._looking: asyncio.Task[None] | None = None
         self._told = ""  # the last error
         self.dialer = Dialer(
@@ -73,7 +73,7 @@ class Controllers(CallerEvents):
         await self.dialer.close()
 
     def look_around(self) -> None:
-        """Ask all controllers again which of them leads, if that is due. Nobody waits for it."""
+        """Ask all controllers for their leader, if that is due. Runs in the background."""
         due_s = self._found_s + self._options.controllers_check_ms / 1000
         if self.leader and self._looking is None and self._clock.monotonic_s() >= due_s:
             self._looking = asyncio.get_running_loop().create_task(self._look_around())
@@ -92,7 +92,7 @@ class Controllers(CallerEvents):
             self.lost(self.leader, reason)
 
     def lost(self, address: str, why: str) -> None:
-        """The controller at this address does not lead, or is not there: another one may lead."""
+        """Note that the controller at this address does not lead, or cannot be reached."""
         if address == self.leader:
             log.info("controller_lost address=%r reason=%r", address, why)
             self.leader = ""
@@ -107,8 +107,8 @@ class Controllers(CallerEvents):
         *,
         also: tuple[int, ...] = (),
     ) -> ControllerAnswer:
-        """What the leading controller answers: with code 0, or one of ``also``. Raises RequestFailed for
-        another code, NoController when none leads, or what went wrong on the way."""
+        """Return the answer of the leading controller, with code 0 or one of ``also``. Raises RequestFailed
+        for another code, NoController if none leads, or the error of the connection."""
         for last in (False, True):
             address = self.leader or await self.find()
             try:
@@ -117,7 +117,7 @@ class Controllers(CallerEvents):
                 self.lost(address, str(error))
                 raise
             if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
-                self.lost(address, "it says that it does not lead")
+                self.lost(address, "it reports that it does not lead")
                 if not last:
                     continue
             if answer.code in (ResponseCode.SUCCESS, *also):
@@ -126,7 +126,7 @@ class Controllers(CallerEvents):
         raise AssertionError("not reached")
 
     async def find(self) -> str:
-        """The address of the one that leads. Raises NoController."""
+        """Return the address of the leading controller. Raises NoController."""
         await self._look_up()
         answers = await asyncio.gather(*[self._who_leads(address) for address in self.addresses])
         leaders = [found for found in answers if isinstance(found, str) and found]
@@ -136,7 +136,7 @@ class Controllers(CallerEvents):
             texts = "; ".join(f"{one}" for one in answers if isinstance(one, KeroloxError))
             raise NoController(
                 f"none of the controllers {', '.join(self.addresses)} leads: "
-                f"{texts or 'they have not elected a leader of their own'}"
+                f"{texts or 'they have not elected a leader yet'}"
             )
         if found != self.leader:
             log.info("controller_found address=%r", found)
@@ -145,7 +145,8 @@ class Controllers(CallerEvents):
         return found
 
     async def _who_leads(self, address: str) -> str | KeroloxError:
-        """Its own address if it leads itself; whom it names; empty if it knows of nobody."""
+        """Return the controller's own address if it leads, else the leader it reports; empty if it knows
+        none."""
         try:
             answer = await self.dialer.call(
                 address, RequestCode.CONTROLLER_GET_METADATA_INFO, timeout_s=ASK_S
@@ -159,7 +160,7 @@ class Controllers(CallerEvents):
         return address if told.is_leader else told.controller_leader_address or ""
 
     async def _look_up(self) -> None:
-        """The addresses of a name, now and then."""
+        """Look up the addresses of a name, at intervals."""
         now_s = self._clock.monotonic_s()
         if not self._names or (self._looked_up_s is not None and now_s - self._looked_up_s < LOOK_UP_S):
             return
@@ -174,9 +175,7 @@ class Controllers(CallerEvents):
             except OSError as error:
                 if str(error) != self._told:
                     self._told = str(error)
-                    log.warning(
-                        "controllers_not_looked_up name=%r error=%r next='tried again'", name, self._told
-                    )
+                    log.warning("controllers_not_looked_up name=%r error=%r next='retried'", name, self._told)
         found = list(dict.fromkeys(found))[:CONTROLLERS_MAX]
         if not found:
             return

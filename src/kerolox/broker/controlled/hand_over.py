@@ -1,8 +1,9 @@
-"""A leader that goes lets another one lead first: one that stops, and one whose disk has failed.
+"""Handover of leadership by a leader that stops, or whose disk has failed.
 
-It takes no more messages, waits until all of the in-sync set have what it took, and asks the controller for
-the one of them that it names. That one leads some milliseconds later; without this the controller would have
-to find out first, and whoever waits for an answer would hear that his message may not be safe.
+The leader accepts no more messages, waits until the whole in-sync set has its log, and asks the controller to
+elect a replica that it names. That replica leads some milliseconds later. Without a handover the controller
+would first have to detect the loss, and waiting producers would get the answer that their message may not be
+safe.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from kerolox.store.state import Obstacle
 
 log = logging.getLogger(__name__)
 
-COPIED_S = 2.0  # the others have so long to copy what was taken,
-KNOWN_S = 1.0  # name servers have so long to hear of the new leader
-FOLLOWS_S = 3.0  # and this broker to end what only a leader does, and the next one to lead
+COPIED_S = 2.0  # time for the others to copy the log
+KNOWN_S = 1.0  # time for name servers to learn of the new leader
+FOLLOWS_S = 3.0  # time for this broker to stop its parts, and for the next one to lead
 
 
 def successor(own_id: int, members: list[MemberStatus]) -> MemberStatus | None:
-    """Who is to lead next: in sync, there, and with most of the log. None when nobody is."""
+    """Return the next leader: in sync, connected, and with the longest log. None if there is none."""
     others = [one for one in members if one.in_set and one.connected and one.id != own_id]
     return min(others, key=lambda one: (-one.acked, one.id), default=None)
 
@@ -43,8 +44,8 @@ async def _known(leader: str, timeout_s: float) -> bool:
 
 
 class HandOver:
-    """``sends`` is the lane messages come in by; ``write`` lets what was handed in be written; ``is_known``
-    waits until name servers tell of a leader."""
+    """Steps of a handover. ``sends`` is the lane of messages; ``write`` writes what was appended;
+    ``is_known`` waits until name servers report the new leader."""
 
     def __init__(
         self,
@@ -77,23 +78,23 @@ class HandOver:
             await asyncio.gather(self._under_way, return_exceptions=True)
 
     def _look(self) -> None:
-        """A store that cannot be written for good does not lead."""
+        """Hand over if the store can no longer be written."""
         if self._store.state.fenced and self._leadership.leads and self._under_way is None:
             self._under_way = asyncio.get_running_loop().create_task(self.hand_over("its disk failed"))
 
     def _took_role(self) -> None:
         if not self._leadership.leads:
-            self._store.state.clear(Obstacle.HANDED_OVER)  # it may be copied to
+            self._store.state.clear(Obstacle.HANDED_OVER)  # replication may write the store
 
     async def hand_over(self, why: str) -> bool:
-        """Let another one lead; whether one does. Does nothing where nobody else can, or no controller is
-        there."""
+        """Hand the leadership to another replica. Return whether it leads. Does nothing if no other replica
+        can lead, or no controller is known."""
         if not self._leadership.leads or not self._controllers.leader:
             return False
         if successor(self._turns.id, self._in_sync.status()) is None:
-            log.info("not_handed_over reason='nobody else is in sync' because=%r", why)
+            log.info("not_handed_over reason='no other replica is in sync' because=%r", why)
             return False
-        self._sends.hold()  # who is refused too early finds nobody who leads
+        self._sends.hold()  # a client rejected before the new leader registers would find no leader
         try:
             return await self._hand_over(why)
         finally:
@@ -110,12 +111,12 @@ class HandOver:
             await self._until(lambda: progress.confirmed >= progress.appended, COPIED_S, progress.followers)
         next_one = successor(self._turns.id, self._in_sync.status())
         if next_one is None or not (fenced or next_one.acked >= progress.appended):
-            log.info("not_handed_over reason='the others have not got all in time' because=%r", why)
+            log.info("not_handed_over reason='the others did not copy everything in time' because=%r", why)
             return False
         if not await self._elect(next_one, why):
             return False
         await self._until(lambda: self._leadership.leader is not None, FOLLOWS_S, self._leadership.on_leader)
-        # Who is refused here asks them next.
+        # Clients rejected here ask the name servers next.
         await self.is_known(self._turns.heeded.address, KNOWN_S)
         log.info(
             "handed_over to=%d because=%r end=%d took_ms=%.0f",
@@ -137,7 +138,8 @@ class HandOver:
             )
         except KeroloxError as error:
             log.warning(
-                "not_handed_over to=%d because=%r error=%r next='the controller elects when it misses it'",
+                "not_handed_over to=%d because=%r error=%r next='the controller elects after the heartbeat "
+                "timeout'",
                 one.id, why, str(error),
             )  # fmt: skip
             return False
@@ -147,7 +149,7 @@ class HandOver:
     async def _until(
         self, condition: Callable[[], bool], timeout_s: float, listeners: list[Callable[..., None]]
     ) -> None:
-        """Wait for what may change whenever these are told, but no longer than this."""
+        """Wait for a condition that may change when ``listeners`` are called, at most ``timeout_s``."""
         changed = asyncio.Event()
 
         def look(*_: object) -> None:

@@ -1,9 +1,9 @@
-"""Tells every controller that this broker lives, and how much of the log it has: any of them may lead next.
+"""Heartbeats to every controller, with the state of the log; any controller may lead next.
 
-All are asked for an answer. That of the one that leads renews the lease, from the moment the heartbeat was
-sent. RocketMQ's brokers send theirs one way, and its controllers answer whoever asks.
+Each controller answers. The answer of the leading controller renews the lease, counted from the time the
+heartbeat was sent. RocketMQ's brokers send heartbeats one way; its controllers answer any sender that asks.
 
-A broker that could not lead, for its disk has failed, says nothing: it is not to be elected.
+A broker whose disk has failed cannot lead, and sends none, so that it is not elected.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from kerolox.protocol.headers.registration import BrokerHeartbeatRequest
 log = logging.getLogger(__name__)
 
 
-REFUSAL_LENGTH_MAX = 600  # of the reason that is told
+REFUSAL_LENGTH_MAX = 600  # of the reported reason
 
 
 class LogState(NamedTuple):
-    """How much of the log a broker has: by this the controller elects. And what it knows of its group: by
-    this a controller finds out that its state is an older copy."""
+    """State of a broker's log, by which the controller elects, and its knowledge of the group, by which a
+    controller detects that its own state is an older copy."""
 
     epoch: int
     max_offset: int
     confirmed: int
     start: int  # the number of this process
-    known: Mastership  # the newest that is on this broker's disk
-    leads: bool = False  # this process, in that epoch
-    kept: int | None = None  # of a leader: up to where the log is confirmed and flushed
+    known: Mastership  # the newest one on this broker's disk
+    leads: bool = False  # this process leads in that epoch
+    kept: int | None = None  # of a leader: end of the confirmed and flushed log
     refusal: str | None = None  # of a follower: why it does not copy
 
     def report(self) -> dict[str, Any]:
-        """The fields of a heartbeat or registration that say it."""
+        """Return the fields of a heartbeat or registration for this state."""
         known = self.known
         told: dict[str, Any] = {
             "epoch": self.epoch,
@@ -66,8 +66,8 @@ class LogState(NamedTuple):
 
 
 class Heartbeats:
-    """From :meth:`start` on. ``on_unknown`` hears that the leading controller does not know this broker,
-    ``on_epoch`` the epoch it is in, if it says so."""
+    """Periodic heartbeats from :meth:`start` on. ``on_unknown`` is called when the leading controller does
+    not know this broker, ``on_epoch`` with the epoch that it reports."""
 
     def __init__(
         self,
@@ -103,8 +103,8 @@ class Heartbeats:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _to_all(self) -> None:
-        """One task for each controller: none waits for another. The one that leads is among them, also where
-        only the others know its address."""
+        """Run one task for each controller, so that none waits for another. The leading controller is
+        included, even if only the others know its address."""
         if not self._id:
             return
         wanted = {*self._controllers.addresses, *filter(None, (self._controllers.leader,))}

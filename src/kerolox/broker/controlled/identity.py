@@ -1,7 +1,7 @@
-"""Which replica of its name this broker is: an id that the controller gives once and for all, kept in a file.
+"""Id of this broker among the replicas of its name. The controller assigns it once; a file keeps it.
 
-What is asked for is written down before it is asked, with a code that makes the question this broker's own:
-an answer that is lost is asked for again, and no id is given to nobody.
+The requested id is written to a file before the request, with a code that identifies the request as this
+broker's. If the answer is lost, the request is repeated, and no id is wasted.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from kerolox.protocol.headers.controller import ApplyBrokerIdRequest, NextBroker
 
 log = logging.getLogger(__name__)
 
-TRIES = 5  # ids that others take while they are asked for
+TRIES = 5  # ids that other brokers take during the request
 
 
 class NotThisBroker(KeroloxError):
-    """The file of the id is another broker's, or no such file at all."""
+    """The file of the id belongs to another broker, or is not a valid file."""
 
 
 class Identity:
-    """``id`` is 0 until it is known."""
+    """Id of this broker; ``id`` is 0 until it is known."""
 
     def __init__(self, options: BrokerOptions, address: str, clock: Clock) -> None:
         self.id = 0
@@ -51,7 +51,8 @@ class Identity:
         self._clock = clock
 
     async def obtain(self, controllers: Controllers) -> int:
-        """The id: from the file, or from the controller. Raises what stands in the way; may be repeated."""
+        """Return the id from the file, or from the controller. Raises the error of a failed step; may be
+        repeated."""
         if self.id:
             return self.id
         kept = await self._read(self.path)
@@ -72,14 +73,15 @@ class Identity:
             except RequestFailed as error:
                 if error.response_code != ResponseCode.CONTROLLER_BROKER_ID_INVALID:
                     raise
-                # Another broker was faster. Any other error leaves the file: the id may be this one's.
+                # Another broker was faster. Any other error keeps the file, because the id may be this
+                # broker's.
                 log.info("id_taken id=%d reason=%r", asked.id, str(error))
                 await asyncio.to_thread(_remove, self._asked_path)
                 continue
             await asyncio.to_thread(self._keep, asked._replace(check_code=None))
             log.info("id_given id=%d name=%r path=%s", asked.id, self._name, self.path)
             return self._known(asked.id)
-        raise KeroloxError(f"{TRIES} ids in a row were taken by other brokers while they were asked for")
+        raise KeroloxError(f"{TRIES} ids in a row were taken by other brokers during the request")
 
     def _known(self, id: int) -> int:
         self.id = id
@@ -111,18 +113,18 @@ class Identity:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise NotThisBroker(f"{path} cannot be read: {error}. Let this broker read it") from error
+            raise NotThisBroker(f"{path} cannot be read: {error}. Give this broker read access") from error
         try:
             found = decode_identity(data)
         except ProtocolError as error:
             raise NotThisBroker(
-                f"{path} is damaged: {error}. Restore it; or remove it, and this broker gets a new id"
+                f"{path} is damaged: {error}. Restore it; or remove it to get a new id"
             ) from error
         if (found.cluster, found.broker_name) != (self._cluster, self._name):
             raise NotThisBroker(
-                f"{path} belongs to broker {found.broker_name!r} of cluster {found.cluster!r}, and this one "
-                f"is {self._name!r} of {self._cluster!r}. Set brokerName and brokerClusterName as they were; "
-                "or give this broker a store of its own"
+                f"{path} belongs to broker {found.broker_name!r} of cluster {found.cluster!r}, but this "
+                f"broker is {self._name!r} of {self._cluster!r}. Restore brokerName and brokerClusterName; "
+                "or give this broker another store"
             )
         return found
 

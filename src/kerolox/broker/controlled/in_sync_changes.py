@@ -1,7 +1,7 @@
-"""Asks the controller to change the in-sync set, whenever the leader sees that others are in sync.
+"""Requests to the controller to change the in-sync set, whenever the leader finds other replicas in sync.
 
-One question at a time, until it is answered for good: a set that was asked for counts until it is known that
-it was refused, for the controller may have taken it.
+Only one request is open at a time, until its outcome is certain: a requested set counts until its rejection
+is certain, because the controller may have accepted it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from kerolox.replication.in_sync_set import InSyncSet
 
 log = logging.getLogger(__name__)
 
-AGAIN_S = 0.5  # after a question without an answer, or one that was refused
-# The controller has not heard of somebody yet who has just connected here: asked again, but not for long.
+AGAIN_S = 0.5  # after a request without an answer, or a rejected one
+# The controller may not have had a heartbeat yet of a replica that has just connected here. The request is
+# repeated soon, for a limited time.
 NOT_ALIVE_AGAIN_S = 0.1
 NOT_ALIVE_S = 2.0
 
 
 class InSyncChanges:
-    """``look_now`` asks the controller who leads, and with which set."""
+    """Task that requests changes. ``look_now`` asks the controller for the leader and its set."""
 
     def __init__(
         self,
@@ -81,17 +82,17 @@ class InSyncChanges:
             try:
                 await self._ask(wanted)
             except Exception:
-                log.exception("in_sync_not_changed wanted=%r next='tried again'", sorted(wanted))
+                log.exception("in_sync_not_changed wanted=%r next='retried'", sorted(wanted))
                 await self._clock.sleep(AGAIN_S)
 
     async def _ask(self, wanted: frozenset[int]) -> None:
-        """Ask until there is an answer."""
+        """Request the set until there is an answer."""
         epoch = self._turns.heeded.epoch
         set_epoch = self._in_sync.set_epoch
         before = self._in_sync.members
         self._in_sync.asked(wanted)
         began_s = self._clock.monotonic_s()
-        while self._goes_on(epoch, set_epoch):  # else the answer came another way, or is not needed
+        while self._goes_on(epoch, set_epoch):  # otherwise the answer came another way, or is not needed
             try:
                 answer = await self._controllers.ask(
                     RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
@@ -111,7 +112,7 @@ class InSyncChanges:
                 await self._refused(wanted, error, epoch, set_epoch)
                 return
             except KeroloxError as error:
-                # It may have been carried out: the set that was asked for counts, and is asked for again.
+                # The change may have been made: the requested set counts, and is requested again.
                 self._tell(wanted, error)
                 await self._clock.sleep(AGAIN_S)
                 continue
@@ -121,7 +122,7 @@ class InSyncChanges:
             except KeroloxError as error:
                 self._tell(wanted, error)
                 await self._clock.sleep(AGAIN_S)
-                continue  # it is asked for again, and the answer says that it is the set
+                continue  # requested again; the answer then confirms the set
             if taken:
                 self._told = ""
                 log.info(
@@ -134,14 +135,16 @@ class InSyncChanges:
     async def _refused(
         self, wanted: frozenset[int], error: RequestFailed, epoch: int, set_epoch: int
     ) -> None:
-        """It may have been carried out all the same: asked once before, and the answer lost or late."""
+        """Handle a rejection. The change may still have been made by an earlier request whose answer was lost
+        or late."""
         self._tell(wanted, error)
         await self._clock.sleep(AGAIN_S)
         if await self._is_not_taken(epoch, set_epoch):
             self._in_sync.refused()
 
     async def _is_not_taken(self, epoch: int, set_epoch: int) -> bool:
-        """Ask, until there is an answer, which set the controller has. Until that is known, both count."""
+        """Ask for the controller's set until there is an answer. Until then both sets count. Return True if
+        the requested set was not accepted."""
         while self._goes_on(epoch, set_epoch):
             try:
                 told = await self._which_set()
@@ -155,12 +158,12 @@ class InSyncChanges:
                     break
             except KeroloxError as error:
                 self._tell(told.in_sync, error)
-            self._look_now()  # another one leads, or will; or this controller knows less than it did
+            self._look_now()  # another broker leads, or will; or this controller has an older state
             await self._clock.sleep(AGAIN_S)
         return False
 
     async def _adopt(self, epoch: int, members: frozenset[int], number: int) -> bool:
-        """The controller has this set: it counts when it is on the disk. Raises SetNotKept."""
+        """Adopt the set of the controller. It counts once it is on the disk. Raises SetNotKept."""
         heeded = self._turns.heeded
         if heeded.epoch != epoch or not self._leadership.leads:
             return False
@@ -170,7 +173,7 @@ class InSyncChanges:
         return self._in_sync.adopt(members, number)
 
     def _goes_on(self, epoch: int, set_epoch: int) -> bool:
-        """Whether this broker still leads in this epoch, and has heard of no other set."""
+        """True if this broker still leads in this epoch, and knows no newer set."""
         return (
             self._leadership.leads
             and self._turns.heeded.epoch == epoch
@@ -186,7 +189,7 @@ class InSyncChanges:
         if reason != self._told:
             self._told = reason
             log.warning(
-                "in_sync_not_changed wanted=%r error=%r next='asked again; what is sent meanwhile waits for "
-                "all of both sets'",
+                "in_sync_not_changed wanted=%r error=%r next='retried; until then sends wait for the "
+                "replicas of both sets'",
                 sorted(wanted), reason,
             )  # fmt: skip

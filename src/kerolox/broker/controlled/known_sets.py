@@ -1,9 +1,9 @@
-"""The newest mastership and in-sync set this broker has heard of, on its disk: ``brokerIdentity-set``.
+"""The newest mastership and in-sync set known to this broker, kept on its disk in ``brokerIdentity-set``.
 
-A leader counts on a set only when it stands here. So when an older copy of the controllers' state is
-restored, the brokers together still know who has everything that was acknowledged, and tell the controller
-(:mod:`kerolox.controller.knowledge`). The name begins as that of the identity, for they go together: whoever
-removes the one removes the other.
+A leader uses a set only after it is stored here. So if an older copy of the controllers' state is restored,
+the brokers together still know the replicas with all acknowledged messages, and report them to the controller
+(:mod:`kerolox.controller.knowledge`). The name begins with the name of the identity file, so that both are
+removed together.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 class KnownSets:
-    """``newest`` is what is on the disk; epoch 0: nothing yet."""
+    """Store of the newest set. ``newest`` is the content on the disk; epoch 0: none yet."""
 
     def __init__(self, store: MessageStore, identity_path: str | os.PathLike[str]) -> None:
         self.newest = Mastership(epoch=0)
@@ -60,7 +60,8 @@ class KnownSets:
         self._turn = asyncio.Lock()
 
     async def load(self, cluster: str, name: str, id: int) -> None:
-        """Read it, once the identity is known; another identity's is passed over. Raises SetUnreadable."""
+        """Read the file, once the identity is known. A file of another identity is ignored. Raises
+        SetUnreadable."""
         if self._whose is None:
             found = await self._in_keeper(self._read)
             self._whose = (cluster, name, id)
@@ -71,8 +72,7 @@ class KnownSets:
                 )  # fmt: skip
 
     async def keep(self, told: Mastership) -> None:
-        """Write down what a controller said, unless this or something newer is there already. Raises
-        SetNotKept."""
+        """Store a report of a controller, unless it or a newer one is stored already. Raises SetNotKept."""
         async with self._turn:
             newest = self.newest
             is_newer = (told.epoch, told.in_sync_epoch) > (newest.epoch, newest.in_sync_epoch)
@@ -89,7 +89,9 @@ class KnownSets:
         try:
             data = self._store.files.read_if_exists(self.path)
         except (OSError, KeroloxError) as error:
-            raise SetUnreadable(f"{self.path} cannot be read: {error}. Let this broker read it") from error
+            raise SetUnreadable(
+                f"{self.path} cannot be read: {error}. Give this broker read access"
+            ) from error
         if data is None:
             return None
         crc, _, body = bytes(data[:FILE_BYTES_MAX]).partition(b" ")
@@ -99,8 +101,8 @@ class KnownSets:
         except (ValueError, msgspec.DecodeError):
             pass
         raise SetUnreadable(
-            f"{self.path} is damaged: its CRC is not that of what follows. Remove it if no older copy of "
-            "the controllers' state was restored: the controller knows then what stands there"
+            f"{self.path} is damaged: its CRC does not match its content. If no older copy of the "
+            "controllers' state was restored, remove it: then the controller knows its content"
         )
 
     def _write(self, note: _Note) -> None:
@@ -110,11 +112,11 @@ class KnownSets:
             self._store.files.write_atomic(self.path, b"%08x %b" % (zlib.crc32(body), body))
         except (OSError, KeroloxError) as error:
             raise SetNotKept(
-                f"{self.path} cannot be written: {error}. Until it is, this broker does not count on the set "
-                f"{list(note.members)} of epoch {note.epoch}: free space, or see to the disk"
+                f"{self.path} cannot be written: {error}. Until it is, this broker does not use the set "
+                f"{list(note.members)} of epoch {note.epoch}: free space, or repair the disk"
             ) from error
 
     async def _in_keeper(self, work: Callable[[], T]) -> T:
-        # Shielded, so that memory and disk hold the same when the caller is cancelled.
+        # Shielded, so that memory and disk stay equal when the caller is cancelled.
         loop = asyncio.get_running_loop()
         return await asyncio.shield(loop.run_in_executor(self._store.keeper, work))

@@ -1,7 +1,7 @@
-"""Where the log of the broker that leads is copied from: asked of that broker itself, until it says.
+"""Search for the replication address of the leader. It is asked of the leader itself, until it answers.
 
-The controller knows the address clients use, and name servers learn the other one when the leader registers.
-Whoever waits for that waits up to 30 s; the leader itself knows it as soon as it leads.
+The controller knows the address for clients; name servers learn the replication address when the leader
+registers, up to 30 s later. The leader itself knows it as soon as it leads.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ async def _direct(found: LeaderAddress) -> LeaderAddress:
 
 
 class LeaderSearch:
-    """Looks for one leader at a time, and tells the leadership what it found."""
+    """Search for one leader at a time. The result is passed to the leadership."""
 
     def __init__(self, leadership: Leadership, dialer: Dialer, clock: Clock) -> None:
-        self.way = (
-            _direct  # from what the leader says to where it is reached: tests put a bad network between
-        )
+        self.way = _direct  # address under which the leader is reached; tests insert a faulty network
         self._leadership = leadership
         self._dialer = dialer
         self._clock = clock
@@ -42,7 +40,7 @@ class LeaderSearch:
         self._task: asyncio.Task[None] | None = None
 
     def look_for(self, address: str) -> None:
-        """The broker at this address leads."""
+        """Search for the leader at this address."""
         if self._task is not None and not self._task.done():
             if address == self._address:
                 return
@@ -51,7 +49,7 @@ class LeaderSearch:
         self._task = asyncio.get_running_loop().create_task(self._look_for(address))
 
     def stop(self) -> None:
-        """This broker leads itself."""
+        """End the search, because this broker leads."""
         if self._task is not None:
             self._task.cancel()
         self._address = ""
@@ -71,12 +69,12 @@ class LeaderSearch:
                 return
             asked += 1
             if asked == TELL_AFTER:
-                log.warning("leader_not_ready leader=%r reason=%r next='asked again'", address, found)
+                log.warning("leader_not_ready leader=%r reason=%r next='retried'", address, found)
             await self._clock.sleep(again_s)
             again_s = min(AGAIN_MAX_S, again_s * 1.5)
 
     async def _ask(self, address: str) -> LeaderAddress | str:
-        """Where to copy from, or why that is not known."""
+        """Return the replication address, or the reason why it is unknown."""
         try:
             answer = await self._dialer.call(
                 address, RequestCode.EXCHANGE_BROKER_HA_INFO, HaInfo(), timeout_s=ASK_S

@@ -1,9 +1,8 @@
-"""How long a leader may count on being the one: until the controller may have elected another.
+"""Lease of a leader: the time in which the controller cannot have elected another one.
 
-The controller replaces a broker it has heard nothing of for ``controllerHeartBeatTimeoutMills``. It heard a
-heartbeat not before that was sent, so a leader whose heartbeat was answered knows until when nobody else is
-elected for its silence. Time is monotonic on both sides, and a part of it is left for clocks that run
-unevenly.
+The controller replaces a leader after ``controllerHeartBeatTimeoutMills`` without a heartbeat. It received an
+answered heartbeat no earlier than that was sent, so a leader knows how long no other broker is elected for
+its silence. Time is monotonic on both sides, and a margin is kept for clocks that run at different speeds.
 """
 
 from __future__ import annotations
@@ -12,14 +11,15 @@ from collections.abc import Callable
 
 from kerolox.clock import Clock, TimerHandle
 
-MARGIN = 0.05  # of the time
-# A controller that begins to lead has not heard those that another one answered, nor how long they may be
-# silent. It elects nobody in their place for so long; a lease must not be longer.
+MARGIN = 0.05  # share of the time
+# A controller that begins to lead does not know the heartbeats that another controller answered, nor their
+# timeouts. It replaces no leader for this time; a lease must not be longer.
 NEW_CONTROLLER_WAITS_S = 10.0
 
 
 class Lease:
-    """``on_lapse`` hears when it ends, ``on_renewed`` when it holds again. It does not hold at first."""
+    """Lease with a timer. ``on_lapse`` is called when it ends, ``on_renewed`` when it is valid again. It is
+    invalid at first."""
 
     def __init__(self, clock: Clock, timeout_s: float) -> None:
         self.timeout_s = min(timeout_s, NEW_CONTROLLER_WAITS_S) * (1 - MARGIN)
@@ -35,7 +35,7 @@ class Lease:
         return max(0.0, self._until_s - self._clock.monotonic_s())
 
     def renew(self, sent_s: float) -> None:
-        """A heartbeat that was sent at this time has been answered."""
+        """Renew the lease after an answered heartbeat that was sent at ``sent_s``."""
         self._until_s = max(self._until_s, sent_s + self.timeout_s)
         if not self.remaining_s:
             return
@@ -47,7 +47,7 @@ class Lease:
                 told()
 
     def give_up(self) -> None:
-        """It ends now."""
+        """End the lease now."""
         if self.holds:
             self.close()
             self._until_s = self._clock.monotonic_s()
@@ -59,7 +59,7 @@ class Lease:
             self._timer = None
 
     def _look(self) -> None:
-        """One timer for all: it was renewed meanwhile, nearly always."""
+        """Check the lease at the timer. It was nearly always renewed meanwhile, so one timer is enough."""
         self._timer = None
         if self.remaining_s:
             self._timer = self._clock.call_later(self.remaining_s, self._look)

@@ -1,8 +1,9 @@
-"""A leader that no controller answers takes no messages: another one may have been elected meanwhile.
+"""A leader without an answer from any controller accepts no messages, since another leader may have been
+elected.
 
-Whoever waits for an answer is told that the message is not known to be safe. It goes on when the controller
-answers again, and says that this broker still leads in its epoch; or, of a controller that fell back to an
-older epoch, when everybody in its in-sync set has said since then that it follows.
+Waiting producers get the answer that their message is not known to be safe. The leader continues when the
+controller answers again and confirms its leadership in its epoch; or, if that controller fell back to an
+older epoch, when all replicas of its in-sync set have confirmed since then that they follow.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class LeaseWatch:
-    """Looks whenever the lease or the role changes."""
+    """Watch over the lease and the role."""
 
     def __init__(
         self, lease: Lease, store: MessageStore, leadership: Leadership, options: BrokerOptions, clock: Clock
@@ -31,8 +32,8 @@ class LeaseWatch:
         self._leadership = leadership
         self._options = options
         self._clock = clock
-        self.doubted_s: float | None = None  # since when it is not known that this broker leads
-        self.last_error: Callable[[], str] = lambda: ""  # of what was asked of the controller
+        self.doubted_s: float | None = None  # time since which this leadership is not confirmed
+        self.last_error: Callable[[], str] = lambda: ""  # the last error of the controller
         lease.on_lapse.append(self.look)
 
     @property
@@ -40,7 +41,7 @@ class LeaseWatch:
         return self.doubted_s is not None
 
     def look(self) -> None:
-        """The lease may have ended, or the role may be another one."""
+        """Check after a possible end of the lease or a change of the role."""
         if not self._leadership.leads or not self._options.controller_lease:
             self._go_on()
         elif not self._lease.holds and not self.doubts:
@@ -49,19 +50,19 @@ class LeaseWatch:
             why = (
                 f"no controller has answered this leader for {self._lease.timeout_s:.1f} s"
                 + (f" (the last error: {error})" if error else "")
-                + ", so another broker may have been elected. It goes on by itself when the controller says "
-                "that it leads; controllerLeaseEnable=false lets it go on without"
+                + ", so another broker may have been elected. It continues automatically when a controller "
+                "confirms its leadership; with controllerLeaseEnable=false it would continue without"
             )
             log.warning("lease_lapsed reason=%r", why)
             self._store.state.set(Obstacle.NO_LEASE, why)
             self._store.copies.doubt()
 
     def give_up(self) -> None:
-        """Another process has this broker's identity, and may be elected: this one does not lead."""
+        """End the lease: another process has this broker's identity, and may be elected."""
         self._lease.give_up()
 
     def confirmed(self, asked_s: float) -> None:
-        """The controller was asked at this time, and said that this broker leads in its epoch."""
+        """Note that the controller, asked at ``asked_s``, confirmed this leadership in its epoch."""
         if self.doubted_s is not None and asked_s >= self.doubted_s and self._lease.holds:
             log.info("lease_again after_s=%.3f", self._clock.monotonic_s() - self.doubted_s)
             self._go_on()

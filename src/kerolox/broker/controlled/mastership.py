@@ -1,8 +1,7 @@
-"""Who leads, as a controller says it, and what of that is news. Pure.
+"""Mastership as a controller reports it, and its comparison with the known one. Pure functions.
 
-A controller says it in four ways: in the answers to registering, to an election and to the question who
-leads, and by a notice. They may arrive in any order, so the number of the mastership decides: the master
-epoch, which only grows.
+A controller reports it in four ways: in the answers to a registration, to an election and to a question for
+the leader, and by a notice. They may arrive in any order, so the master epoch decides, which only grows.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from kerolox.protocol.headers import controller as headers
 
 
 class Mastership(msgspec.Struct, frozen=True, kw_only=True):
-    """Who leads in an epoch. ``id`` 0: nobody does. ``in_sync`` are those that have all that was
-    acknowledged."""
+    """The leader of an epoch. ``id`` 0: no leader. ``in_sync`` are the replicas with all acknowledged
+    messages."""
 
     epoch: int
     id: int = 0
@@ -36,7 +35,7 @@ NONE_YET = Mastership(epoch=0)
 
 
 class News(Enum):
-    """What a mastership is beside the one that is known."""
+    """Difference between a reported mastership and the known one."""
 
     NONE = "nothing new"
     OLDER = "an epoch that is over"
@@ -47,8 +46,8 @@ class News(Enum):
 
 
 def news(known: Mastership, told: Mastership) -> News:
-    """What ``told`` brings. RocketMQ 5.5's controllers may fall back to smaller epochs, or have two masters
-    in one (apache/rocketmq, DLedger 0.3.2): that is no reason to stop serving."""
+    """Compare ``told`` with the known mastership. RocketMQ 5.5's controllers may fall back to smaller epochs,
+    or have two masters in one (apache/rocketmq, DLedger 0.3.2); that is no reason to stop serving."""
     if told.epoch > known.epoch:
         return News.EPOCH
     if told.epoch < known.epoch:
@@ -62,7 +61,7 @@ def news(known: Mastership, told: Mastership) -> News:
     return News.IN_SYNC if told.in_sync_epoch > known.in_sync_epoch else News.NONE
 
 
-# --- as it arrives ----------------------------------------------------------------------------
+# --- decoding ---------------------------------------------------------------------------------
 
 
 def from_registration(answer: ControllerAnswer) -> Mastership:

@@ -1,10 +1,10 @@
-"""The one place where a broker under a controller changes its role: one change after the other, and of those
-that wait the newest counts.
+"""Role changes of a broker under a controller, made one after the other. Of several waiting ones only the
+newest counts.
 
-No turn waits for the network. To lead, an epoch is begun on the disk, the parts of a leader start, and name
-servers are told; to follow, those end, and the leader is looked for in the background. An epoch that is older
-than the one that is known is told in the log, and nothing else: RocketMQ 5.5's controllers fall back at times
-(DLedger 0.3.2), and a broker that serves goes on.
+No change waits for the network. To lead, the broker begins an epoch on the disk, starts the parts of a
+leader, and registers. To follow, it stops those parts, and searches for the leader in the background. An
+epoch older than the known one is only logged: RocketMQ 5.5's controllers fall back at times (DLedger 0.3.2),
+and a serving broker continues.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from kerolox.store.state import Obstacle
 
 log = logging.getLogger(__name__)
 
-AGAIN_S = 1.0  # after a role that could not be taken
+AGAIN_S = 1.0  # after a failed role change
 
 
 class CannotLead(KeroloxError):
-    """It was elected, and its disk does not let it lead."""
+    """This broker was elected, but its disk does not allow it to lead."""
 
 
 class RoleTurns:
-    """``heeded`` is the mastership this broker acts by. ``on_role`` hears when it has taken a role."""
+    """Role changes. ``heeded`` is the mastership in effect. ``on_role`` is called after each change of
+    role."""
 
     def __init__(
         self,
@@ -63,10 +64,10 @@ class RoleTurns:
         self._why = ""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._lost_s: float | None = None  # when this epoch's leader was missed first
-        self._began_at = 0  # where the log was when this broker began to lead
+        self._lost_s: float | None = None  # time when this epoch's leader was first missed
+        self._began_at = 0  # end of the log when this broker began to lead
         self._not_taken_told = ""
-        self._told_older = -1  # the epoch that was last told of as over
+        self._told_older = -1  # the last logged outdated epoch
         self._turn = asyncio.Lock()
 
     def start(self, id: int) -> None:
@@ -74,29 +75,30 @@ class RoleTurns:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Take no more roles; the one that is being taken is taken."""
+        """Take no more roles. A change in progress is completed."""
         if self._task is not None:
             async with self._turn:
                 self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    # --- what is told ---------------------------------------------------------------------------------
+    # --- reports --------------------------------------------------------------------------------------
 
     def offer(self, told: Mastership, why: str) -> News:
-        """What a controller says. It is heeded in its turn, unless something newer comes before."""
+        """Offer a mastership that a controller reported. It takes effect in its turn, unless a newer one
+        arrives before."""
         found = news(self.heeded, told)
         if found is News.OLDER:
             if told.epoch != self._told_older:
                 self._told_older = told.epoch
                 log.warning(
-                    "epoch_fell_back told=%d known=%d master=%d by=%r next='this broker goes on as it is; "
+                    "epoch_fell_back told=%d known=%d master=%d by=%r next='this broker continues; "
                     "restore the controller if it lost its state'",
                     told.epoch, self.heeded.epoch, told.id, why,
                 )  # fmt: skip
         elif found is News.OTHER_MASTER:
             log.error(
-                "two_masters_in_one_epoch epoch=%d known=%d told=%d by=%r next='this broker goes on as it "
-                "is; elect one by kerolox controller elect'",
+                "two_masters_in_one_epoch epoch=%d known=%d told=%d by=%r next='this broker continues; "
+                "elect one of them: kerolox controller elect'",
                 told.epoch, self.heeded.id, told.id, why,
             )  # fmt: skip
         elif found is not News.NONE and told.is_there:
@@ -106,16 +108,16 @@ class RoleTurns:
         return found
 
     def is_followed_since(self, since_s: float | None) -> bool:
-        """Whether this broker leads, and nobody else can: all that could be elected have said since that time
-        that they follow it."""
+        """True if this broker leads, and no other can: all replicas that could be elected have confirmed
+        since that time that they follow it."""
         return since_s is not None and self._leadership.leads and self._in_sync.is_followed_since(since_s)
 
     def lost_leader(self) -> None:
-        """The connection to the leader is gone: nobody takes messages, as far as this broker knows."""
+        """Note the time at which the connection to the leader was lost."""
         if self._lost_s is None:
             self._lost_s = self._clock.monotonic_s()
 
-    # --- heeding it -----------------------------------------------------------------------------------
+    # --- changes --------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -135,7 +137,7 @@ class RoleTurns:
                 self._wake.set()
             except Exception:
                 log.exception(
-                    "role_not_taken epoch=%d next='tried again when the controller tells'", told.epoch
+                    "role_not_taken epoch=%d next='retried at the next notice of the controller'", told.epoch
                 )
 
     def _not_taken(self, told: Mastership, error: Exception) -> None:
@@ -143,7 +145,7 @@ class RoleTurns:
         if text != self._not_taken_told:
             self._not_taken_told = text
             log.error(
-                "role_not_taken epoch=%d master=%d error=%r next='tried again'",
+                "role_not_taken epoch=%d master=%d error=%r next='retried'",
                 told.epoch, told.id, str(error),
             )  # fmt: skip
         if not self._leadership.leads:
@@ -172,7 +174,8 @@ class RoleTurns:
             await self._note(told)
 
     async def _note(self, told: Mastership) -> None:
-        """Write down what a follower heard. Nothing rests on it, so it follows all the same if it cannot."""
+        """Store the mastership that a follower received. Nothing depends on it, so the broker follows even if
+        this fails."""
         try:
             await self._known.keep(told)
         except KeroloxError as error:
@@ -183,12 +186,12 @@ class RoleTurns:
     async def _lead(self, told: Mastership) -> None:
         fenced = self._store.state.obstacles.get(Obstacle.FENCED)
         if fenced is not None:
-            raise CannotLead(f"{fenced}; start this broker again when its disk is in order")
+            raise CannotLead(f"{fenced}; restart this broker when its disk is repaired")
         began_s = self._clock.monotonic_s()
         before = self.heeded
         self._search.stop()
         if self._leadership.leads:
-            # Elected again: nobody else was. What is written from now on is of another epoch.
+            # Elected again, without another leader in between. New records belong to the new epoch.
             self._in_sync.rest()
             await self._leadership.follow(f"epoch {told.epoch} begins", leaderless=True)
         try:
@@ -205,7 +208,7 @@ class RoleTurns:
         )  # fmt: skip
 
     async def _begin(self, told: Mastership) -> None:
-        """Nothing more is copied, the log is whole and flushed: it is this broker's from here on."""
+        """Begin the epoch. Replication has stopped, and the log is whole and flushed."""
         self._began_at = self._store.log.max_offset
         await self._history.begin(told.epoch, self._began_at)
         await self._known.keep(told)
@@ -217,7 +220,8 @@ class RoleTurns:
     async def _follow(self, told: Mastership) -> None:
         why = f"broker {told.id} at {told.address} leads in epoch {told.epoch}"
         led = self._leadership.leads
-        # What it finds while this broker parts would be forgotten, and found again it would be nothing new.
+        # The search must not find a leader before the link is stopped: its result would be forgotten, and a
+        # later one would not count as new.
         self._search.stop()
         if led:
             self._in_sync.rest()

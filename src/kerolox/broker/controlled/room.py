@@ -1,7 +1,7 @@
-"""A broker under a controller: its place in its group, and whether it leads.
+"""A broker under a controller: its place in its group, and its role.
 
-The parts are made and connected here. Requests: NOTIFY_BROKER_ROLE_CHANGED, by which the controller says who
-leads, and GET_BROKER_EPOCH_CACHE, by which tools ask which leader wrote which part of the log.
+The parts are created and connected here. Requests: NOTIFY_BROKER_ROLE_CHANGED, the controller's notice of a
+new leader, and GET_BROKER_EPOCH_CACHE, by which tools query the epochs of the log.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 
 
 class Controlled:
-    """``took_role`` hears when this broker has taken a role: name servers are told then."""
+    """Parts of a broker under a controller. ``took_role`` is called after each change of role, to
+    register."""
 
     def __init__(
         self,
@@ -93,8 +94,8 @@ class Controlled:
         self.in_sync_changes.start()
 
     async def close(self) -> None:
-        """Let another one lead, and ask nothing more. The connections to the controllers are closed last: a
-        leader that could not hand over is replaced then."""
+        """Hand over the leadership, then stop. The connections to the controllers are closed last: a leader
+        that could not hand over is replaced then."""
         await self.hand_over.hand_over("it stops")
         await self.hand_over.close()
         await self.in_sync_changes.close()
@@ -106,7 +107,7 @@ class Controlled:
         await self.controllers.close()
 
     def doubt(self) -> None:
-        """The leader is lost, or cannot be copied from: who leads?"""
+        """Ask for the leader again: it is lost, or cannot be copied from."""
         self.agent.look_now()
         if not self._replication.follower.copying:
             self.turns.lost_leader()
@@ -157,7 +158,7 @@ class Controlled:
         return Answer(body=body.encode())
 
     def status(self) -> ControlledStatus:
-        """How this broker stands with the controller."""
+        """Return the status of this broker under the controller."""
         heeded, leads = self.turns.heeded, self._leadership.leads
         return ControlledStatus(
             broker_id=self.identity.id,
@@ -171,7 +172,7 @@ class Controlled:
         )
 
     def runtime_info(self) -> dict[str, object]:
-        """The same, in words."""
+        """Return the same status as text, for tools."""
         status = self.status()
         told: dict[str, object] = {
             "controllerBrokerId": status.broker_id,
@@ -189,22 +190,22 @@ class Controlled:
 
     def metrics(self, out: MetricText) -> None:
         heeded, leads = self.turns.heeded, self._leadership.leads
-        out.metric("kerolox_leads", "gauge", "Whether this broker leads its group.", [({}, leads)])
+        out.metric("kerolox_leads", "gauge", "1 if this broker leads its group.", [({}, leads)])
         out.metric(
-            "kerolox_master_epoch", "gauge", "How many elections this broker's group has had, as it knows.",
+            "kerolox_master_epoch", "gauge", "Known number of elections of this broker's group.",
             [({}, heeded.epoch)],
         )  # fmt: skip
         out.metric(
             "kerolox_in_sync_replicas", "gauge",
-            "Of a leader: replicas that have all that is acknowledged, itself counted.",
+            "Of a leader: replicas with all acknowledged messages, including itself.",
             [({}, len(self._mode.in_sync.members))] if leads else [],
         )  # fmt: skip
         out.metric(
-            "kerolox_confirmed_offset", "gauge", "Up to where the log may be read.",
+            "kerolox_confirmed_offset", "gauge", "End of the part of the log that may be read.",
             [({}, self._store.progress.confirmed)],
         )  # fmt: skip
         out.metric(
             "kerolox_controller_lease_seconds", "gauge",
-            "Of a leader: how long it takes messages unless a controller answers.",
+            "Of a leader: time for which it accepts messages without controller answers.",
             [({}, self.lease.remaining_s)] if leads else [],
         )  # fmt: skip

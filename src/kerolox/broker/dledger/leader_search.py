@@ -1,8 +1,9 @@
-"""Where the broker is whose member leads: members know each other's ports only, name servers know brokers.
+"""Search for the broker of the leading member: members know only each other's ports, name servers know
+brokers.
 
-A follower needs it to copy tables: topics, groups, progress. RocketMQ's learns it with its next regular
-registration, up to 30 s later, and may lead meanwhile with old progress (apache/rocketmq#7790). Ours asks at
-once, and again until it is told.
+A follower needs the broker to copy tables: topics, groups, progress. RocketMQ's follower learns it at its
+next regular registration, up to 30 s later, and may lead meanwhile with old progress (apache/rocketmq#7790).
+kerolox asks at once, and repeats the question until it is answered.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ AGAIN_MAX_S = 5.0
 
 
 class LeaderSearch:
-    """``ask`` registers at the name servers, which answer who leads."""
+    """Search for the leader. ``ask`` registers at the name servers, which report the leader."""
 
     def __init__(
         self, leadership: Leadership, member: Member, clock: Clock, *, ask: Callable[[], None]
@@ -35,7 +36,7 @@ class LeaderSearch:
         self._task: asyncio.Task[None] | None = None
 
     def look(self) -> None:
-        """The broker has taken a role: whoever led before does not."""
+        """Search again after a change of role: the earlier leader no longer leads."""
         if self._member.leader != self._led_by:
             self._led_by = self._member.leader
             self._leadership.led_by(None)

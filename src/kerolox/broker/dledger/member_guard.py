@@ -1,4 +1,4 @@
-"""Who may speak on the port of a DLedger member while access control is on: whoever does writes the log."""
+"""Access control on the port of a DLedger member: every caller there can write the log."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kerolox.replication.entrance import Network
 
 
 class MemberGuard:
-    """Lets in what a user has signed who may do everything, as our members sign all they say. RocketMQ's
-    members cannot: they are let in by address (haTrustedAddresses)."""
+    """Guard that admits requests signed by a super user, as kerolox members sign theirs. RocketMQ's members
+    cannot sign, and are admitted by address (haTrustedAddresses)."""
 
     def __init__(self, guard: Guard, networks: tuple[Network, ...]) -> None:
         self._guard = guard

@@ -1,10 +1,11 @@
-"""A broker of a DLedger group leads or follows as its member does: one change after the other.
+"""Role changes of a broker in a DLedger group. It follows the role of its member, one change after the other.
 
-A member that is elected is not yet a broker that leads. Entries of leaders before it may be there whose fate
-is open; so it waits until all of its log is committed and in its queues: then every message has its number,
-and the next ones get theirs. Producers are told to wait meanwhile.
+A broker does not lead as soon as its member is elected. The log may contain entries of earlier leaders whose
+fate is open. So the broker waits until its whole log is committed and dispatched to its queues; then every
+message has its offset, and new ones get the next. Producers are asked to wait meanwhile.
 
-A member that does not lead any more takes no messages from that moment on; the broker's parts end after that.
+When its member no longer leads, the broker accepts no more messages at once; its parts are stopped after
+that.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.02  # whether all is committed
-AGAIN_S = 1.0  # after a role that could not be taken
-TELL_S = 10.0  # a leader that still waits says so
+LOOK_S = 0.02  # interval of checks whether everything is committed
+AGAIN_S = 1.0  # after a failed role change
+TELL_S = 10.0  # interval of log lines of a leader that still waits
 
 
 class LostLeadership(KeroloxError):
-    """Another member leads, or will."""
+    """Another member leads, or will lead."""
 
     retriable = True
 
 
 class RoleTurns:
-    """``took_role`` hears when the broker has taken a role: name servers are told then."""
+    """Role changes. ``took_role`` is called after each of them, to register at the name servers."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class RoleTurns:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Take no more roles; the one that is being taken is taken."""
+        """Take no more roles. A change in progress is completed."""
         if self._task is not None:
             async with self._turn:
                 self._task.cancel()
@@ -70,7 +71,7 @@ class RoleTurns:
 
     def _role_changed(self) -> None:
         if not self._member.is_leader:
-            # At once: whatever is sent from now on is not written, and is told why.
+            # At once: messages sent from now on are rejected with the reason.
             self._leadership.refuse(self._why_not())
         self._wake.set()
 
@@ -93,13 +94,13 @@ class RoleTurns:
             except LostLeadership as error:
                 log.info("not_leading reason=%r", str(error))
             except KeroloxError as error:
-                log.error("role_not_taken error=%r next='tried again in a moment'", str(error))
+                log.error("role_not_taken error=%r next='retried in a moment'", str(error))
                 await self._clock.sleep(AGAIN_S)
                 self._wake.set()
 
     async def _lead(self, term: int) -> None:
         if self._leadership.leads:
-            # It was a candidate in between, for less time than the broker took to notice.
+            # The member was a candidate for less time than the broker needed to notice.
             await self._follow()
         began_s = told_s = self._clock.monotonic_s()
         while not self._all_seen:
@@ -108,8 +109,8 @@ class RoleTurns:
             if now_s - told_s >= TELL_S:
                 told_s = now_s
                 log.warning(
-                    "leader_waits seconds=%.0f committed=%d end=%d next='a majority of the group has to have "
-                    "its log before it serves'",
+                    "leader_waits seconds=%.0f committed=%d end=%d next='start more members: a majority "
+                    "must have its log before it serves'",
                     now_s - began_s, self._ledger.committed_index, self._ledger.end_index,
                 )  # fmt: skip
             await self._clock.sleep(LOOK_S)
@@ -120,7 +121,7 @@ class RoleTurns:
         async with self._turn:
             await self._leadership.lead(still_leads)
         if not self._member.is_leader:
-            self._leadership.refuse(self._why_not())  # lost while the parts began
+            self._leadership.refuse(self._why_not())  # lost while the parts started
             return
         log.info(
             "ledger_broker_leads term=%d entries=%d waited_ms=%.0f",
@@ -142,7 +143,8 @@ class RoleTurns:
         async with self._turn:
             await self._leadership.follow(why)
             self._leadership.follow_as(self._member.settings.follower_id, why)
-        # Without a leader it has no role, unless it had one: name servers send nobody to it either way.
+        # Without a leader the broker has no role, unless it had one before; name servers route no client to
+        # it in either case.
         if self._member.is_follower or self._took_before:
             self._took_before = True
             self._took_role()

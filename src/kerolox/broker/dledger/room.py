@@ -24,8 +24,8 @@ ALONE_S = 10.0  # a group of one elects itself sooner
 
 
 class DLedger:
-    """``took_role`` hears when this broker has taken a role: name servers are told then. ``ask_who_leads``
-    asks them."""
+    """Parts of a broker in a DLedger group. ``took_role`` is called after each change of role, to register;
+    ``ask_who_leads`` asks the name servers for the leader."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class DLedger:
         figures.metrics.more.append(self.metrics)
 
     async def bind(self) -> None:
-        """Take the member's port, or raise ListenFailed."""
+        """Bind the member's port. Raises ListenFailed."""
         await self._port.bind()
 
     async def start(self) -> None:
@@ -68,7 +68,8 @@ class DLedger:
         promise = await loop.run_in_executor(keeper, self._file.load)
 
         async def save(promise: Promise) -> None:
-            # To its end, also when the asker is gone: half of it could not be told from all of it.
+            # Completed even if the caller is cancelled, because a half-done save could not be told from a
+            # complete one.
             await asyncio.shield(loop.run_in_executor(keeper, self._file.save, promise))
 
         group = self.group = LedgerGroup(
@@ -94,22 +95,24 @@ class DLedger:
         )  # fmt: skip
         if self._ledger.alone:
             log.warning(
-                "ledger_alone group=%r id=%r next='a group of one has no redundancy: what its disk loses is "
-                "lost. Name three members in dLegerPeers, or let a controller elect leaders'",
+                "ledger_alone group=%r id=%r next='name three members in dLegerPeers, or use a controller: a "
+                "group of one has no second copy of its data'",
                 self.settings.group, self.settings.self_id,
             )  # fmt: skip
             await self._lead_alone()
 
     async def _lead_alone(self) -> None:
-        """Nobody has to be waited for: who started this broker finds it leading."""
+        """Wait until this only member leads, so that the broker serves when its start returns."""
         try:
             async with asyncio.timeout(ALONE_S):
                 await self._led.wait()
         except TimeoutError:
-            log.warning("ledger_no_leader group=%r next='it goes on trying'", self.settings.group)
+            log.warning(
+                "ledger_no_leader group=%r next='retried; check the log for errors'", self.settings.group
+            )
 
     async def end_roles(self) -> None:
-        """Take no more roles: the broker closes. If it leads, another one does first."""
+        """Take no more roles, because the broker closes. A leader first transfers its leadership."""
         if self.group is not None:
             await self.group.transfer.leave()
         if self._search is not None:
@@ -118,14 +121,14 @@ class DLedger:
             await self._turns.close()
 
     async def close(self) -> None:
-        """Neither vote nor push nor answer any more."""
+        """Stop voting, replicating and answering."""
         await self.end_roles()
         if self.group is not None:
             await self.group.close()
         await self.hang_up()
 
     async def hang_up(self) -> None:
-        """Close every connection to other members, at once."""
+        """Close all connections to other members at once."""
         await self._network.close()
         await self._port.close()
 
@@ -136,15 +139,15 @@ class DLedger:
         if self._search is not None:
             self._search.look()
 
-    # --- for people and tools -----------------------------------------------------------------------------
+    # --- for operators and tools --------------------------------------------------------------------------
 
     @property
     def follows(self) -> bool:
-        """Whether a leader is followed, whose log is the one this member has."""
+        """True if this member follows a leader and shares its log."""
         return self.group is not None and self.group.member.is_follower
 
     def runtime_info(self) -> dict[str, object]:
-        """How this member stands in its group, in words."""
+        """Return the status of this member as text, for tools."""
         if self.group is None:
             return {}
         member = self.group.member
@@ -171,7 +174,7 @@ class DLedger:
             return
         member, ledger = self.group.member, self._ledger
         out.metric(
-            "kerolox_leads", "gauge", "Whether this broker leads its group.", [({}, self._leadership.leads)]
+            "kerolox_leads", "gauge", "1 if this broker leads its group.", [({}, self._leadership.leads)]
         )
         out.metric(
             "kerolox_ledger_term", "gauge", "The term of this member's DLedger group.", [({}, member.term)]

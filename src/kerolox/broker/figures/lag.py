@@ -1,4 +1,4 @@
-"""How far groups are behind: messages not yet consumed, and since when the oldest of them has waited."""
+"""Consumer lag: messages not consumed yet, and the time since the oldest of them was stored."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class QueueLag(NamedTuple):
     group: str
     topic: str
     queue_id: int
-    consumed: int  # the offset consumed next
-    pulled: int  # the offset pulled next
+    consumed: int  # next offset to consume
+    pulled: int  # next offset to pull
     max_offset: int
 
     @property
@@ -28,18 +28,17 @@ class QueueLag(NamedTuple):
 
     @property
     def in_flight(self) -> int:
-        """How many messages were pulled and not yet consumed."""
+        """Number of messages pulled and not consumed yet."""
         return max(0, self.pulled - self.consumed)
 
     @property
     def ready(self) -> int:
-        """How many messages were not even pulled."""
+        """Number of messages not pulled yet."""
         return max(0, self.max_offset - max(self.pulled, self.consumed))
 
 
 def queue_lags(store: MessageStore, topics: Topics, offsets: ConsumerOffsets) -> list[QueueLag]:
-    """The lag of every group in every queue of the topics it has consumed. All of it is in memory: the disk
-    is not read."""
+    """Return the lag of every group in every queue of its topics. Uses memory only; the disk is not read."""
     found: list[QueueLag] = []
     for key, queues in offsets.offsets.items():
         topic, _, group = key.partition("@")
@@ -56,8 +55,8 @@ def queue_lags(store: MessageStore, topics: Topics, offsets: ConsumerOffsets) ->
 
 
 def store_time_ms(store: MessageStore, topic: str, queue_id: int, offset: int) -> int:
-    """When the message at a queue offset was stored; -1 when it is not there. For threads: it may wait.
-    Raises Unreadable when that cannot be read now."""
+    """Return the store time of the message at a queue offset; -1 if it does not exist. Raises Unreadable if
+    it cannot be read now. May wait, so call it in a thread."""
     queue = store.queues.find(topic, queue_id)
     if queue is None:
         return -1
@@ -66,8 +65,8 @@ def store_time_ms(store: MessageStore, topic: str, queue_id: int, offset: int) -
 
 
 def waiting_since_ms(store: MessageStore, lags: Iterable[QueueLag]) -> dict[tuple[str, str], tuple[int, int]]:
-    """Topic and group → store time of the oldest message not consumed, and of the oldest not pulled; 0
-    when there is none. For threads."""
+    """Return, by topic and group, the store times of the oldest message not consumed and the oldest not
+    pulled; 0 if there is none. Call it in a thread."""
     times: dict[tuple[str, str], tuple[int, int]] = {}
     for lag in lags:
         not_consumed, not_pulled = times.get((lag.topic, lag.group), (0, 0))
@@ -83,11 +82,11 @@ def _known_time_ms(store: MessageStore, lag: QueueLag, offset: int) -> int:
     try:
         return store_time_ms(store, lag.topic, lag.queue_id, _first(store, lag, offset))
     except StoreError:
-        return -1  # it cannot be read now: other metrics say so
+        return -1  # it cannot be read now; other metrics report that
 
 
 def _first(store: MessageStore, lag: QueueLag, offset: int) -> int:
-    # A message that was deleted before it was consumed waits no longer.
+    # A message that was deleted before it was consumed no longer counts.
     return max(offset, store.min_offset(lag.topic, lag.queue_id))
 
 

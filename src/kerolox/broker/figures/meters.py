@@ -1,8 +1,8 @@
-"""Meters that cost a little on the way of a request: they are there only while somebody reads the metrics.
+"""Meters with a small cost for each request, active only while the metrics are exported.
 
-How long requests took, how large messages of which kind were, how long topics and groups took to be made, and
-how far ahead messages are timed. What is counted are a few numbers for each series; a run of plain sends is
-counted in one step. Every table here has a bound: known codes, and topics that exist.
+They measure durations of requests, sizes of messages by kind, the time to create topics and groups, and
+delays of timer messages. Each series needs only a few numbers; a run of plain sends is counted in one step.
+Every table has a limit: known codes, and existing topics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kerolox.protocol.reserved import SCHEDULE_TOPIC, TIMER_TOPIC
 if TYPE_CHECKING:
     from kerolox.metric_text import Labels, MetricText
 
-# RocketMQ's bounds.
+# RocketMQ's histogram bounds.
 RPC_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
 SIZE_BYTES: Final = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 CREATE_MS: Final = (10, 100, 1000, 3000, 5000)
@@ -37,23 +37,23 @@ _RESPONSES = {code.value: code.name.lower() for code in ResponseCode}
 
 
 class Meters:
-    """The meters of a broker. ``is_system`` tells which topics are system topics."""
+    """Meters of a broker. ``is_system`` tells which topics are system topics."""
 
     def __init__(self, clock: Clock, is_system: Callable[[str], bool]) -> None:
         self._clock = clock
         self._is_system = is_system
-        self._sizes: dict[tuple[str, str], Histogram] = {}  # of messages, by topic and kind
-        # request, response, whether it was held, whether nobody waits for the answer
+        self._sizes: dict[tuple[str, str], Histogram] = {}  # sizes of messages, by topic and kind
+        # request, response, whether it was held, whether it was one-way
         self._calls: dict[tuple[int, int, bool, bool], Histogram] = {}
-        self._topics_made: dict[tuple[str, bool], Histogram] = {}  # how it ended, system
+        self._topics_made: dict[tuple[str, bool], Histogram] = {}  # outcome, system
         self._groups_made: dict[str, Histogram] = {}
         self._delays: dict[str, Histogram] = {}  # topic
 
     # --- messages -------------------------------------------------------------------------------------
 
     def stored(self, topic: str, kind: str, messages: int, size_bytes: int) -> None:
-        """Count messages that the broker itself stored: delayed ones that were due, or committed ones."""
-        if messages:  # nobody kept their single sizes: each counts as their average
+        """Count messages that the broker itself stored: due or committed ones."""
+        if messages:  # single sizes are unknown: each counts as their average
             self._stored(topic, kind).add(size_bytes / messages, messages)
 
     def sent(self, topic: str, properties: bytes, sizes: Sequence[int]) -> None:
@@ -61,8 +61,8 @@ class Meters:
         self._stored(topic, kind_of(properties)).add_all(sizes)
 
     def sent_run(self, topic: str, ordered: bool, entries: list[Entry]) -> None:
-        """Count a run of plain sends to one topic. All count as the kind of the first: to look at each would
-        cost more than all the rest."""
+        """Count a run of plain sends to one topic. All count as the kind of the first one, because a check of
+        each would cost more than the rest."""
         if topic in _WAITING_TOPICS:
             kind = DELAY
         else:
@@ -94,7 +94,7 @@ class Meters:
     # --- requests -------------------------------------------------------------------------------------
 
     def answered(self, request: Request[Any], code: int) -> None:
-        """Count a request that was answered, or carried out when it is one-way."""
+        """Count a request that was answered, or a completed one-way request."""
         elapsed_ms = (self._clock.monotonic_s() - request.received_s) * 1000
         held = isinstance(request, HeldRequest)
         self._call(request.code, code, held, request.is_one_way).add(elapsed_ms)
@@ -105,7 +105,7 @@ class Meters:
             self._groups_made.setdefault(_ending(code), Histogram(CREATE_MS)).add(elapsed_ms)
 
     def answered_run(self, asked: int, received_s: float, count: int, code: int) -> None:
-        """Count sends of one request code that came in a run and were answered together."""
+        """Count sends of one request code that arrived in a run and were answered together."""
         elapsed_ms = (self._clock.monotonic_s() - received_s) * 1000
         self._call(asked, code, False, False).add(elapsed_ms, count)
 
@@ -117,10 +117,10 @@ class Meters:
             found = self._calls[key] = Histogram(RPC_MS)
         return found
 
-    # --- telling --------------------------------------------------------------------------------------
+    # --- export ---------------------------------------------------------------------------------------
 
     def metrics(self, out: MetricText) -> None:
-        """Tell the metrics. Runs on the event loop, which owns the numbers."""
+        """Write the metrics. Runs on the event loop, which owns the numbers."""
         out.histogram(
             "rocketmq_rpc_latency_milliseconds", "How long requests took",
             [
@@ -171,7 +171,7 @@ class Meters:
 
 
 def kind_of(properties: bytes) -> str:
-    """RocketMQ's word for what a message is, by the properties it was sent with."""
+    """Return RocketMQ's name for the kind of a message, by its properties."""
     if (packed.find(properties, packed.AT_TRANSACTION_PREPARED) or b"").lower() == b"true":
         return TRANSACTION
     if any(packed.find(properties, mark) is not None for mark in _LATER):

@@ -1,7 +1,7 @@
-"""Metrics as Prometheus reads them, under the names and labels of RocketMQ 5, and the state of health.
+"""Metrics for Prometheus, with RocketMQ 5's names and labels, and the health page.
 
-Figures RocketMQ does not have begin with ``kerolox_``. Numbers are collected on the event loop, which owns
-them; what has to be read from the log, and the text, are made in a thread.
+Metrics that RocketMQ does not have begin with ``kerolox_``. Numbers are collected on the event loop, which
+owns them; numbers read from the log, and the text, are made in a thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STORAGE: Labels = {"storage_type": "local", "storage_medium": "disk"}
 
 
 class LoopLag:
-    """How late the event loop comes to what was due: the first sign of a broker that has too much to do."""
+    """Delay of the event loop behind its schedule: the first sign of an overloaded broker."""
 
     def __init__(self, clock: Clock) -> None:
         self.last_s = 0.0
@@ -60,7 +60,7 @@ class LoopLag:
         self._timer = self._clock.call_later(LOOP_TICK_S, tick)
 
     def take_max_s(self) -> float:
-        """The longest delay since the last call."""
+        """Return the longest delay since the last call."""
         worst, self._max_s = self._max_s, 0.0
         return worst
 
@@ -95,7 +95,7 @@ class Metrics:
         self._lanes = lanes  # by RocketMQ's names of its processors: send, pull, query_message, ...
         self._clock = clock
         self._own_labels = own_labels(options.metrics_labels)
-        self.loop_lag = LoopLag(SYSTEM_CLOCK)  # by the system clock, also when the broker runs by another one
+        self.loop_lag = LoopLag(SYSTEM_CLOCK)  # uses the system clock, even if the broker uses another one
         self.more: list[Callable[[MetricText], None]] = []  # metrics of other parts, collected on the loop
 
     def start(self) -> None:
@@ -108,7 +108,7 @@ class Metrics:
         return {"/metrics": self.metrics, "/healthz": self.health}
 
     async def health(self) -> Page:
-        """200 while the broker can do its work; 503 and why while files cannot be read, or when only a
+        """Return 200 while the broker works; 503 with the reason while files cannot be read, or when only a
         restart can help."""
         obstacles = self._store.state.obstacles
         unreadable = self._store.reads.lasting
@@ -128,7 +128,7 @@ class Metrics:
                 "node_type": "broker",
                 "cluster": self._options.cluster,
                 "node_id": self._options.broker_name,
-                "otel_scope_name": "broker-meter",  # which RocketMQ's library adds, and dashboards may name
+                "otel_scope_name": "broker-meter",  # RocketMQ's library adds it, and dashboards may use it
                 **self._own_labels,
             }
         )
@@ -325,7 +325,7 @@ class Metrics:
         try:
             earliest_ms = store.log.earliest_ms
         except StoreError:
-            return  # the log cannot be read now: another metric says so
+            return  # the log cannot be read now; another metric reports that
         if earliest_ms > 0:
             out.metric(
                 "rocketmq_storage_message_reserve_time_milliseconds", "gauge", "Age of the oldest message",

@@ -1,4 +1,4 @@
-"""The figures of a broker: statistics and metrics."""
+"""Statistics and metrics of a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The running figures of a broker, under the names tools look for."""
+"""Runtime information of a broker, under the names that tools expect."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kerolox.store.errors import StoreError
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.offsets import DelayOffsets
 
-# Apache's thread pools as the figures call them, and the lanes that do their work. None acknowledges what was
-# popped.
+# Apache's thread pools under their names in the figures, and the lanes that do their work. No lane
+# acknowledges popped messages.
 _POOLS = {"send": "send", "pull": "pull", "query": "query_message", "litePull": "pull", "ack": "ack"}
 _UNITS = "KMGTPE"
 
 
 class RuntimeInfo:
-    """Makes the answer to GET_BROKER_RUNTIME_INFO. ``delays`` is how far delayed messages were delivered."""
+    """Content of the answer to GET_BROKER_RUNTIME_INFO. ``delays`` is the progress of delayed messages."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class RuntimeInfo:
         self.more: list[Callable[[], Mapping[str, object]]] = []  # figures of other parts
 
     def collect(self) -> dict[str, str]:
-        """Collect the figures that are in memory: on the event loop."""
+        """Return the figures that are in memory. Call it on the event loop."""
         store, stats = self._store, self._stats
         puts = stats.all_puts
         puts_now, gets_now = stats.totals
@@ -69,7 +69,7 @@ class RuntimeInfo:
             "getMissTps": _numbers(missed),
             "getTotalTps": _numbers(a + b for a, b in zip(found, missed, strict=True)),
             "getTransferredTps": transferred,
-            "getTransferedTps": transferred,  # as RocketMQ 4 spells it, whose clusterList fails without
+            "getTransferedTps": transferred,  # RocketMQ 4's spelling; its clusterList fails without it
             "msgPutTotalYesterdayMorning": stats.yesterday_morning[0],
             "msgPutTotalTodayMorning": stats.today_morning[0],
             "msgPutTotalTodayNow": puts_now,
@@ -81,7 +81,7 @@ class RuntimeInfo:
             "dispatchMaxBuffer": 0,
             "dispatchBehindBytes": max(0, store.log.max_offset - store.dispatcher.dispatched),
             "remainHowManyDataToFlush": _size(max(0, progress.appended - progress.flushed)),
-            "remainTransientStoreBufferNumbs": 2**31 - 1,  # there is no pool to run out of
+            "remainTransientStoreBufferNumbs": 2**31 - 1,  # there is no pool that could be exhausted
             "pageCacheLockTimeMills": 0,
             "timerReadBehind": 0,
             "timerOffsetBehind": 0,
@@ -110,7 +110,7 @@ class RuntimeInfo:
         return {key: _text(value) for key, value in info.items()}
 
     def collect_from_disk(self) -> dict[str, str]:
-        """Collect the figures that the file system and the log give: in a thread."""
+        """Return the figures from the file system and the log. Call it in a thread."""
         store = self._store
         info: dict[str, object] = {}
         try:
@@ -143,7 +143,7 @@ def _numbers(rates: Iterable[float]) -> str:
 
 
 def _size(count: int) -> str:
-    """``1536`` → ``1.5 KiB``, as RocketMQ words it."""
+    """Format a size, ``1536`` as ``1.5 KiB``, as RocketMQ does."""
     if count < 1024:
         return f"{count} B"
     exponent = min((count.bit_length() - 1) // 10, len(_UNITS))

@@ -1,8 +1,8 @@
-"""Statistics: how many messages of which topic came in, and went out to which group, lately.
+"""Statistics: recent numbers of messages received by topic, and delivered by topic and group.
 
-What is counted on the way of a message is a few additions to plain numbers. Everything else is done by one
-timer: rates come from samples of those numbers, taken every second for the broker, and every ten seconds,
-ten minutes and hour for each topic, group and queue, as RocketMQ does.
+Counting a message takes a few additions to plain numbers. Everything else is done by one timer: rates are
+computed from samples of those numbers, taken every second for the broker, and every ten seconds, ten minutes
+and hour for each topic, group and queue, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kerolox.store.log.cursors import LIGHT_PREFIX
 TICK_S: Final = 1.0
 RATE_WINDOWS_S: Final = (10, 60, 600)
 MINUTE, HOUR, DAY = range(3)
-# Every so many ticks a sample is taken; so many are kept. The value is the last one less the first.
+# Ticks between two samples, and samples kept. The value is the last sample minus the first.
 _EVERY: Final = (10, 600, 3600)
 _KEPT: Final = (7, 7, 25)
-SILENT_S_MAX: Final = 2 * 24 * 3600  # a flow without traffic for so long is forgotten
+SILENT_S_MAX: Final = 2 * 24 * 3600  # a flow without traffic for this time is forgotten
 
-# Upper bounds of the classes of put times, in ms, and RocketMQ's words for them.
+# Upper bounds of the classes of put times, in ms, and RocketMQ's names for them.
 _PUT_MS: Final = (0.5, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 _PUT_CLASSES: Final = (
     "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s",
@@ -38,17 +38,17 @@ Sample = tuple[int, int, int, int]  # wall ms, messages, bytes, times
 
 
 class Flow:
-    """Messages of one kind, counted since the start: how many, how large, by how many requests."""
+    """Messages of one kind, counted since the start: number, bytes, and requests."""
 
     __slots__ = ("behind_bytes", "is_system", "messages", "samples", "seen_s", "size_bytes", "times")
 
     def __init__(self, now_ms: int, now_s: float, is_system: bool = False) -> None:
-        self.is_system = is_system  # of a topic of the broker's own, which the totals leave out
+        self.is_system = is_system  # a system topic, which the totals exclude
         self.messages = 0
         self.size_bytes = 0
         self.times = 0
-        self.behind_bytes = 0  # of a group in a queue: how far back it read last
-        self.seen_s = now_s  # when a sample last showed traffic
+        self.behind_bytes = 0  # of a group in a queue: bytes behind the end at its last read
+        self.seen_s = now_s  # time of the last sample with traffic
         first = (now_ms, 0, 0, 0)
         self.samples = tuple(deque([first], kept) for kept in _KEPT)
 
@@ -56,7 +56,7 @@ class Flow:
         self.samples[window].append((now_ms, self.messages, self.size_bytes, self.times))
 
     def over(self, window: int, number: int) -> StatsItem:
-        """The sum over a window: of messages (1) or bytes (2)."""
+        """Return the sum over a window: of messages (1) or bytes (2)."""
         samples = self.samples[window]
         first, last = samples[0], samples[-1]
         total = last[number] - first[number]
@@ -69,12 +69,13 @@ class Flow:
         )
 
     def rate(self) -> float:
-        """Messages a second in the last minute."""
+        """Messages per second in the last minute."""
         return self.over(MINUTE, 1).tps
 
 
 class Rates:
-    """The broker's totals, a sample a second: puts, gets that found, gets that did not, messages out."""
+    """Totals of the broker, sampled every second: puts, gets with and without messages, delivered
+    messages."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=max(RATE_WINDOWS_S) + 1)
@@ -83,7 +84,7 @@ class Rates:
         self._samples.append((now_s, totals))
 
     def over(self, number: int) -> list[float]:
-        """Per second over the last 10, 60 and 600 seconds, or as long as there are samples."""
+        """Return rates per second over the last 10, 60 and 600 seconds, or as long as there are samples."""
         samples = self._samples
         if len(samples) < 2:
             return [0.0 for _ in RATE_WINDOWS_S]
@@ -96,14 +97,14 @@ class Rates:
 
 
 class Statistics:
-    """The statistics of a broker. ``stored`` and ``served`` are for the hooks of sends and pulls."""
+    """Statistics of a broker. ``stored`` and ``served`` are callbacks for sends and pulls."""
 
     def __init__(
         self, cluster: str, clock: Clock, is_system: Callable[[str], bool] = lambda topic: False
     ) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._is_system = is_system  # tells whether a topic is a system topic
+        self._is_system = is_system  # returns whether a topic is a system topic
         self.puts: dict[str, Flow] = {}  # topic
         self.gets: dict[tuple[str, str], Flow] = {}  # topic, group
         self.queue_gets: dict[tuple[str, int, str], Flow] = {}  # topic, queue id, group
@@ -112,15 +113,15 @@ class Statistics:
         now_ms, now_s = clock.wall_ms(), clock.monotonic_s()
         self.all_puts = Flow(now_ms, now_s)
         self.all_gets = Flow(now_ms, now_s)
-        self._others = Flow(now_ms, now_s)  # counts everything without a flow of its own; shown to nobody
+        self._others = Flow(now_ms, now_s)  # counts everything without a separate flow; not exported
         self._user_puts = 0  # messages, without those of system topics
         self._user_gets = 0
         self.started_ms = now_ms
         self.rates = Rates()
         self.put_times = [0] * len(_PUT_CLASSES)
         self.put_ms_max = 0.0
-        self.get_ms_max = 0.0  # the longest read that waited for the disk; other reads take no millisecond
-        # At the last two midnights: puts and gets until then.
+        self.get_ms_max = 0.0  # the longest read that waited for the disk; other reads take less than 1 ms
+        # Puts and gets at the last two midnights.
         self.yesterday_morning = (0, 0)
         self.today_morning = (0, 0)
         self._misses: Callable[[], int] = lambda: 0
@@ -166,8 +167,7 @@ class Statistics:
     def served_light(
         self, group: str, topic: str, queue_id: int, messages: int, size_bytes: int, behind_bytes: int
     ) -> None:
-        """Count messages that were pulled from light queues: all these queues, and all their groups, count as
-        one."""
+        """Count messages pulled from light queues: all light queues and all their groups count as one."""
         group = LIGHT_PREFIX if group.startswith(LIGHT_PREFIX) else group
         topic = LIGHT_PREFIX if topic.startswith(LIGHT_PREFIX) else topic
         self.served(group, topic, queue_id, messages, size_bytes, behind_bytes)
@@ -175,8 +175,8 @@ class Statistics:
     def delivered_later(
         self, group: str, level_topic: str, queue_id: int, topic: str, size: int, messages: int = 1
     ) -> None:
-        """Delayed messages left the queue of their level for their own topic. The broker's total of messages
-        handed out does not count them: nobody got them yet."""
+        """Count delayed messages that moved from the queue of their level to their own topic. They are not in
+        the broker's total of delivered messages, because no consumer has them yet."""
         queue = self.queue_gets.get((level_topic, queue_id, group))
         if queue is None:
             queue = self._add(self.queue_gets, (level_topic, queue_id, group))
@@ -190,19 +190,19 @@ class Statistics:
         self.stored(topic, messages, size, messages)
 
     def caught_up(self, group: str, topic: str, queue_id: int) -> None:
-        """A group found nothing more in a queue: it is not behind there."""
+        """Note that a group has reached the end of a queue."""
         flow = self.queue_gets.get((topic, queue_id, group))
         if flow is not None:
             flow.behind_bytes = 0
 
     def forget_behind(self, group: str) -> None:
-        """How far a group was behind no longer counts: it begins anew."""
+        """Forget the lag of a group."""
         for (_, _, other), flow in self.queue_gets.items():
             if other == group:
                 flow.behind_bytes = 0
 
     def sent_back(self, group: str, topic: str, *, dead: bool = False) -> None:
-        """A message that a group could not consume came back; ``dead``: for good."""
+        """Count a message that a group sent back; ``dead``: it became a dead letter."""
         table = self.dead_letters if dead else self.send_backs
         flow = table.get((topic, group))
         if flow is None:
@@ -214,11 +214,11 @@ class Statistics:
         self.get_ms_max = max(self.get_ms_max, elapsed_ms)
 
     def count_misses(self, misses: Callable[[], int]) -> None:
-        """Set the function that tells how many pulls found nothing since the start."""
+        """Set the function that returns the number of pulls without messages since the start."""
         self._misses = misses
 
     def timed(self, write: Callable[[], None]) -> Callable[[], None]:
-        """Wrap a function that writes: its duration is noted for all messages that it stored."""
+        """Wrap a function that writes: its duration is recorded for all messages that it stored."""
         puts = self.all_puts
         noted = puts.messages
         monotonic_s = self._clock.monotonic_s
@@ -296,7 +296,7 @@ class Statistics:
             yield from table.values()
 
     def _tables(self) -> tuple[dict[object, Flow], ...]:
-        # Their keys differ; nobody here looks at them.
+        # Their keys differ, but are not used here.
         return (self.puts, self.gets, self.queue_gets, self.send_backs, self.dead_letters)  # type: ignore[return-value]
 
     def _forget_silent(self) -> None:
@@ -310,18 +310,19 @@ class Statistics:
                     del table[key]
 
     def _add(self, table: dict[StatKey, Flow], key: StatKey) -> Flow:
-        """Make a flow; the shared one for all others when there are too many."""
+        """Create a flow; return the shared one if there are too many."""
         if len(table) >= FLOWS_MAX:
             return self._others
         topic = str(key[0]) if isinstance(key, tuple) else str(key)
         flow = table[key] = Flow(self._clock.wall_ms(), self._clock.monotonic_s(), self._is_system(topic))
         return flow
 
-    # --- asking -------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------
 
     @property
     def totals(self) -> tuple[int, int]:
-        """Messages in and out since the start, without those of system topics, as RocketMQ counts them."""
+        """Messages received and delivered since the start, without those of system topics, as RocketMQ counts
+        them."""
         return self._user_puts, self._user_gets
 
     def put_rate(self, topic: str) -> float:
@@ -333,18 +334,18 @@ class Statistics:
         return 0.0 if flow is None else flow.rate()
 
     def behind_by_group(self) -> dict[str, int]:
-        """How many bytes of the log each group was behind when it last read, in its slowest queue."""
+        """Return for each group the bytes it was behind at its last read, in its slowest queue."""
         behind: dict[str, int] = {}
         for (_, _, group), flow in self.queue_gets.items():
             behind[group] = max(behind.get(group, 0), flow.behind_bytes)
         return behind
 
     def put_distribution(self) -> str:
-        """As in RocketMQ's running figures: how many messages took how long to write."""
+        """Return the number of messages by class of write time, as in RocketMQ's runtime information."""
         return " ".join(f"[{name}]:{count}" for name, count in zip(_PUT_CLASSES, self.put_times, strict=True))
 
     def put_ms_of(self, share: float) -> float:
-        """The upper end of the class below which this share of all puts lies."""
+        """Return the upper bound of the class below which this share of all puts lies."""
         wanted = sum(self.put_times) * share
         passed = 0
         for count, bound_ms in zip(self.put_times, _PUT_MS, strict=False):
@@ -354,7 +355,7 @@ class Statistics:
         return self.put_ms_max
 
     def named(self, name: str, key: str) -> BrokerStats | None:
-        """One figure by RocketMQ's name of it and its key; None when there is none."""
+        """Return one figure by RocketMQ's name and key; None if it does not exist."""
         flow, number = self._find(name, key)
         if flow is None:
             return None
@@ -386,6 +387,6 @@ class Statistics:
 
 
 def _day(now_ms: int) -> int:
-    """A number that changes at local midnight."""
+    """Return a number that changes at local midnight."""
     now = time.localtime(now_ms / 1000)
     return now.tm_year * 1000 + now.tm_yday

@@ -1,7 +1,7 @@
-"""Delayed messages that were delivered behind a place where the log was cut: they are delivered again.
+"""Delayed messages that were delivered beyond the truncated end of the log: they are delivered again.
 
-The broker that leads now may have delivered them, too. Then its progress counts, which a follower takes over
-with its tables; until that came, twice is better than never.
+The present leader may have delivered them, too. Then its progress counts, which a follower copies with its
+tables; until that arrives, a duplicate is better than a loss.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 
 class CutDeliveries:
-    """Sets the delay levels back when the log was cut. For a broker that does not deliver: it follows."""
+    """Reset of the delay levels after a truncation. Used by a broker that does not deliver, because it
+    follows."""
 
     def __init__(self, store: MessageStore, offsets: DelayOffsets) -> None:
         self._store = store
@@ -34,7 +35,8 @@ class CutDeliveries:
         offsets = self._offsets
         for level, offset in list(offsets.offsets.items()):
             queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
-            # Of the last message left on, though some of those delivered were behind it: rather twice.
+            # The progress of the last message that is left, even if some delivered ones are beyond it: rather
+            # twice.
             end = cut.end_of(SCHEDULE_TOPIC, level - 1)
             before = offset if end is None else min(offset, end)
             if queue is not None and (count := cut.delayed.get(level, 0)):
@@ -50,7 +52,8 @@ class CutDeliveries:
             await asyncio.get_running_loop().run_in_executor(self._store.keeper, offsets.save, data)
 
     def _back(self, queue: ConsumeQueue, offset: int, count: int) -> int:
-        """So many messages before this offset; those that cannot be delivered do not count. In a thread."""
+        """Return the offset ``count`` messages before this one; undeliverable messages do not count. Runs in
+        a thread."""
         while count and offset > queue.min_offset:
             offset -= 1
             entry = queue.entry(offset)

@@ -1,9 +1,9 @@
-"""One delay level: which messages ask for it, how they are restored to their topic, how long they wait.
+"""One delay level: selection of its messages, their restored form, and their delay.
 
-A message is due by the wall clock, as in RocketMQ. When the wall clock was set back, those parked since the
-start are delivered when their delay has passed all the same: neither hours late nor, as RocketMQ does
-with a due time further ahead than the level's delay, at once. Of those parked before, and after a change of
-the level table, that rule of RocketMQ is kept.
+A message is due by the wall clock, as in RocketMQ. If the wall clock is set back, messages parked since the
+start are still delivered when their delay has passed: neither hours late nor, as in RocketMQ for a due time
+further ahead than the level's delay, at once. RocketMQ's rule applies to messages parked before the start,
+and after a change of the level table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.reserved import is_closed
 
-PARKED_STEPS = 1000  # parts of a level's delay: how finely the times of parking are remembered
+PARKED_STEPS = 1000  # steps of a level's delay: resolution of the remembered parking times
 
 AT_REAL_TOPIC: Final = packed.marker(packed.REAL_TOPIC)
 AT_REAL_QUEUE_ID: Final = packed.marker(packed.REAL_QUEUE_ID)
@@ -32,11 +32,11 @@ _TAIL_BYTES_MAX = 512
 
 
 class Unrestorable(KeroloxError):
-    """A parked message that does not tell its real topic. It becomes a dead letter."""
+    """A parked message does not name its real topic. It becomes a dead letter."""
 
 
 def level_of(properties: bytes) -> int:
-    """The delay level a message asks for, 0 when it asks for none. Raises for what is no number."""
+    """Return the delay level of a message, 0 if it has none. Raises for an invalid number."""
     text = packed.find(properties, packed.AT_DELAY)
     if text is None:
         return 0
@@ -48,8 +48,8 @@ def level_of(properties: bytes) -> int:
 
 
 def restore(message: StoredMessage) -> PendingMessage:
-    """A parked message as it is delivered. Its properties stay as they are: those of the real queue and
-    the level too, as in RocketMQ."""
+    """Return a parked message in its delivered form. Its properties are kept, including the real queue and
+    the level, as in RocketMQ."""
     pending = as_parked(message)
     pending.topic, pending.queue_id = real_queue_of(message.packed_properties)
     pending.properties = restored_properties(message.packed_properties)
@@ -57,7 +57,8 @@ def restore(message: StoredMessage) -> PendingMessage:
 
 
 def as_parked(message: StoredMessage) -> PendingMessage:
-    """A parked message once more: under the topic that its properties name, however they read."""
+    """Return a parked message in its parked form again, under the topic that its properties name, valid or
+    not."""
     topic = packed.find(message.packed_properties, AT_REAL_TOPIC) or b""
     return PendingMessage(
         topic.decode("utf-8", "replace"),
@@ -81,8 +82,8 @@ def restored_properties(properties: bytes) -> bytes:
 
 
 def real_queue_of(properties: bytes) -> tuple[str, int]:
-    """The topic and queue that a parked message is delivered to."""
-    # This broker writes it last, so messages of one queue end alike. The last value counts anyway.
+    """Return the topic and queue to which a parked message is delivered."""
+    # This broker writes it last, so messages of one queue end alike. The last value of a property counts.
     at = properties.rfind(AT_REAL_TOPIC)
     found = _known_queue(properties[at:]) if at > 0 and len(properties) - at <= _TAIL_BYTES_MAX else None
     return _read_queue(properties) if found is None else found
@@ -108,7 +109,7 @@ def _read_queue(properties: bytes) -> tuple[str, int]:
 
 
 class Level:
-    """One delay level and how far it has come."""
+    """One delay level and its progress."""
 
     __slots__ = (
         "again_s",
@@ -126,13 +127,13 @@ class Level:
         self.number = number
         self.queue_id = number - 1
         self.delay_ms = delay_ms
-        self.next_offset = 0  # the offset that is delivered next
-        self.due_ms: int | None = None  # when the first message is due; 0: not known; None: no message
-        self.again_s = 0.0  # no delivery before this time, by the monotonic clock
+        self.next_offset = 0  # next offset to deliver
+        self.due_ms: int | None = None  # due time of the first message; 0: unknown; None: no message
+        self.again_s = 0.0  # earliest next delivery, by the monotonic clock
         self.retry = retry
         self.task: asyncio.Task[None] | None = None
-        # From which offset on messages were parked when, by the monotonic clock. More than a thousand only
-        # while delivery is late: then the oldest are due whatever the clock says.
+        # Offsets and the monotonic times from which messages were parked there. More than a thousand only
+        # while delivery is late; then the oldest are due in any case.
         self.parked: deque[tuple[int, float]] = deque(maxlen=2 * PARKED_STEPS)
 
     def note_parked(self, offset: int, now_s: float) -> None:
@@ -140,12 +141,12 @@ class Level:
             self.parked.append((offset, now_s))
 
     def forget_parked(self, offset: int) -> None:
-        """Forget when messages before this offset were parked: they were delivered."""
+        """Forget the parking times of delivered messages, before this offset."""
         while len(self.parked) > 1 and self.parked[1][0] <= offset:
             self.parked.popleft()
 
     def wait_s(self, offset: int, due_ms: int, now_ms: int, now_s: float) -> float:
-        """How long the message at this offset has to wait; it may go when that is not more than 0."""
+        """Return the time until the message at this offset is due; 0 or less if it is due."""
         wait_s = (due_ms - now_ms) / 1000
         if wait_s <= 0:
             return wait_s

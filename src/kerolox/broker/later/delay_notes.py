@@ -1,12 +1,12 @@
-"""Which delayed message of each level was delivered last: ``kerolox.delays``, our own note.
+"""Notes about the last delivered message of each delay level: ``kerolox.delays``, a file of kerolox only.
 
-``delayOffset.json`` is written every ten seconds, so after a kill it would have up to ten seconds of messages
-delivered twice. This file is written each time messages were delivered. What it says is believed only when
-the log proves it: the delivered copy must be there.
+``delayOffset.json`` is written every ten seconds, so after a kill up to ten seconds of messages would be
+delivered twice. This file is written after each delivery. A note is used only if the log proves it: the
+delivered copy must exist. After a kill the newest note counts, without any flush. After a loss of power the
+newest note whose copy was flushed counts: it is written to a separate slot once the log is flushed that far,
+and then flushed.
 
-After a kill the newest note counts, and needs no flush. After a loss of power the newest note whose copy was
-flushed counts: it is written to a place of its own once the log is flushed so far, and flushed itself.
-RocketMQ's broker ignores the file, and we can do without. See FORMAT.md, "Progress of delays".
+RocketMQ's broker ignores the file, and kerolox works without it. See FORMAT.md, "Progress of delays".
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kerolox.store.disk.note_file import CRC_BYTES, NoteFile, body_at
 
 NAME = "kerolox.delays"
 _BODY = struct.Struct(
-    ">q"  # offset delivered next
-    "q"  # where the last delivered message lies as it was parked
-    "q"  # where it lies as it was delivered
+    ">q"  # next offset to deliver
+    "q"  # place of the last delivered message in parked form
+    "q"  # place of its delivered copy
 )
-SLOT_BYTES = 32  # no slot lies across two sectors
-# Level n has the slots 2 * (n - 1) and the one behind it, written in turns: for a kill in the first half of
-# the file, for a loss of power in the second.
+SLOT_BYTES = 32  # no slot crosses a sector
+# Level n has slot 2 * (n - 1) and the next one, written in turns: for a kill in the first half of the file,
+# for a loss of power in the second half.
 assert _BODY.size + CRC_BYTES <= SLOT_BYTES
 SYNC_PAUSE_S = 0.1
 LEVELS_MAX = PAGE // SLOT_BYTES // 4
@@ -37,7 +37,7 @@ _HALF = PAGE // SLOT_BYTES // 2
 
 
 class DelayNote(NamedTuple):
-    """How far a level was delivered, and how to prove it."""
+    """Progress of a level, and its proof."""
 
     next_offset: int
     parked_at: int
@@ -45,7 +45,7 @@ class DelayNote(NamedTuple):
 
 
 class DelayNotes:
-    """Reads and writes the notes of one store. ``thread`` runs what waits for the disk."""
+    """Notes of one store. ``thread`` runs work that waits for the disk."""
 
     def __init__(
         self,
@@ -59,15 +59,14 @@ class DelayNotes:
         self.open = self._notes.open
         self._thread = thread
         self._clock = clock
-        self._next_slot: dict[int, int] = {}  # slot to write next, by the first slot of the pair
-        self._unflushed: deque[tuple[int, int, DelayNote]] = deque()  # end of the log then, level, note
+        self._next_slot: dict[int, int] = {}  # next slot to write, by the first slot of the pair
+        self._unflushed: deque[tuple[int, int, DelayNote]] = deque()  # end of the log, level, note
         self._syncing: asyncio.Future[None] | None = None
         self._sync_again = False
         self._pause: TimerHandle | None = None
 
     def load(self) -> dict[int, list[DelayNote]]:
-        """The notes by level, the furthest first; notes that cannot be read are left out. Waits for the
-        disk."""
+        """Return the notes by level, the furthest first; unreadable notes are omitted. Waits for the disk."""
         data = self._notes.read()
         found: dict[int, list[DelayNote]] = {}
         newest: dict[int, DelayNote] = {}
@@ -84,16 +83,16 @@ class DelayNotes:
         return {level: sorted(marks, reverse=True) for level, marks in found.items()}
 
     def note(self, level: int, mark: DelayNote) -> None:
-        """One small write into the page cache: it survives the process."""
+        """Write a note into the page cache, which survives the process."""
         self._write(2 * (level - 1), level, mark)
 
     def delivered(self, level: int, mark: DelayNote, log_end: int) -> None:
-        """Write a note, and once more for a loss of power when the log is flushed up to this offset."""
+        """Write a note; write it again for a loss of power when the log is flushed up to this offset."""
         self.note(level, mark)
         self._unflushed.append((log_end, level, mark))
 
     def flushed(self, log_end: int) -> None:
-        """The log is on the medium up to this offset: write the notes about what lies before it for good."""
+        """Handle a flush of the log up to this offset: persist the notes about records before it."""
         newest: dict[int, DelayNote] = {}
         while self._unflushed and self._unflushed[0][0] <= log_end:
             _, level, mark = self._unflushed.popleft()
@@ -105,7 +104,7 @@ class DelayNotes:
 
     @property
     def is_safe(self) -> bool:
-        """Whether all that :meth:`flushed` has heard of is on the medium."""
+        """True if everything passed to :meth:`flushed` is on the medium."""
         return self._syncing is None and not self._sync_again
 
     async def close(self) -> None:
@@ -125,8 +124,8 @@ class DelayNotes:
         self._notes.write(_BODY.pack(*mark), (first + turn) * SLOT_BYTES)
 
     def _sync(self) -> None:
-        """Flush the file, one flush at a time and with pauses: the log is flushed often, and by the same
-        disk. What is written meanwhile is flushed by the next one."""
+        """Flush the file, one flush at a time and with pauses, because the log is flushed often, and by the
+        same disk. The next flush covers what is written meanwhile."""
         if self._syncing is not None or self._pause is not None:
             self._sync_again = True
             return

@@ -1,13 +1,12 @@
-"""Delay levels: messages that are parked when they are sent, and delivered when they are due.
+"""Delay levels: messages are parked when they are sent, and delivered when they are due.
 
-A parked message lies in ``SCHEDULE_TOPIC_XXXX``, one queue a level, so each queue is in the order of the
-times its messages are due. Of every level the head is known; one timer waits for the earliest. Messages that
-are due are read, restored to their topic, and appended: some hundreds in a turn of the loop, however many are
-due.
+A parked message is in ``SCHEDULE_TOPIC_XXXX``, with one queue for each level, so each queue is ordered by due
+time. The first message of every level is known, and one timer waits for the earliest. Due messages are read,
+restored to their topic, and appended, at most some hundreds in one turn of the loop.
 
-Progress. A message counts as delivered when its copy is written. ``delayOffset.json`` is saved every ten
-seconds, and never ahead of what is flushed of the log: after a loss of power nothing is passed over whose
-copy is gone. After a kill our own notes leave at most the messages of one write a level to come twice.
+Progress: a message counts as delivered when its copy is written. ``delayOffset.json`` is saved every ten
+seconds, and never ahead of the flushed log: after a loss of power no message is skipped whose copy is lost.
+After a kill the notes of kerolox limit duplicates to the messages of one write for each level.
 """
 
 from __future__ import annotations
@@ -53,24 +52,24 @@ from kerolox.store.tables.offsets import DelayOffsets
 
 log = logging.getLogger(__name__)
 
-SCHEDULE_GROUP = "SCHEDULE_CONSUMER"  # the group that consumes parked messages, in statistics
+SCHEDULE_GROUP = "SCHEDULE_CONSUMER"  # group of parked messages in the statistics
 
-BATCH_MAX = 256  # messages appended in one turn of the loop, of all levels together...
-BATCH_BYTES_MAX = 1 << 20  # ...and how large they may be, but for the first
-AGAIN_S = 0.1  # after a message could not be stored
-AGAIN_ELSEWHERE_S = 1.0  # after no other broker took it
+BATCH_MAX = 256  # messages appended in one turn of the loop, for all levels together...
+BATCH_BYTES_MAX = 1 << 20  # ...and their bytes, except the first message
+AGAIN_S = 0.1  # pause after a failed append
+AGAIN_ELSEWHERE_S = 1.0  # pause after no other broker accepted a message
 SAVE_ACTING_MS = 1000
-AGAIN_LATER_S = 10.0  # after an error nobody thought of
-CLOCK_CHECK_S = 0.1  # timers do not notice when the wall clock is set: so often it is looked at
+AGAIN_LATER_S = 10.0  # pause after an unexpected error
+CLOCK_CHECK_S = 0.1  # timers ignore a changed wall clock, so it is checked at this interval
 
 _AT_TIMERS = (packed.AT_TIMER_DELIVER_MS, packed.AT_TIMER_DELAY_S, packed.AT_TIMER_DELAY_MS)
 
-# A parked message that is due: its queue offset, its place in the log, its record (None: it does not read).
+# A due parked message: its queue offset, its place in the log, its record (None: unreadable).
 _Due = tuple[int, int, bytes | None]
 
 
 class Delays:
-    """Parks messages with a delay level, and delivers them."""
+    """Parking and delivery of messages with a delay level."""
 
     def __init__(
         self,
@@ -82,16 +81,16 @@ class Delays:
         clock: Clock,
         outlet: Outlet | None = None,
     ) -> None:
-        """``outlet``: where messages go while this broker may not write."""
+        """``outlet``: destination of messages while this broker may not write."""
         self._store = store
         self._intake = intake
         self._delivery = delivery
         self._outlet = outlet
-        self._acts = False  # and puts messages there
+        self._acts = False  # the broker acts, and uses the outlet
         self._offsets = offsets
         self._options = options
         self._clock = clock
-        # Of a follower that may act: its table is a second old when its leader dies.
+        # For a follower that may act, because its table may be a second old when its leader dies.
         self._copies = DeliveredCopies(store) if options.acting else None
         if self._copies is not None:
             store.dispatcher.followers.append(self._watch_leader)
@@ -103,26 +102,26 @@ class Delays:
         self.delivered = 0  # since the start
         self.passed_over = 0  # messages that could not be read, or not be restored to their topic
         self.batches = 0
-        # Level's queue, real topic, size of the delivered records, how many: for statistics.
+        # For statistics: queue of the level, real topic, size of the delivered records, messages.
         self.on_delivered: list[Callable[[int, str, int, int], None]] = []
-        self._parked: dict[Level, int] = {}  # the newest offset that is not yet dispatched
+        self._parked: dict[Level, int] = {}  # newest offset that is not dispatched yet
         self._delivering = False
-        self._turn = asyncio.Lock()  # one batch a turn of the loop, whichever level's
-        self._timers: list[TimerHandle] = []  # the next delivery, and a look at the wall clock before it
+        self._turn = asyncio.Lock()  # one batch in a turn of the loop, for all levels
+        self._timers: list[TimerHandle] = []  # next delivery, and checks of the wall clock before it
         self._save_timer: TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
 
     # --- parking -------------------------------------------------------------------------------------
 
     def park(self, pending: PendingMessage) -> None:
-        """A rewrite of the intake: a message that asks for a delay goes into the queue of its level."""
+        """Park a message that asks for a delay in the queue of its level. A rewrite of the intake."""
         if self.rewrite(pending):
             cursor = self._intake.cursor(SCHEDULE_TOPIC, pending.queue_id)
             self._intake.renew_time()  # the delay counts from now
             self._note_parked(pending.queue_id, cursor.next_offset, cursor.next_offset)
 
     def rewrite(self, pending: PendingMessage) -> bool:
-        """Park a pending message without the intake; returns whether it asks for a delay."""
+        """Park a pending message without the intake. Return whether it asks for a delay."""
         if packed.AT_DELAY[1:] not in pending.properties:
             return False
         if pending.sys_flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT):
@@ -146,7 +145,7 @@ class Delays:
         return True
 
     def parked(self, queues: list[tuple[QueueCursor, int]]) -> None:
-        """Messages were appended to queues of levels, each from an offset on."""
+        """Note that messages were appended to queues of levels, each from an offset on."""
         for cursor, first in queues:
             self._note_parked(cursor.queue_id, first, cursor.next_offset - 1)
 
@@ -155,14 +154,14 @@ class Delays:
         level.note_parked(first, self._clock.monotonic_s())
         self._parked[level] = last
 
-    # --- life ----------------------------------------------------------------------------------------
+    # --- roles ----------------------------------------------------------------------------------------
 
     async def lead(self) -> None:
-        """Find out where delivery stopped, and go on from there. Raises TableLost when nobody knows."""
+        """Find the progress of delivery, and continue from there. Raises TableLost if it is unknown."""
         await self._begin(acts=False)
 
     async def act(self) -> None:
-        """The same for a follower: what is due goes to another broker."""
+        """Do the same for an acting follower: due messages go to another broker."""
         await self._begin(acts=True)
         self._offsets.overtake()
 
@@ -180,7 +179,7 @@ class Delays:
         self._look()
 
     async def follow(self) -> None:
-        """Deliver no more, and save how far delivery came."""
+        """Stop delivering, and save the progress."""
         if not self._delivering:
             await self.marks.close()
             return
@@ -200,7 +199,7 @@ class Delays:
         await self.marks.close()
 
     def _load(self) -> None:
-        """How far each level has come: as saved, inside of its queue, or as our notes prove."""
+        """Find the progress of each level: as saved, limited to its queue, or as the notes prove."""
         marks = self.marks.load()
         for level in self.levels:
             queue = self._queue(level)
@@ -232,20 +231,19 @@ class Delays:
             if queue_id >= len(self.levels) and waiting > 0:
                 log.warning(
                     "delay_level_gone level=%d waiting=%d next='set messageDelayLevel to as many levels as "
-                    "before: until then they stay'",
+                    "before; until then these messages wait'",
                     queue_id + 1, waiting,
                 )  # fmt: skip
 
     def _proven(self, queue: ConsumeQueue, mark: DelayNote) -> bool:
-        """Whether the message before the noted offset was delivered, by what the log holds now. What lies
-        before
-        its copy in the log is there too, so all that was delivered before it was."""
+        """True if the log now contains the message that was delivered before the noted offset. Everything
+        before its copy in the log is there, too, so all earlier deliveries are."""
         if mark.next_offset > queue.max_offset:
             return False
         entry = queue.entry(mark.next_offset - 1)
         if entry is None or entry[0] != mark.parked_at:
             return False
-        try:  # what cannot be read now proves nothing: such messages may come twice
+        try:  # an unreadable message proves nothing: it may be delivered twice
             parked = decode_record(self._store.log.record_at(mark.parked_at))
             return is_copy(decode_record(self._store.log.record_at(mark.delivered_at)), parked)
         except (StoreError, ProtocolError, Unrestorable):
@@ -255,10 +253,10 @@ class Delays:
         if not self._delivering and self._copies is not None:
             self._copies.dispatched(entries)
 
-    # --- when ----------------------------------------------------------------------------------------
+    # --- schedule -------------------------------------------------------------------------------------
 
     def arrived(self, entries: list[Entry]) -> None:
-        """Follows the dispatcher: a level that was empty may have got its first message."""
+        """Note new messages of levels that were empty. A listener of the dispatcher."""
         if not self._parked:
             return
         woken = False
@@ -273,7 +271,7 @@ class Delays:
             self._look()
 
     def _look(self) -> None:
-        """Start with the levels that are due, and wait for the next."""
+        """Start the levels that are due, and wait for the next one."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -295,12 +293,12 @@ class Delays:
                 self._timers.append(self._clock.beat(CLOCK_CHECK_S, self._look))
 
     async def _deliver(self, level: Level) -> None:
-        """Deliver what is due of a level."""
+        """Deliver the due messages of a level."""
         try:
             more = True
             while more and self._delivering:
                 more = await self._deliver_some(level)
-                await asyncio.sleep(0)  # other tasks get their turn
+                await asyncio.sleep(0)  # let other tasks run
         except Exception:
             level.again_s = self._clock.monotonic_s() + AGAIN_LATER_S
             log.exception("delivery_failed level=%d offset=%d", level.number, level.next_offset)
@@ -309,7 +307,7 @@ class Delays:
             self._look()
 
     async def _deliver_some(self, level: Level) -> bool:
-        """One batch; False when nothing more is due now, or it has to be tried again later."""
+        """Deliver one batch. Return False if no more messages are due now, or it must be retried later."""
         queue = self._queue(level)
         if queue is None or not self._pending(level):
             level.due_ms = None
@@ -317,8 +315,8 @@ class Delays:
         if not queue.min_offset <= level.next_offset <= queue.max_offset:
             corrected = queue.min_offset if level.next_offset < queue.min_offset else queue.max_offset
             log.error(
-                "delay_offset_corrected level=%d offset=%d to=%d next='messages of this level left the log "
-                "before they were due: keep it longer (fileReservedTime) than the longest delay'",
+                "delay_offset_corrected level=%d offset=%d to=%d next='messages of this level expired "
+                "before they were due: set fileReservedTime above the longest delay'",
                 level.number, level.next_offset, corrected,
             )  # fmt: skip
             level.next_offset = corrected
@@ -351,17 +349,17 @@ class Delays:
             self._offsets.update(level.number, level.next_offset)
         return False
 
-    # --- what ----------------------------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------------------
 
     def _read(self, level: Level, queue: ConsumeQueue, may_wait: bool) -> tuple[list[_Due], int | None]:
-        """Messages that are due, and when the first that is not will be; None: there may be more."""
+        """Return due messages, and the due time of the first later one; None: there may be more."""
         offset = level.next_offset
         entries = queue.read(offset, BATCH_MAX) if may_wait else queue.read_hot(offset, BATCH_MAX)
         if entries is None:
             raise Cold
         now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic_s()
         log_min = self._store.log.min_offset
-        places: list[tuple[int, int, int]] = []  # queue offset, and from where to where in the log
+        places: list[tuple[int, int, int]] = []  # queue offset, and begin and end in the log
         total = 0
         head_ms: int | None = None
         for offset, (physical, size, due_ms) in enumerate(ENTRY.iter_unpack(entries), offset):  # noqa: B020
@@ -394,12 +392,12 @@ class Delays:
         try:
             return self._store.log.read(low, high - low)
         except OffsetOutOfRange:
-            return None  # deleted, or never there
+            return None  # deleted, or never stored
 
     async def _append(self, level: Level, due: list[_Due]) -> bool:
-        """Store these messages under their own topics; False when not all of them could be stored."""
+        """Store these messages under their own topics. Return False if some could not be stored."""
         self._store.state.check_writable()
-        self._intake.renew_time()  # the store time must not be before the time it was due
+        self._intake.renew_time()  # the store time must not be before the due time
         stored: dict[str, list[int]] = {}  # sizes by topic
         last: tuple[int, int, int] | None = None
         refused: KeroloxError | None = None
@@ -413,7 +411,8 @@ class Delays:
                 continue
             queue = self._real_queue(message)
             if isinstance(queue, QueueCursor):
-                # Not as a pending message: it must not be parked again, and there are many of them.
+                # Stored without a pending message, since it must not be parked again, and to handle many of
+                # them.
                 properties = restored_properties(message.packed_properties)
                 try:
                     place = append(
@@ -450,7 +449,7 @@ class Delays:
 
         def written(error: KeroloxError | None) -> None:
             if error is None:
-                # At once: messages that are written and not yet noted when the process is killed come twice.
+                # At once: messages written and not yet noted are delivered twice after a kill.
                 if last is not None:
                     self.marks.delivered(level.number, DelayNote(*last), self._store.progress.appended)
                 self._count(level, next_offset, stored)
@@ -466,9 +465,10 @@ class Delays:
         return True
 
     async def _send_away(self, level: Level, due: list[_Due]) -> bool:
-        """Give these messages to the outlet. Of what it did not take this raises, or it is tried again."""
-        assert self._outlet is not None  # or this would not act
-        wanted: list[tuple[int, PendingMessage]] = []  # behind which offset each lies
+        """Pass these messages to the outlet. Messages that it did not accept are retried, or its error is
+        raised."""
+        assert self._outlet is not None  # otherwise the broker does not act
+        wanted: list[tuple[int, PendingMessage]] = []  # with the offset behind each
         next_offset = level.next_offset
         held: str | None = None
         messages = decode_each([record or b"" for _, _, record in due])
@@ -491,12 +491,12 @@ class Delays:
         if held is not None and taken == len(wanted):
             raise StoreError(
                 f"the message at {next_offset} of level {level.number} cannot be delivered: {held}. It "
-                "becomes a dead letter when this broker may write its log again"
+                "becomes a dead letter when this broker can write its log again"
             )
         return True
 
     def _real_queue(self, message: StoredMessage) -> QueueCursor | str:
-        """The queue a message is delivered to, or why it cannot be delivered at all."""
+        """Return the real queue of a message, or the reason why it can never be delivered."""
         try:
             topic, queue_id = real_queue_of(message.packed_properties)
             return self._delivery.refusal(topic, message.physical_offset) or self._intake.cursor(
@@ -508,11 +508,11 @@ class Delays:
     def _message(
         self, level: Level, offset: int, physical: int, record: bytes | None, message: StoredMessage | None
     ) -> StoredMessage | None:
-        """The message of a record; None when there is none, and the entry is passed over."""
+        """Return the message of a record; None if there is none, and the entry is skipped."""
         try:
             if record is None:
-                raise Unrestorable("its record is gone")
-            return message or decode_record(record)  # which says why it cannot be read
+                raise Unrestorable("its record does not exist any more")
+            return message or decode_record(record)  # raises the reason why it cannot be read
         except (Unrestorable, ProtocolError) as error:
             self.passed_over += 1
             log.error(
@@ -546,13 +546,13 @@ class Delays:
                 self._saving.add_done_callback(lambda _: setattr(self, "_saving", None))
             self._schedule_save()
 
-        # No copy in this log proves what went elsewhere: so it is noted soon.
+        # No copy in this log proves messages that went to another broker, so progress is saved soon.
         every_ms = self._options.save_delays_ms
         every_ms = min(every_ms, SAVE_ACTING_MS) if self._acts else every_ms
         self._save_timer = self._clock.beat(every_ms / 1000, tick)
 
     async def _save(self) -> None:
-        """Save the progress: first the log is flushed, then the table is saved."""
+        """Save the progress: first flush the log, then save the table."""
         data = self._offsets.encode()
         try:
             await self._store.flusher.flush_all()
@@ -560,15 +560,15 @@ class Delays:
         except KeroloxError as error:
             self._offsets.changed = True
             log.error(
-                "delay_offsets_not_saved path=%s error=%r next='it is tried again; delayed messages may come "
-                "twice after a restart'",
+                "delay_offsets_not_saved path=%s error=%r next='retried; until it succeeds, delayed messages "
+                "may come twice after a restart'",
                 self._offsets.path, str(error),
             )  # fmt: skip
 
-    # --- for others --------------------------------------------------------------------------------------
+    # --- metrics --------------------------------------------------------------------------------------
 
     def metrics(self, out: MetricText) -> None:
-        """What waits, level by level, and how late the delivery is."""
+        """Write metrics of the waiting messages by level, and of the delay of delivery."""
         now_ms = self._clock.wall_ms()
         rows = [(level, self._waiting(level)) for level in self.levels]
         out.metric(
@@ -595,7 +595,7 @@ class Delays:
         return max(0, self._store.max_offset(SCHEDULE_TOPIC, level.queue_id) - level.next_offset)
 
     def _pending(self, level: Level) -> bool:
-        # Also when the queue ends before it: then the offset has to be corrected.
+        # Also if the queue ends before it: then the offset must be corrected.
         queue = self._queue(level)
         return queue is not None and queue.max_offset != level.next_offset
 

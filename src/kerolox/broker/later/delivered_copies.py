@@ -1,8 +1,8 @@
-"""What a leader delivered of its delay levels, as its follower finds it in the copy of the log.
+"""Delivered messages of a leader's delay levels, found by its follower in the copied log.
 
-A follower copies the table of delays every second, and the log at once. So the log knows better: a message
-with a delay level that lies in its own topic was delivered, with all that were parked before it at its level.
-(No client gets such a message in there: whatever asks for a delay is parked.)
+A follower copies the table of delays every second, and the log at once, so the log is newer: a message with a
+delay level in its own topic was delivered, together with all messages parked before it at its level. (No
+client can store a message there with a delay level, since it would be parked.)
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from kerolox.store.errors import StoreError
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.consume_queue import ConsumeQueue
 
-LOOK_MAX = 20_000  # parked messages that are compared with the last copy
+LOOK_MAX = 20_000  # parked messages compared with the last copy
 _DELAY = packed.AT_DELAY[1:]
 
 
 class DeliveredCopies:
-    """Follows the dispatcher of a broker that follows."""
+    """Listener of the dispatcher of a broker that follows."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._last: dict[int, int] = {}  # by level, where the copy lies that came last
+        self._last: dict[int, int] = {}  # place of the newest copy, by level
 
     def dispatched(self, entries: list[Entry]) -> None:
         for entry in entries:
@@ -40,8 +40,7 @@ class DeliveredCopies:
                     self._last[level] = entry[PHYSICAL_OFFSET]
 
     def delivered(self, level: int, queue: ConsumeQueue, offset: int) -> int:
-        """Up to where a level was delivered, at least: from an offset on that was delivered. Waits for the
-        disk."""
+        """Return a lower bound of a level's progress, starting at a delivered offset. Waits for the disk."""
         place = self._last.get(level)
         if place is None:
             return offset
@@ -51,16 +50,16 @@ class DeliveredCopies:
                 entry = queue.entry(at)
                 if entry is None or entry[0] >= place:
                     break
-                # Of two that are the same the first: it comes twice at worst.
+                # The first of two equal messages: at worst it is delivered twice.
                 if is_copy(copy, decode_record(self._store.log.record_at(entry[0]))):
                     return at + 1
         except (StoreError, ProtocolError, Unrestorable):
-            pass  # the log was cut, or its files are gone
+            pass  # the log was truncated, or its files were deleted
         return offset
 
 
 def is_copy(found: StoredMessage, parked: StoredMessage) -> bool:
-    """Whether a message is a parked one as it was delivered. Raises Unrestorable."""
+    """True if a message is the delivered form of a parked one. Raises Unrestorable."""
     wanted = restore(parked)
     return (
         found.topic == wanted.topic

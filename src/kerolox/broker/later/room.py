@@ -1,4 +1,4 @@
-"""Messages that come later: by one of the delay levels, or at any time."""
+"""Delayed messages: by delay levels, and by any time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.room import WritePath
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 
-TIMER_COUNTS_MS = 10_000  # how often figures of the timer are saved
+TIMER_COUNTS_MS = 10_000  # interval of saving the timer's counts
 
 
 class Scheduling:
@@ -32,7 +32,7 @@ class Scheduling:
         self.timers = Timers(store, path.intake, path.delivery, tables.timer_counts, options, clock, outlet)
         store.on_truncated += [CutDeliveries(store, tables.delay_offsets).truncated, self.timers.truncated]
         self.timer_sends = TimerSends(options, clock, self.timers.waiting_at)
-        # A level wins over any time, so it is asked first.
+        # A level takes precedence over a time, so it is checked first.
         path.intake.rewrites += [self.delays.park, self.timer_sends.park]
         self.delays.on_delivered.append(self._count_delayed)
         figures.metrics.more.append(self.delays.metrics)

@@ -1,4 +1,4 @@
-"""The timer's queue, read in order: what dispatch has just handed over, or what lies in the files."""
+"""Reader of the timer's queue in order: from entries that were just dispatched, or from the files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOPIC = reserved.TIMER_TOPIC.encode()
 
 
 class Arrival(NamedTuple):
-    """One entry of the queue. Without properties: no message lies there."""
+    """One entry of the queue. Without properties: there is no message."""
 
     queue_offset: int
     physical: int
@@ -33,7 +33,7 @@ class Arrival(NamedTuple):
 
 
 class Arrivals:
-    """Reads the timer's queue from ``offset`` on."""
+    """Reader of the timer's queue from ``offset`` on."""
 
     def __init__(self, store: MessageStore, executor: Executor) -> None:
         self.offset = 0
@@ -48,13 +48,12 @@ class Arrivals:
 
     @property
     def behind(self) -> int:
-        """Messages not yet looked at."""
+        """Number of messages not read yet."""
         queue = self.queue
         return 0 if queue is None else max(0, queue.max_offset - self.offset)
 
     def hand_over(self, entries: list[Entry]) -> bool:
-        """Take the entries that were dispatched; returns whether some were for the timer. The queues are
-        filled before."""
+        """Keep dispatched entries. Return whether some were for the timer. The queues are filled before."""
         queue = self.queue
         if queue is None or queue.max_offset == self._known_end:
             return False
@@ -68,12 +67,12 @@ class Arrivals:
         return True
 
     def forget_handed(self) -> None:
-        """Forget the entries in memory and read from the files: the queue may have changed."""
+        """Forget the entries in memory, because the queue may have changed; the next read uses the files."""
         self._handed.clear()
 
     async def read(self, count_max: int, end: int) -> list[Arrival]:
-        """The next entries, those before ``end`` only. Does not move on: set ``offset`` when they are done
-        with. Raises Unreadable when the next one cannot be read now."""
+        """Return the next entries before ``end``. The caller must set ``offset`` when they are processed.
+        Raises Unreadable if the next one cannot be read now."""
         queue = self.queue
         if queue is None:
             return []
@@ -97,7 +96,7 @@ class Arrivals:
         return found or []
 
     def _read(self, queue: ConsumeQueue, count: int, *, may_wait: bool) -> list[Arrival] | None:
-        """None when some of it is not in memory and it may not be waited for."""
+        """Return the entries; None if some are not in memory and waiting is not allowed."""
         offset = self.offset
         data = queue.read(offset, count) if may_wait else queue.read_hot(offset, count)
         if data is None:
@@ -113,7 +112,7 @@ class Arrivals:
             except Unreadable:
                 if found:
                     return found
-                raise  # it is read again: nothing is known of it
+                raise  # read again later: nothing is known about it
             except (StoreError, ProtocolError) as error:
                 log.warning("timer_message_gone offset=%d at=%d error=%r", number, physical, str(error))
                 found.append(Arrival(number, physical, size, None))

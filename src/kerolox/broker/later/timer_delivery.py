@@ -1,4 +1,5 @@
-"""Messages whose moment has passed: read, restored, and stored under their own topic."""
+"""Delivery of timer messages whose moment has passed: they are read, restored, and stored under their own
+topic."""
 
 from __future__ import annotations
 
@@ -47,21 +48,19 @@ T = TypeVar("T")
 
 DELIVER_MAX = 128  # in one turn of the loop
 RETRY_S = 0.5
-ELSEWHERE_S = 1.0  # after no other broker took a message
+ELSEWHERE_S = 1.0  # pause after no other broker accepted a message
 
-# A unit and its message, if it is still there.
+# A unit and its message, if it still exists.
 _Found = tuple[TimerUnit, StoredMessage | None]
 
 
 class Stopped(Exception):
-    """The timer is closing: what is under way is left as it is."""
+    """The timer is closing: work in progress is abandoned."""
 
 
 class TimerDelivery:
-    """Delivers moments. ``closing`` ends it between two batches.
-
-    ``partly``: a moment that is being delivered, its first unit that is left, how many are left.
-    """
+    """Delivery of moments. ``closing`` ends it between two batches. ``partly``: the moment being delivered,
+    its first remaining unit, the number of remaining units."""
 
     def __init__(
         self,
@@ -75,13 +74,13 @@ class TimerDelivery:
         closing: asyncio.Event,
     ) -> None:
         self.delivered: Counter[str] = Counter()  # by topic, since the start
-        self.late: Counter[str] = Counter()  # delivered without having been entered, by topic
+        self.late: Counter[str] = Counter()  # delivered without being entered, by topic
         # For statistics: topic, messages, bytes, times.
         self.on_stored: list[Callable[[str, int, int, int], None]] = []
         self.partly: tuple[int, int, int] | None = None
-        self.left: tuple[int, int] | None = None  # a moment, and its first unit that is left
-        self.last: Place | None = None  # of the message that was stored last
-        self.outlet: Outlet | None = None  # where messages go while this broker may not write
+        self.left: tuple[int, int] | None = None  # a moment, and its first remaining unit
+        self.last: Place | None = None  # of the last stored message
+        self.outlet: Outlet | None = None  # destination of messages while this broker may not write
         self._store = store
         self._files = files
         self._intake = intake
@@ -94,7 +93,7 @@ class TimerDelivery:
         self._precision_ms = files.precision_ms
 
     async def deliver_late(self, late: list[Arrival]) -> None:
-        """Messages that were due before they could be entered."""
+        """Deliver messages that were due before they could be entered."""
         if not late:
             return
         records = await self._in_thread(
@@ -114,7 +113,7 @@ class TimerDelivery:
         await self._put(pending_messages)
 
     async def deliver_moments(self, moments: list[tuple[int, int]]) -> None:
-        """Moments with few messages, together: after a downtime there are many of them."""
+        """Deliver several moments with few messages together; after a downtime there are many of them."""
 
         def read() -> list[tuple[list[_Found], list[_Found]]]:
             chains = [self._files.log.chain(last) for _, last in moments]
@@ -132,7 +131,7 @@ class TimerDelivery:
     async def deliver_chain(
         self, moment: int, last: int, behind: int, between: Callable[[], Awaitable[object]]
     ) -> None:
-        """A moment with many messages, some at a time; ``between`` them others have their turn."""
+        """Deliver a moment with many messages in batches; other work runs in ``between``."""
         chain = await self._in_thread(self._files.log.chain, last, behind)
         taken_back: dict[bytes, str] = {}
         for start in range(0, len(chain.deletes), DELIVER_MAX):
@@ -154,7 +153,7 @@ class TimerDelivery:
             await self._put(self._pending_of(moment, found, taken_back, unused, wall_ms), counted=True)
             if places:
                 self.left = (moment, places[-1])
-                # A recall marker may lie before this place: then the chain must stay whole.
+                # A recall marker may precede this place, so the chain must stay whole.
                 self.partly = None if taken_back else (moment, places[-1], len(places))
                 await between()
         self.left = self.partly = None
@@ -168,7 +167,7 @@ class TimerDelivery:
         unused: dict[bytes, str],
         wall_ms: int,
     ) -> list[tuple[PendingMessage, str]]:
-        """The messages to store, the oldest first. Recall keys that matched a message are removed from
+        """Return the messages to store, the oldest first. Recall keys that matched are removed from
         ``unused``."""
         pending_messages: list[tuple[PendingMessage, str]] = []
         for unit, message in reversed(found):
@@ -189,7 +188,7 @@ class TimerDelivery:
 
     def _count_unused(self, unused: dict[bytes, str]) -> None:
         for topic in unused.values():
-            self._counts.add(topic, 1)  # the recall marker had matched no message
+            self._counts.add(topic, 1)  # the recall marker matched no message
 
     def _restored(
         self, moment: int, unit: TimerUnit, message: StoredMessage, wall_ms: int
@@ -221,11 +220,11 @@ class TimerDelivery:
         return pending
 
     def _messages(self, places: array[int]) -> list[_Found]:
-        """Units and their messages. Waits for the disk. Raises Unreadable when one cannot be read now: then
-        none of them counts as delivered."""
+        """Return units and their messages. Waits for the disk. Raises Unreadable if one cannot be read now;
+        then none of them counts as delivered."""
         units = self._files.log.units(places)
         try:
-            # Sent one after the other they lie so in the log: in this order it takes few reads.
+            # Sorted by place in the log, so that few reads are needed.
             records = self._store.reader.parts(
                 [(unit.physical, unit.physical + unit.size) for unit in reversed(units)], True
             )
@@ -244,7 +243,8 @@ class TimerDelivery:
         ]
 
     def _record(self, physical: int, size: int) -> StoredMessage | None:
-        """The message there; None when it was deleted. Raises Unreadable when that cannot be told now."""
+        """Return the message at this place; None if it was deleted. Raises Unreadable if that is unknown
+        now."""
         try:
             record = self._store.log.read(physical, size)
         except OffsetOutOfRange as error:
@@ -255,8 +255,8 @@ class TimerDelivery:
     async def _put(
         self, pending_messages: list[tuple[PendingMessage, str]], *, counted: bool = False
     ) -> None:
-        """Store the messages, trying again until the store takes them. One that can never be delivered
-        becomes a dead letter. Raises Stopped when the timer closes before that."""
+        """Store the messages; retry until the store accepts them. A message that can never be delivered
+        becomes a dead letter. Raises Stopped if the timer closes first."""
         if self.outlet is not None:
             await self._send_away(self.outlet, pending_messages, counted)
             return
@@ -289,7 +289,7 @@ class TimerDelivery:
     async def _send_away(
         self, outlet: Outlet, pending_messages: list[tuple[PendingMessage, str]], counted: bool
     ) -> None:
-        """The same by the outlet."""
+        """Deliver the messages through the outlet, while this broker may not write."""
         while pending_messages:
             try:
                 taken = await outlet.put([pending for pending, _ in pending_messages])
@@ -331,7 +331,7 @@ def _skipped(physical: int) -> StoredMessage | None:
 
 
 async def pause(clock: Clock, closing: asyncio.Event, delay_s: float) -> None:
-    """Wait this long, or until the timer closes."""
+    """Wait for this time, or until the timer closes."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     timer = clock.call_later(delay_s, lambda: None if done.done() else done.set_result(None))
     ends = asyncio.ensure_future(closing.wait())
@@ -343,7 +343,7 @@ async def pause(clock: Clock, closing: asyncio.Event, delay_s: float) -> None:
 
 
 def _keys(deletes: Iterable[StoredMessage | None]) -> dict[bytes, str]:
-    """Which messages are taken back, and the topics they are of."""
+    """Return the recall keys, and the topics of their messages."""
     keys = {}
     for message in deletes:
         key = None if message is None else delete_key(message.packed_properties)

@@ -1,4 +1,4 @@
-"""Figures of the timer: how many messages wait, until when, and whether it keeps up."""
+"""Figures of the timer: waiting messages, their due times, and its delay."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from kerolox.broker.later.timers import Timers
 from kerolox.clock import Clock
 from kerolox.metric_text import MetricText
 
-# Seconds from now, as RocketMQ counts: messages due between each two of them.
+# Bounds in seconds from now, as in RocketMQ; messages are counted between two of them.
 BOUNDS_S = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
-_FRESH_MS = 2000  # with nothing entered for so long the timer has caught up
+_FRESH_MS = 2000  # the timer has caught up if it entered nothing for this time
 _OPEN_END_S = 14 * 86_400
 
 
@@ -23,7 +23,7 @@ class TimerFigures:
         self._clock = clock
 
     def due_within(self) -> dict[int, int]:
-        """Messages by the bound they are due before, each counted once; the last bound has no end."""
+        """Return the numbers of messages by bound, each counted once; the last bound has no end."""
         files = self._timers.files
         now_ms = self._clock.wall_ms()
         moments = [files.moment(now_ms + bound * 1000) for bound in (*BOUNDS_S, _OPEN_END_S)]
@@ -33,7 +33,7 @@ class TimerFigures:
         return counts
 
     def runtime_info(self) -> dict[str, object]:
-        """The figures under RocketMQ's names, which tools look for; then our own."""
+        """Return the figures under RocketMQ's names, which tools expect, then those of kerolox."""
         timers = self._timers
         info: dict[str, object] = {
             "timerReadBehind": max(0, self._clock.wall_ms() - timers.read_ms) // 1000,

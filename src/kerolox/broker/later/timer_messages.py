@@ -1,4 +1,4 @@
-"""Timer messages as they are parked, and what becomes of them when their moment has come."""
+"""Timer messages in parked form, and their form at delivery."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kerolox.protocol.limits import INT32_MAX, PROPERTIES_BYTES_MAX
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import CRC_PROPERTY_BYTES, decode_record
 
-NEVER_ENTERED_MS = 2**63 - 1  # stands for messages that were due before they could be entered
+NEVER_ENTERED_MS = 2**63 - 1  # marks messages that were due before they could be entered
 
 AT_OUT = packed.marker(packed.TIMER_OUT_MS)
 AT_DELETE = packed.marker(packed.TIMER_DELETE_UNIQUE_KEY)
@@ -26,11 +26,11 @@ _TAIL_BYTES_MAX = 512
 
 
 class Nowhere(KeroloxError):
-    """A timer message whose properties name no destination, or one that is closed to it."""
+    """A timer message without a destination in its properties, or with a closed one."""
 
 
 class Goal(NamedTuple):
-    """When a message is due and where it goes then; None for what cannot be read."""
+    """Due time and destination of a message; None for unreadable values."""
 
     out_ms: int | None
     topic: str | None
@@ -38,8 +38,8 @@ class Goal(NamedTuple):
 
 
 def goal(properties: bytes) -> Goal:
-    # This broker writes all of it last, so messages of one moment and queue end alike. Of a name given twice
-    # the last value counts, so what the end says holds for the whole.
+    # This broker writes all of it last, so messages of one moment and queue end alike. Of repeated properties
+    # the last value counts, so the end determines the result.
     at = properties.rfind(AT_OUT)
     if at > 0 and len(properties) - at <= _TAIL_BYTES_MAX:
         found = _known_goal(properties[at:])
@@ -65,18 +65,18 @@ def real_topic(properties: bytes) -> str:
 
 
 def delete_key(properties: bytes) -> bytes | None:
-    """Which message this one takes back: ``topic+unique key``."""
+    """Return the recall key ``topic+unique key`` of the message that this one recalls."""
     return packed.find(properties, AT_DELETE)
 
 
 def own_key(properties: bytes) -> bytes | None:
-    """The key that a recall of this message would name."""
+    """Return the key by which a recall names this message."""
     unique = packed.find(properties, packed.AT_UNIQUE_KEY)
     return None if unique is None else (packed.find(properties, AT_REAL_TOPIC) or b"") + b"+" + unique
 
 
 def parked(record: bytes, physical: int) -> StoredMessage | None:
-    """The timer message of a record; None when the record is another message."""
+    """Return the timer message of a record; None if the record is another message."""
     try:
         message = decode_record(record)
     except ProtocolError:
@@ -85,19 +85,19 @@ def parked(record: bytes, physical: int) -> StoredMessage | None:
 
 
 def is_parked(message: StoredMessage, physical: int) -> bool:
-    """Whether it is the timer message that was stored there."""
+    """True if this is the timer message that was stored at that place."""
     return message.topic == reserved.TIMER_TOPIC and message.physical_offset == physical
 
 
 def due(message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessage:
-    """The message as it is delivered. Raises :class:`Nowhere` when it cannot be."""
+    """Return the message in its delivered form. Raises :class:`Nowhere` if it has no destination."""
     properties = message.packed_properties
     topic, queue_id = _destination(message)
     return _pending(message, topic, queue_id, _marked(properties, entered_ms, now_ms))
 
 
 def undelivered(message: StoredMessage) -> PendingMessage:
-    """A message that has no destination, as it is made a dead letter."""
+    """Return a message without a destination in the form of a dead letter."""
     return _pending(message, real_topic(message.packed_properties), 0, message.packed_properties)
 
 
@@ -109,7 +109,7 @@ def _destination(message: StoredMessage) -> tuple[str, int]:
 
 
 def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessage:
-    """The message as it is parked once more, on its way to a time far ahead."""
+    """Return the message in parked form again, on its way to a time far ahead."""
     properties = _marked(message.packed_properties, entered_ms, now_ms)
     times = (_number(packed.find(properties, _AT_ROLLS)) or 0) + 1
     counted = packed.replace(properties, packed.TIMER_ROLL_TIMES, str(times))
@@ -117,8 +117,8 @@ def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessa
 
 
 def moved(message: StoredMessage, precision_ms: int) -> PendingMessage:
-    """The message as it is sent to another broker, to wait there on its way to a time far ahead. Raises
-    :class:`Nowhere` when it cannot be."""
+    """Return the message in the form sent to another broker, where it waits for a time far ahead. Raises
+    :class:`Nowhere` if it has no destination."""
     properties = message.packed_properties
     topic, queue_id = _destination(message)
     if (out_ms := goal(properties).out_ms) is None:
@@ -132,7 +132,7 @@ def moved(message: StoredMessage, precision_ms: int) -> PendingMessage:
 
 def _marked(properties: bytes, entered_ms: int, now_ms: int) -> bytes:
     plain = properties
-    # A rolled message has these from before.
+    # A rolled message already has them.
     if _AT_ENTERED[1:] in properties or _AT_LEFT[1:] in properties or packed.AT_CRC32[1:] in properties:
         for mark in (_AT_ENTERED, _AT_LEFT, packed.AT_CRC32):
             properties = packed.remove(properties, mark)
@@ -143,7 +143,7 @@ def _marked(properties: bytes, entered_ms: int, now_ms: int) -> bytes:
 
 
 def _if_room(longer: bytes, shorter: bytes) -> bytes:
-    """The longer properties, unless they do not fit into a record: figures are not worth a message."""
+    """Return the longer properties if they fit into a record: figures are less important than the message."""
     return longer if len(longer) + CRC_PROPERTY_BYTES <= PROPERTIES_BYTES_MAX else shorter
 
 

@@ -1,7 +1,7 @@
-"""Messages that are to come at any time: parked under the timer's topic until they are due.
+"""Parking of messages with a delivery time under the timer's topic until they are due.
 
-The time is rounded down to the precision, an exact multiple by all of it, because a moment's messages are
-delivered when the clock has passed it. Recall and POP count on that.
+The time is rounded down to the precision, and an exact multiple by one step, because the messages of a moment
+are delivered when the clock has passed it. Recall and POP depend on that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HANDLE_VERSION = "v1"
 
 
 class TimerSends:
-    """Parks pending_messages. ``waiting_at`` tells how many messages wait for a time."""
+    """Parking of pending messages. ``waiting_at`` returns the number of messages that wait for a time."""
 
     def __init__(self, options: BrokerOptions, clock: Clock, waiting_at: Callable[[int], int]) -> None:
         self._options = options
@@ -38,7 +38,7 @@ class TimerSends:
         self._waiting_at = waiting_at
 
     def park(self, pending: PendingMessage) -> None:
-        """Change a pending message that asks for it into one of the timer's topic. Refuses by raising."""
+        """Turn a pending message with a delivery time into one of the timer's topic. Raises to reject it."""
         if b"TIMER_" not in pending.properties:
             return
         deletes = packed.find(pending.properties, _AT_DELETE) if _DELETE_WORD in pending.properties else None
@@ -50,7 +50,7 @@ class TimerSends:
         ):
             return
         properties = pending.properties
-        # Most messages have none of these properties, and that is quickly seen.
+        # Most messages have none of these properties; this check is fast.
         if packed.AT_DELAY[1:] in properties and (delay_level(properties) or 0) > 0:
             for mark in _ASKING:
                 properties = packed.remove(properties, mark)
@@ -74,7 +74,7 @@ class TimerSends:
                 raise self._illegal()
             return
         out_ms = rounded(deliver_ms, options.timer_precision_ms)
-        if pending.parked_at < 0:  # limits are for what is sent now: a message that is committed was taken
+        if pending.parked_at < 0:  # limits apply to new sends; a committed message was accepted before
             if deliver_ms - now_ms > options.timer_delay_s_max * 1000:
                 raise self._illegal()
             self._check_crowd(out_ms)
@@ -94,10 +94,9 @@ class TimerSends:
         pending.queue_id = 0
 
     def _check_deletion(self, topic: str, key: bytes) -> None:
-        """Refuse a message that takes another one back, unless recalls are allowed and that one is of the
-        same topic: the sender may publish to no other."""
-        # One that is parked already on its way to a time far ahead, or until its transaction commits: then it
-        # comes here again.
+        """Reject a recall, unless recalls are allowed and the recalled message has the same topic, since the
+        sender may have no right to publish to others."""
+        # A recall already parked on its way to a time far ahead, or until its commit: it passes here again.
         if topic in (reserved.TIMER_TOPIC, reserved.HALF_TOPIC):
             return
         if not self._options.recall:
@@ -114,7 +113,7 @@ class TimerSends:
             )
 
     def _deliver_ms(self, asked: list[bytes | None], now_ms: int) -> int:
-        """The time a message is to be delivered at. Sums wrap around, as Java's do."""
+        """Return the delivery time of a message. Sums wrap around, as in Java."""
         seconds, millis, moment = asked
         if seconds is not None:
             return _wrapped(now_ms + _wrapped(self._long(seconds) * 1000))
@@ -134,7 +133,7 @@ class TimerSends:
         if waiting <= limit:
             return
         if waiting < limit * 2 and random.randrange(1000) <= 1000 * (waiting - limit) / (limit + 0.1):
-            return  # as in RocketMQ, which so refuses fewer the more there are
+            return  # as in RocketMQ, which thus rejects fewer as their number grows
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
             f"timer message is under flow control, max num limit is {limit * 2} or the current value is "
@@ -151,7 +150,7 @@ class TimerSends:
 
 
 def delay_level(properties: bytes) -> int | None:
-    """The delay level a message asks for; None without a number."""
+    """Return the delay level of a message; None if it is not a number."""
     text = packed.find(properties, packed.AT_DELAY)
     try:
         return None if text is None else int(text)
@@ -165,7 +164,7 @@ def is_of_topic(key: bytes, topic: str) -> bool:
 
 
 def rounded(deliver_ms: int, precision_ms: int) -> int:
-    """The moment whose messages are delivered at this time."""
+    """Return the moment whose messages are delivered at this time."""
     return (deliver_ms - 1) // precision_ms * precision_ms
 
 
@@ -173,7 +172,7 @@ def _wrapped(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-# --- the handle by which a message can be taken back -------------------------------------------------
+# --- recall handles --------------------------------------------------------------------------------
 
 
 def make_handle(topic: str, broker_name: str, time_ms: int, unique_key: str) -> str:
@@ -182,7 +181,7 @@ def make_handle(topic: str, broker_name: str, time_ms: int, unique_key: str) -> 
 
 
 def read_handle(handle: str) -> tuple[str, str, str, str] | None:
-    """Topic, broker, time as text and unique key; None when it is no handle."""
+    """Return topic, broker, time as text and unique key; None for an invalid handle."""
     try:
         data = base64.b64decode(
             handle.rstrip("=") + "=" * (-len(handle.rstrip("=")) % 4), b"-_", validate=True

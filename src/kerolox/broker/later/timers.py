@@ -1,13 +1,12 @@
-"""Deliver messages at any time: the timer.
+"""The timer: delivery of messages at any time.
 
 A message that is parked under the timer's topic is entered: a unit in the timer log, chained to its moment's
 slot in the wheel. When the clock has passed the moment its messages are stored under their own topic. One
-task does both, and sleeps until there is something to do: until a message comes, or the next moment with
-messages has passed.
+task does both. It sleeps until a message arrives, or the next moment with messages has passed.
 
 A message counts as delivered once its copy is in the log, and is noted in the checkpoint once the log is
-flushed: a crash in between delivers it again. Nothing is dropped because the store takes no messages at
-the moment: the timer waits until it does. (RocketMQ gives up after three tries.)
+flushed: a crash in between delivers it again. No message is dropped because the store accepts none at the
+moment: the timer waits. (RocketMQ gives up after three attempts.)
 
 When the wall clock is set forwards, what became due is delivered within a second. When it is set back, what
 waits waits for its time; moments that come a second time are not delivered twice.
@@ -52,7 +51,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ENTER_MAX = 256  # in one turn of the loop
-SLEEP_S_MAX = 1.0  # while messages wait: so soon a clock that was set is noticed
+SLEEP_S_MAX = 1.0  # while messages wait; a changed wall clock is noticed within this time
 HASHES_MAX = 10_000
 CLEAN_S = 30.0
 ENTER, FLUSH = "enter", "flush"  # the works, of which failures stand; see standing_failures.py
@@ -73,12 +72,12 @@ class Timers:
         clock: Clock,
         outlet: Outlet | None = None,
     ) -> None:
-        """``outlet``: where messages go while this broker may not write."""
+        """``outlet``: destination of messages while this broker may not write."""
         self.counts = counts
         self._outlet = outlet
         self.entered: Counter[str] = Counter()  # by topic, since the start
-        self.on_entered: list[Callable[[str, int], None]] = []  # topic, seconds until it is due: for meters
-        self.enter_rate = self.deliver_rate = 0.0  # per second, lately
+        self.on_entered: list[Callable[[str, int], None]] = []  # topic, seconds until it is due; for meters
+        self.enter_rate = self.deliver_rate = 0.0  # per second, recent
         self.last_stored_ms = self.last_entered_ms = 0
         self._store = store
         self._options = options
@@ -100,12 +99,14 @@ class Timers:
         )
         self._retry = Retry(clock, "timer_waits")
         self._read_ms = 0  # messages due before this were delivered
-        self._seen: set[int] = set()  # messages that a crash left entered but not noted
-        # Messages before this offset of the queue are entered again: those due before this were delivered.
+        self._seen: set[int] = set()  # messages that were entered but not recorded when the process crashed
+        # Offset and time: messages before this offset are entered again, except those due before this time,
+        # which were delivered.
         self._again = (0, 0)
-        # Messages before this offset are entered: those due between these times were passed over.
+        # Offset and times: messages before this offset are entered; those due between these times were
+        # skipped.
         self._missed = (0, 0, 0)
-        self._told_back: list[tuple[DataVersion, int, int]] = []  # by followers: version, read time, offset
+        self._told_back: list[tuple[DataVersion, int, int]] = []  # version, read time, offset of followers
         self._unwritten: list[Change] = []  # slots that could not be written
         self._moments = 0  # delivered since the start
         self._noted = (0, 0, 0)  # queue offset, log end and moments of the last checkpoint
@@ -125,7 +126,7 @@ class Timers:
     # --- life ------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Read the files. Before anybody may append."""
+        """Read the files. Called before anything is appended."""
         if self._options.timer_wheel:
             await self._in_thread(self._open)
             self._opened = True
@@ -146,7 +147,9 @@ class Timers:
         low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
         self.arrivals.offset = min(max(offset, low), high)
         if found.damage:
-            log.warning("timer_damaged reason=%r next='its messages are entered again'", found.damage)
+            log.warning(
+                "timer_damaged reason=%r next='nothing: its messages are entered again'", found.damage
+            )
             files.begin_anew()
             self.counts.counts.clear()
             found.seen.clear()
@@ -154,7 +157,7 @@ class Timers:
         if found.damage:
             self._again = (self.arrivals.offset, self._read_ms)
             self.arrivals.offset = low
-        # A place the log does not hold any more will be another message's.
+        # Places beyond the end of the log will contain other messages.
         self._seen = {at for at in found.seen if at < store.log.max_offset}
         log.info(
             "timer_open waiting=%d read=%d offset=%d of %d units_read=%d",
@@ -162,11 +165,11 @@ class Timers:
         )  # fmt: skip
 
     def _believe(self, mark: TimerNote | None, high: int) -> None:
-        """Go on where a killed process stopped, if the log proves that it came so far."""
+        """Continue where a killed process stopped, if the log proves its progress."""
         files = self.files
         self.mark.open()
         if mark is not None and self._proves(mark):
-            # When part of the timer log is missing, other units lie at the noted places.
+            # If a part of the timer log is missing, other units are at the noted places.
             whole = files.log.end >= mark.log_end
             if mark.read_ms >= self._read_ms:
                 self._read_ms = mark.read_ms
@@ -186,7 +189,7 @@ class Timers:
         return (message.physical_offset, message.queue_offset) == (mark.physical, mark.offset)
 
     def _note(self) -> None:
-        """What was delivered and entered up to now, for the case of a kill."""
+        """Write a note of deliveries and entries so far, for a kill."""
         last = self.delivery.last
         if last is not None:
             moment, left = self.delivery.left or (-1, 0)
@@ -195,7 +198,7 @@ class Timers:
             )
 
     def _queue_offset_of(self, unit: TimerUnit) -> int | None:
-        """Which entry of the timer's queue the newest unit was made of; None when that cannot be told."""
+        """Return the offset of the queue entry of the newest unit; None if it is unknown."""
         queue = self.arrivals.queue
         try:
             message = parked(self._store.log.read(unit.physical, unit.size), unit.physical)
@@ -213,7 +216,7 @@ class Timers:
         return offset
 
     async def lead(self) -> None:
-        """Enter whatever comes, and deliver."""
+        """Enter new messages, and deliver."""
         await self._pause()
         self.delivery.outlet = None
         if self._opened:
@@ -221,7 +224,7 @@ class Timers:
         self._go_on(leads=True)
 
     async def act(self) -> None:
-        """The same for a follower: what is due goes to another broker."""
+        """Do the same for an acting follower: due messages go to another broker."""
         await self._pause()
         self.delivery.outlet = self._outlet
         checkpoint = self.files.checkpoint
@@ -229,10 +232,10 @@ class Timers:
         self._go_on(leads=True)
 
     async def follow(self) -> None:
-        """Deliver no more, and enter what the leader has entered: see :meth:`heard_leader`."""
+        """Stop delivering, and enter the messages that the leader has entered: see :meth:`heard_leader`."""
         await self._pause()
         if self._opened:
-            await self.flush()  # which notes how far the leader came
+            await self.flush()  # records the leader's progress
         self._go_on(leads=False)
 
     def _go_on(self, *, leads: bool) -> None:
@@ -246,8 +249,8 @@ class Timers:
         self._schedule_flush()
 
     async def truncated(self, cut: Cut) -> None:
-        """The log was cut. If messages of the timer are gone, waiting or delivered, all that wait are entered
-        again: from what the store has left of the files."""
+        """Handle a truncation of the log. If timer messages are gone, waiting or delivered, enter all waiting
+        ones again from the remaining files."""
         if cut.timer and self._opened:
             await self._pause()
             await self._in_thread(self._open_behind, cut)
@@ -259,12 +262,12 @@ class Timers:
         self.mark.close()
         self.delivery.left = self.delivery.partly = self.delivery.last = None
         self._unwritten, self._noted, self._again, self._missed = [], (0, 0, 0), (0, 0), (0, 0, 0)
-        # Once more: a round may have noted what was before, since the store did it.
+        # Once more, because a round may have recorded the old state since the store removed it.
         begin_anew_behind(self._store.files, self._store.root, cut, self._clock.wall_ms())
         self._open()
 
     async def stop(self) -> None:
-        """Enter and deliver no more: the batch under way is finished."""
+        """Stop entering and delivering. The batch in progress is completed."""
         self._ended = True
         await self._pause()
 
@@ -278,7 +281,7 @@ class Timers:
                 await asyncio.wait([task])
 
     async def close(self) -> None:
-        """Stop, and flush what was done."""
+        """Stop, and flush the progress."""
         await self.stop()
         if self._opened:
             self._opened = False
@@ -290,7 +293,7 @@ class Timers:
                 log.error("timer_close_failed error=%r", str(error))
         self._threads.shutdown(wait=True)
 
-    # --- what others say -------------------------------------------------------------------------------
+    # --- reports of other brokers -----------------------------------------------------------------------
 
     def dispatched(self, entries: list[Entry]) -> None:
         if self.arrivals.hand_over(entries):
@@ -301,7 +304,7 @@ class Timers:
         return 0 if slot is None else slot.waiting
 
     def heard_leader(self, data: bytes) -> None:
-        """The leader's checkpoint: what it has delivered, and how far this one may enter."""
+        """Apply the leader's checkpoint: its deliveries, and the offset up to which this broker may enter."""
         read_ms, offset, version = decode_leader(data)
         self.files.checkpoint.leader_queue_offset = offset
         if version is not None:
@@ -311,19 +314,19 @@ class Timers:
         self._wake.set()
 
     def take_back(self, data: bytes) -> None:
-        """The checkpoint of a follower, which may have acted for this broker: heeded when it leads."""
+        """Keep the checkpoint of a follower that may have acted for this broker, until this one leads."""
         read_ms, offset, version = decode_leader(data)
         if version is not None:
             self._told_back.append((version, read_ms, offset))
 
     def _take_back(self) -> None:
-        """Pass over what followers delivered that acted since this one was at work."""
+        """Skip messages that acting followers delivered since this broker last worked."""
         told, self._told_back = self._told_back, []
         self._missed = (0, 0, 0)
         checkpoint, own_offset, own_ms = self.files.checkpoint, self.arrivals.offset, self._read_ms
         for version, read_ms, offset in told:
             if not version.newer_than(checkpoint.version):
-                continue  # nobody acted since
+                continue  # no follower acted since
             checkpoint.version = version
             if read_ms <= self._read_ms:
                 continue
@@ -331,7 +334,8 @@ class Timers:
             self._read_ms = read_ms
             self.files.wheel.pass_to(self.files.moment(read_ms))
             if offset < own_offset:
-                # What the follower had not got yet it cannot have delivered, though its time has passed.
+                # The follower cannot have delivered messages it had not received, though their time has
+                # passed.
                 self._missed = (own_offset, own_ms, read_ms)
                 self.arrivals.offset = offset
             else:
@@ -365,7 +369,7 @@ class Timers:
                 await pause(self._clock, self._closing, self._retry.failed(error, reported=reported))
                 continue
             except Exception:
-                log.exception("timer_failed next='it is tried again'")
+                log.exception("timer_failed next='retried'")
                 await pause(self._clock, self._closing, RETRY_S)
                 continue
             self._retry.succeeded()
@@ -373,12 +377,12 @@ class Timers:
                 await self._sleep()
 
     async def _sleep(self) -> None:
-        """Until a message comes, or the next moment has passed."""
+        """Sleep until a message arrives, or the next moment has passed."""
         delay_s: float | None = None
         first = self.files.wheel.first()
         if first is not None and self.leads:
             passed_ms = max((first + 1) * self._precision_ms, self._quiet_until_ms)
-            # To the moment and not before it: then there would be nothing to do yet.
+            # Up to the moment, not less: before it there is nothing to do.
             delay_s = max((passed_ms - self._clock.wall_ms()) / 1000, 0.001)
         elif self.arrivals.behind:
             delay_s = SLEEP_S_MAX  # stopped by an option, or waiting for the leader
@@ -396,7 +400,7 @@ class Timers:
     # --- entering --------------------------------------------------------------------------------------
 
     async def _enter(self) -> bool:
-        """Enter some of what waits in the timer's queue; whether there was something."""
+        """Enter some messages of the timer's queue. Return whether there were any."""
         if self._options.timer_stop_enqueue:
             return False
         leads, checkpoint = self.leads, self.files.checkpoint
@@ -415,7 +419,7 @@ class Timers:
             if arrival.queue_offset < self._again[0] and due_ms < self._again[1]:
                 continue
             if arrival.queue_offset < self._missed[0]:
-                # In the wheel, or delivered; or passed over when the time of another broker was taken.
+                # In the wheel, or delivered; or skipped when another broker's progress was taken over.
                 if leads and self._missed[1] <= due_ms < self._missed[2]:
                     late.append(arrival)
                 continue
@@ -435,7 +439,7 @@ class Timers:
             await self._enter_all(entering, now_ms)
             await self.delivery.deliver_late(late)
         except BaseException:
-            # All of them come again: those that were entered are not to be entered twice.
+            # All of them are read again; those that were entered must not be entered twice.
             self._seen |= wanted - {message.physical for message, _ in entering}
             raise
         self.arrivals.offset = arrivals[-1].queue_offset + 1
@@ -460,7 +464,7 @@ class Timers:
         try:
             await self._enter()
         except Unreadable:
-            pass  # counted where it was read; the next turn tries again
+            pass  # counted by the reader; the next turn tries again
         except StoreError as error:
             if not self._store.failing.is_failing(Kind.TIMER, ENTER):
                 log.error("timer_waits error=%r next='it is tried again'", str(error))
@@ -469,7 +473,7 @@ class Timers:
         files = self.files
         first_ms = min((message.due_ms for message, _ in entering), default=self._read_ms)
         if first_ms < self._read_ms:
-            # The clock was set back. The moments up to where it was are to come once more.
+            # The clock was set back: the moments up to its earlier time come once more.
             files.wheel.clear(files.moment(first_ms), files.moment(self._read_ms))
             self._read_ms = first_ms - first_ms % self._precision_ms
         if not entering:  # what could not be entered was due meanwhile
@@ -497,7 +501,7 @@ class Timers:
     # --- delivering ------------------------------------------------------------------------------------
 
     async def _deliver(self) -> bool:
-        """Deliver the messages of the earliest moment, if it has passed; whether it had."""
+        """Deliver the messages of the earliest moment, if it has passed. Return whether it had."""
         if not self.leads or self._options.timer_stop_dequeue or self._clock.wall_ms() < self._quiet_until_ms:
             return False
         wheel = self.files.wheel
@@ -512,7 +516,8 @@ class Timers:
         else:
             some = [(moment, -1)]
         for moment, behind in some:
-            # A large moment; or more came meanwhile for one that is being delivered: the clock was set back.
+            # A large moment; or messages were added to the moment being delivered, because the clock was set
+            # back.
             while (slot := wheel.get(moment)) is not None and slot.last > behind:
                 await self.delivery.deliver_chain(moment, slot.last, behind, self._enter_between)
                 behind = slot.last
@@ -523,8 +528,8 @@ class Timers:
         return True
 
     def _small_moments(self, now_ms: int) -> list[tuple[int, int]]:
-        """The earliest moments that have passed, with their last units: as many as may be delivered at once.
-        None when the first alone has more messages."""
+        """Return the earliest passed moments with their last units, as many as may be delivered at once.
+        Empty if the first one has more messages."""
         found: list[tuple[int, int]] = []
         total = 0
         for moment, slot in self.files.wheel.slots():
@@ -536,7 +541,7 @@ class Timers:
             found.append((moment, slot.last))
         return found
 
-    # --- making it safe --------------------------------------------------------------------------------
+    # --- checkpoints -----------------------------------------------------------------------------------
 
     def _schedule_flush(self) -> None:
         self._flush_timer = self._clock.beat(self._options.timer_flush_ms / 1000, self._flush_tick)
@@ -558,7 +563,7 @@ class Timers:
                 log.warning("timer_log_not_deleted error=%r", str(error))
 
     async def flush(self) -> None:
-        """Note how far the timer has come, once all that was delivered is on the medium."""
+        """Record the progress of the timer in the checkpoint, after all deliveries are on the medium."""
         async with self._flushing:
             files, checkpoint = self.files, self.files.checkpoint
             offset, partly, read_ms, end = (

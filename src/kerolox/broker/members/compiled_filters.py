@@ -1,7 +1,7 @@
-"""Compiled conditions, kept: the condition that a pull or a heartbeat brings is most often known already.
+"""Cache of compiled conditions: a condition in a pull or heartbeat is usually known already.
 
-Compiling takes about a microsecond a character. A long condition that is not known is compiled by a thread
-before its request is handled, so that whoever sends many of them keeps nobody else waiting.
+Compiling takes about a microsecond a character. A thread compiles a long unknown condition before its request
+is handled, so that a client that sends many of them does not delay others.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from kerolox.protocol.subscription import SQL92
 log = logging.getLogger(__name__)
 
 COMPILED_MAX: Final = 1000
-COMPILED_BYTES_MAX: Final = 96 << 20  # of all of them, compiled, with the answers they remember
+COMPILED_BYTES_MAX: Final = 96 << 20  # of all compiled conditions, with their cached results
 LONG_CHARACTERS: Final = 2048
-ERROR_BYTES: Final = 2048  # of an expression that cannot be compiled, beside its text
+ERROR_BYTES: Final = 2048  # of an invalid expression, beside its text
 _SHOWN_MAX: Final = 200  # characters of an expression in a log line
 
 FilterKey = tuple[str | None, str]  # kind and expression
 
 
 class NotCompiled(Exception):
-    """A long condition is not known yet: see :meth:`CompiledFilters.prepare`, then try again."""
+    """A long condition is not compiled yet: call :meth:`CompiledFilters.prepare`, then try again."""
 
     def __init__(self, key: FilterKey) -> None:
         self.key = key
@@ -38,37 +38,36 @@ class NotCompiled(Exception):
 
 
 class CompiledFilters:
-    """Kind and expression → the compiled condition, or why it cannot be compiled. The oldest are forgotten
-    first."""
+    """Cache: kind and expression → compiled condition, or its error. The oldest entries are removed first."""
 
     def __init__(self) -> None:
         self._known: dict[FilterKey, SqlFilter | FilterError] = {}
         self._size_bytes = 0
-        # One thread: compiling holds the interpreter, so a second would only take from the loop.
+        # One thread: compiling holds the interpreter, so a second one would only slow the loop.
         self._pool = ThreadPoolExecutor(1, "filter-compiler")
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def get(self, key: FilterKey) -> SqlFilter:
-        """The compiled condition, compiled now if it is not known. Raises :class:`FilterError` when the
-        expression cannot be used."""
+        """Return the compiled condition; compile it if it is unknown. Raises :class:`FilterError` for an
+        invalid expression."""
         found = self._known.get(key)
         if found is None:
             found = _compiled(key)
             self._put(key, found)
         if isinstance(found, FilterError):
-            # A new one: what is raised gets the frames it passes, and this one is kept.
+            # A new error, since the raised one collects frames and the cached one must not.
             raise FilterError(found.expression, found.at, found.what)
         return found
 
     def check_known(self, key: FilterKey) -> None:
-        """Raises :class:`NotCompiled` for a condition that is not known and takes long to compile."""
+        """Raise :class:`NotCompiled` for an unknown condition that takes long to compile."""
         if len(key[1]) > LONG_CHARACTERS and key not in self._known:
             raise NotCompiled(key)
 
     def unknown(self, wanted: Iterable[SubscriptionData]) -> list[FilterKey]:
-        """The conditions of these subscriptions that are not known and take long to compile."""
+        """Return the unknown conditions of these subscriptions that take long to compile."""
         return [
             key
             for data in wanted
@@ -78,8 +77,8 @@ class CompiledFilters:
         ]
 
     async def prepare(self, keys: Iterable[FilterKey]) -> None:
-        """Compile conditions in a thread. They are known when this returns, as long as the caller does not
-        await."""
+        """Compile conditions in a thread. They are in the cache when this returns, until the caller
+        awaits."""
         loop = asyncio.get_running_loop()
         made = {key: await loop.run_in_executor(self._pool, _compiled, key) for key in dict.fromkeys(keys)}
         for key, found in made.items():
@@ -107,7 +106,7 @@ def key_of(wanted: SubscriptionData) -> FilterKey:
 
 
 def shown(expression: str | None) -> str:
-    """The beginning of an expression, as long as a log line shows it."""
+    """Return the beginning of an expression, for log lines."""
     return (expression or "")[:_SHOWN_MAX]
 
 
@@ -115,10 +114,10 @@ def _compiled(key: FilterKey) -> SqlFilter | FilterError:
     kind, expression = key
     try:
         if kind != SQL92:
-            raise FilterError(expression, 0, f"a filter by {kind} is not known here, only {SQL92}")
+            raise FilterError(expression, 0, f"filters of type {kind} are not supported, only {SQL92}")
         return compile_filter(expression)
     except FilterError as error:
-        return error.with_traceback(None)  # it is kept: not with all the frames of the parser
+        return error.with_traceback(None)  # cached without the frames of the parser
 
 
 def _size_of(found: SqlFilter | FilterError) -> int:
@@ -126,7 +125,7 @@ def _size_of(found: SqlFilter | FilterError) -> int:
 
 
 def no_property_filter(wanted: SubscriptionData) -> str:
-    """The refusal where filters other than by tags are switched off."""
+    """Return the remark of a rejection when SQL92 filters are disabled."""
     return (
         f"The broker does not support consumer to filter message by {wanted.expression_type} "
         "(enablePropertyFilter=false)"

@@ -1,4 +1,4 @@
-"""Settings of consumer groups: made when first needed, changed, removed; and what groups may not read."""
+"""Settings of consumer groups, created at the first use, and topics that groups may not read."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ log = logging.getLogger(__name__)
 SLOW_CHECK_S = 180.0
 
 
-# What a group is: its settings, and what it may not do by topic.
+# State of a group: its settings, and its permissions by topic.
 Before = tuple[GroupConfig | None, dict[str, int]]
 
 
 class Groups:
-    """The table of groups with its rules. ``on_change`` hears the name of every group that changed.
+    """The table of groups with its rules. ``on_change`` is called with the name of each changed group.
 
-    What somebody asked for is on its way to the disk while ``unsaved`` names the group, and is undone if it
-    does not get there. What the broker does by itself promises nothing: a group made by its first use has the
-    usual settings, and its next use makes it again.
+    A requested change is being saved while ``unsaved`` names the group, and is undone if the save fails.
+    Automatic changes promise nothing: a group created by its first use has default settings, and its next use
+    creates it again.
     """
 
     def __init__(self, table: GroupTable, members: Members, options: BrokerOptions) -> None:
         self.table = table
         self.unsaved: Unsaved[str, Before] = Unsaved(self._put_back)
         self.on_change: list[Callable[[str], None]] = []
-        self.on_enabled: list[Callable[[str], None]] = []  # hears the name of a group that may consume again
+        self.on_enabled: list[Callable[[str], None]] = []  # called with a group that may consume again
         self._members = members
         self._options = options
         self._light = options.light_queues
 
     @property
     def disabled(self) -> dict[str, str]:
-        """The groups the broker itself forbade to consume, and why."""
+        """Groups that the broker itself disabled, with the reason."""
         return {
             name: config.attributes[WHY_DISABLED]
             for name, config in self.table.groups.items()
@@ -61,22 +61,22 @@ class Groups:
     def find(self, group: str) -> GroupConfig | None:
         config = self.table.groups.get(group)
         if config is None and self._light and group.startswith(LIGHT_PREFIX):
-            return GroupConfig(group_name=group)  # groups of light queues all have the usual settings
+            return GroupConfig(group_name=group)  # groups of light queues have default settings
         return config
 
     def known(self, group: str, remark: str) -> GroupConfig:
-        """The group; refused with this remark when there is none."""
+        """Return the settings of a group. Raise Refused with this remark if it does not exist."""
         config = self.find(group)
         if config is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         return config
 
     def config(self, group: str) -> GroupConfig | None:
-        """Settings of a group, made if it is new and that is allowed."""
+        """Return the settings of a group; create them if the group is new and that is allowed."""
         config = self.find(group)
         if config is not None:
             return config
-        # System groups are made when needed, whatever the options say.
+        # System groups are always created when needed.
         if not self._options.auto_create_groups and not group.startswith(SYSTEM_GROUP_PREFIX):
             return None
         if not names.group_allowed(group):
@@ -89,7 +89,7 @@ class Groups:
         return config
 
     def check_room(self, *groups: str) -> None:
-        """Refuse new groups when there would be more than ``maxGroups``."""
+        """Raise if new groups would exceed ``maxGroups``."""
         known = self.table.groups
         new = sum(group not in known for group in groups)
         if new and len(known) + new > self._options.groups_max:
@@ -99,16 +99,17 @@ class Groups:
         return self._members.members(group)
 
     def put(self, config: GroupConfig) -> bool:
-        """Create a group, or replace its settings; of attributes only those named change.
+        """Create a group, or replace its settings. Only the named attributes change.
 
-        False when nothing changed.
+        Return False if nothing changed.
         """
         group = config.group_name
         check_group(group)
         if self._light and group.startswith(LIGHT_PREFIX):
             return False
         before = self.table.groups.get(group)
-        # Tools give back what they were shown. Why it was disabled stays until it is enabled.
+        # Tools send back all settings they read. The reason for the disabling is kept until the group is
+        # enabled.
         asked = {key: value for key, value in config.attributes.items() if key != WHY_DISABLED}
         attributes = _altered(None if before is None else before.attributes, asked)
         if config.consume_enable:
@@ -117,8 +118,8 @@ class Groups:
         size_bytes = len(wanted.encode())
         if size_bytes > GROUP_BYTES_MAX:
             raise InvalidRequest(
-                f"the settings of group {group} have {size_bytes} bytes, at most are GROUP_BYTES_MAX, "
-                f"{GROUP_BYTES_MAX}"
+                f"the settings of group {group} have {size_bytes} bytes, the limit is {GROUP_BYTES_MAX} "
+                "(GROUP_BYTES_MAX)"
             )
         self.check_room(group)
         whole = self._whole(group)
@@ -133,7 +134,7 @@ class Groups:
         return True
 
     def remove(self, group: str) -> bool:
-        """Forget a group's settings. Its progress is another table's."""
+        """Remove the settings of a group. Its progress is in another table."""
         known = group in self.table.groups or group in self.table.forbidden
         whole = self._whole(group)
         self.table.remove(group)
@@ -144,13 +145,13 @@ class Groups:
         return known
 
     def is_forbidden(self, group: str, topic: str) -> bool:
-        """Whether the group may not read the topic."""
+        """True if the group may not read the topic."""
         if not self.table.forbidden:
             return False
         return bool(self.table.forbidden.get(group, {}).get(topic, 0) & PERM_READ)
 
     def set_readable(self, group: str, topic: str, readable: bool) -> None:
-        """Let the group read the topic, or not."""
+        """Allow or forbid the group to read the topic."""
         bits = self.table.forbidden.get(group, {}).get(topic, 0)
         new = bits & ~PERM_READ if readable else bits | PERM_READ
         if new == bits:
@@ -167,7 +168,7 @@ class Groups:
         self.unsaved.changed(group, whole)
 
     def disable(self, group: str, reason: str) -> bool:
-        """Let the group consume no more until its settings are changed; False when it is disabled already."""
+        """Forbid the group to consume until its settings change. Return False if it is disabled already."""
         config = self.table.groups.get(group)
         if config is None or not config.consume_enable:
             return False
@@ -175,7 +176,7 @@ class Groups:
         self.table.put(msgspec.structs.replace(config, consume_enable=False, attributes=attributes))
         log.warning(
             "group_disabled group=%r reason=%r next='speed up its consumers or skip messages (kerolox group "
-            "reset %s TOPIC --to latest), then let it consume again: kerolox group enable %s'",
+            "reset %s TOPIC --to latest), then enable it: kerolox group enable %s'",
             group,
             reason,
             group,
@@ -190,7 +191,7 @@ class Groups:
         version: DataVersion,
         forbidden: Mapping[str, Mapping[str, int]],
     ) -> None:
-        """Take over a leader's groups. Those that every broker has stay."""
+        """Replace the groups by the leader's. System groups are kept."""
         own = {name: config for name, config in self.table.groups.items() if name in SYSTEM_GROUPS}
         self.table.replace({**own, **groups}, version, forbidden)
 
@@ -213,9 +214,10 @@ class Groups:
 
 
 class SlowGroups:
-    """Keeps a group that is too far behind from pushing everybody else's messages out of memory.
+    """Disabling of groups that are too far behind, whose reads would evict the messages of all others from
+    memory.
 
-    Only when the options say so. ``fall_behind`` gives the bytes each group is behind.
+    Done only if the option is set. ``fall_behind`` returns the bytes that each group is behind.
     """
 
     def __init__(
@@ -241,7 +243,7 @@ class SlowGroups:
             self._timer = None
 
     def check(self) -> list[str]:
-        """Disable groups that are too far behind; returns their names."""
+        """Disable groups that are too far behind. Return their names."""
         if not self._options.disable_slow_groups:
             return []
         limit = self._options.slow_group_bytes
@@ -260,7 +262,7 @@ class SlowGroups:
 
 
 def check_group(group: str) -> None:
-    """Raises InvalidRequest for a name no group may have."""
+    """Raise InvalidRequest for an invalid group name."""
     if not group.strip():
         raise InvalidRequest("The specified group is blank.")
     if len(group) > GROUP_LENGTH_MAX:
@@ -274,7 +276,7 @@ def check_group(group: str) -> None:
 
 
 def _altered(before: Mapping[str, str] | None, asked: Mapping[str, str]) -> dict[str, str]:
-    """Attributes after ``+key`` set and ``-key`` removed some."""
+    """Return the attributes after ``+key`` set and ``-key`` removed some."""
     after = dict(before or {})
     for key, value in asked.items():
         sign, name = key[:1], key[1:]

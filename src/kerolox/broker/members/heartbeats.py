@@ -1,4 +1,4 @@
-"""Heartbeats of clients, clients that leave, and the members of a group."""
+"""Heartbeats of clients, leaving clients, and queries for the members of a group."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class Heartbeats:
     """Requests by which clients join and leave groups, check subscriptions, and ask for a group's members.
 
-    ``filters`` are those other than by tags, where there are any.
+    ``filters`` are the SQL92 filters; None if they are disabled.
     """
 
     def __init__(self, members: Members, groups: Groups, topics: Topics, options: BrokerOptions) -> None:
@@ -43,7 +43,7 @@ class Heartbeats:
         self._topics = topics
         self._options = options
         self.filters: CompiledFilters | None = None
-        self._fingerprints: dict[str, int] = {}  # of the last heartbeat that named the group
+        self._fingerprints: dict[str, int] = {}  # fingerprint of the last heartbeat that named the group
         members.on_deserted.append(lambda group: self._fingerprints.pop(group, None))
 
     def rows(self) -> list[Row]:
@@ -62,12 +62,12 @@ class Heartbeats:
 
     def _joined(self, request: Request[None], told: HeartbeatData) -> Answer:
         client = ConnectedClient.of(request.caller, told.client_id, request.identity)
-        # A client that sends no fingerprint always sends everything; others want to know if they must.
+        # A client without a fingerprint always sends everything; others ask whether they must.
         full_wanted = told.heartbeat_fingerprint == 0
         for data in told.consumer_data_set:
             config = self._groups.config(data.group_name)
             if config is None:
-                continue  # the group may not be made: as if the heartbeat had not named it
+                continue  # the group may not be created: handled as if the heartbeat did not name it
             full_wanted |= self._note_fingerprint(data.group_name, told.heartbeat_fingerprint)
             self._make_retry_topic(config, data)
             self._members.join(
@@ -77,7 +77,7 @@ class Heartbeats:
                 with_subscriptions=not told.without_sub,
             )
             if told.without_sub and not self._subscriptions(data.group_name):
-                full_wanted = True  # its subscriptions are not known: this broker may have just started
+                full_wanted = True  # its subscriptions are unknown: this broker may have just started
         for producer in told.producer_data_set:
             self._members.join_producers(producer.group_name, client)
         return Answer(header=HeartbeatAnswer(supports_v2=True, subscription_changed=full_wanted))
@@ -119,7 +119,7 @@ class Heartbeats:
     def _with_filters(
         self, wanted: Iterable[SubscriptionData], handled: Callable[[], Answer]
     ) -> Answer | Later:
-        """Handle a request when its conditions are compiled: at once, or after a thread has compiled the long
+        """Handle a request whose conditions are compiled: at once, or after a thread has compiled the long
         ones."""
         filters = self.filters
         unknown = [] if filters is None else filters.unknown(wanted)
@@ -142,7 +142,7 @@ class Heartbeats:
         return {} if found is None else found.subscriptions
 
     def _make_retry_topic(self, config: GroupConfig, data: ConsumerData) -> None:
-        """Make the retry topic before the first message fails, so that members find its route."""
+        """Create the retry topic before the first message fails, so that members find its route."""
         topic = self._topics.for_group(
             retry_topic(config.group_name), config.retry_queue_nums, unit=data.unit_mode
         )
@@ -153,7 +153,7 @@ class Heartbeats:
 
 
 def _check_size(told: HeartbeatData) -> None:
-    """Refuse a heartbeat that is too large, before any of its groups is made."""
+    """Reject a heartbeat that is too large, before any of its groups is created."""
     for named in (told.consumer_data_set, told.producer_data_set):
         if len(named) > GROUPS_OF_CLIENT_MAX:
             raise too_many(
@@ -163,12 +163,12 @@ def _check_size(told: HeartbeatData) -> None:
             )
     if len(told.client_id) > CLIENT_ID_LENGTH_MAX:
         raise InvalidRequest(
-            f"a client id of {len(told.client_id)} characters, at most are CLIENT_ID_LENGTH_MAX, "
-            f"{CLIENT_ID_LENGTH_MAX}"
+            f"the client id has {len(told.client_id)} characters, the limit is {CLIENT_ID_LENGTH_MAX} "
+            "(CLIENT_ID_LENGTH_MAX)"
         )
     for producer in told.producer_data_set:
         if len(producer.group_name) > PRODUCER_GROUP_LENGTH_MAX:
             raise InvalidRequest(
-                f"a producer group of {len(producer.group_name)} characters, at most are "
-                f"PRODUCER_GROUP_LENGTH_MAX, {PRODUCER_GROUP_LENGTH_MAX}"
+                f"a producer group has {len(producer.group_name)} characters, the limit is "
+                f"{PRODUCER_GROUP_LENGTH_MAX} (PRODUCER_GROUP_LENGTH_MAX)"
             )

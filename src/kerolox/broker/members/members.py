@@ -1,8 +1,8 @@
-"""Who is connected, in which producer and consumer groups, and what the groups have subscribed.
+"""Members of producer and consumer groups, and the subscriptions of consumer groups.
 
-A member is one connection in one group. Connections come by heartbeat and go by saying so, by closing, or by
-falling silent. Members of a consumer group divide the queues among themselves, so each of them, the newcomer
-too, is told when there is reason to divide anew.
+A member is one connection in one group. A connection joins by a heartbeat; it leaves by a request, by
+closing, or when its heartbeats stop. Members of a consumer group divide the queues among themselves, so all
+of them, including a new one, are notified when the division must be repeated.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ log = logging.getLogger(__name__)
 
 SCAN_S = 10.0
 
-# What one member wants: topic, kind of expression, expression.
+# Subscriptions of one member: topic, kind of expression, expression.
 Subscribed = frozenset[tuple[str, str, str]]
 
 
 class ConnectedClient:
-    """A client behind a connection, as its last heartbeat told."""
+    """A connected client, as described by its last heartbeat."""
 
     __slots__ = ("caller", "client_id", "language", "user", "version")
 
@@ -57,7 +57,7 @@ class ConnectedClient:
         self.client_id = client_id
         self.language = language
         self.version = version
-        self.user = user  # who has signed the heartbeat
+        self.user = user  # user that signed the heartbeat
 
     @classmethod
     def of(cls, caller: Caller, client_id: str, user: str | None = None) -> ConnectedClient:
@@ -71,12 +71,11 @@ class Member:
 
     def __init__(self, client: ConnectedClient) -> None:
         self.client = client
-        self.seen_s = 0.0  # when the last heartbeat came, by the monotonic clock
-        self.seen_ms = 0  # the same by the wall clock, as tools are shown it
-        self.wants: Subscribed | None = None  # None until a heartbeat said
-        self.warned: set[tuple[str, Subscribed, Subscribed]] = (
-            set()
-        )  # other member, what this and what that one wants
+        self.seen_s = 0.0  # time of the last heartbeat, by the monotonic clock
+        self.seen_ms = 0  # the same time by the wall clock, for tools
+        self.wants: Subscribed | None = None  # None until the first heartbeat with subscriptions
+        # The other member, the subscriptions of this one, those of the other.
+        self.warned: set[tuple[str, Subscribed, Subscribed]] = set()
 
     @property
     def caller(self) -> Caller:
@@ -88,16 +87,16 @@ class Member:
 
 
 class ProducerConnections(NamedTuple):
-    """The connections of producers that have one id. It is that of the user who had it first, as long as
-    anybody has it: another one who learns it, from a message that asks for a reply, does not get the reply by
-    saying so."""
+    """Connections of producers with one client id. The id belongs to the user that had it first, while any
+    connection uses it. Another user that learns the id, from a message that asks for a reply, cannot claim
+    the reply."""
 
     owner: str | None
-    users: dict[Caller, str | None]  # who has signed there; the newest connection last
+    users: dict[Caller, str | None]  # user of each connection; the newest connection last
 
 
 class ConsumerMembers:
-    """The members of one consumer group. What they have subscribed is one table for all of them."""
+    """Members of one consumer group. They share one table of subscriptions."""
 
     def __init__(self, group: str) -> None:
         self.group = group
@@ -106,24 +105,24 @@ class ConsumerMembers:
         self.from_where: ConsumeFromWhere | None = None
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.by_caller: dict[Caller, Member] = {}
-        self.notify = True  # the group's own setting
-        self.mismatches = 0  # how often two members were found to want different things
+        self.notify = True  # setting of the group
+        self.mismatches = 0  # number of differing subscriptions found between two members
 
     def subscription(self, topic: str) -> SubscriptionData | None:
         return self.subscriptions.get(topic)
 
     @property
     def client_ids(self) -> tuple[str, ...]:
-        """One for each connection: a client with two connections is there twice."""
+        """Client ids, one for each connection: a client with two connections is listed twice."""
         return tuple([member.client_id for member in self.by_caller.values()])
 
     def find(self, client_id: str) -> Member | None:
         return next((member for member in self.by_caller.values() if member.client_id == client_id), None)
 
     def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
-        """Take over what a member has subscribed; True when the set of topics is another one now.
+        """Take over the subscriptions of a member. Return True if the set of topics has changed.
 
-        Of one topic the newest version stays. Topics that are not listed any more are dropped.
+        The newest version of each topic is kept. Topics that are no longer listed are removed.
         """
         listed: set[str] = set()
         changed = False
@@ -141,7 +140,7 @@ class ConsumerMembers:
         return changed
 
     def differing(self, member: Member) -> list[tuple[Member, Subscribed]]:
-        """Members whose subscriptions differ from this one's: one for each different set of subscriptions."""
+        """Return members with other subscriptions: one for each different set of subscriptions."""
         found: dict[Subscribed, Member] = {}
         for other in self.by_caller.values():
             if other.wants is not None and other.wants != member.wants:
@@ -150,16 +149,16 @@ class ConsumerMembers:
 
 
 class Members(CallerEvents):
-    """All members of all groups."""
+    """Members of all groups."""
 
     def __init__(self, options: BrokerOptions, clock: Clock) -> None:
         self.consumers: dict[str, ConsumerMembers] = {}
         self.producers: dict[str, dict[Caller, Member]] = {}
-        self.mismatches = 0  # of all groups since the start
-        self.expired = 0  # connections closed because they fell silent
-        # group, what a member has subscribed: with every heartbeat that says so
+        self.mismatches = 0  # in all groups since the start
+        self.expired = 0  # connections closed for lack of heartbeats
+        # group, subscriptions of a member: called for each heartbeat with subscriptions
         self.on_subscribed: list[Callable[[str, tuple[SubscriptionData, ...]], object]] = []
-        self.on_deserted: list[Callable[[str], object]] = []  # the last consumer of a group has left
+        self.on_deserted: list[Callable[[str], object]] = []  # the last consumer of a group left
         self._options = options
         self._clock = clock
         self._consumes_in: dict[Caller, set[str]] = {}
@@ -170,7 +169,7 @@ class Members(CallerEvents):
         self._scan: TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to look for members that fell silent."""
+        """Start the scan for members without heartbeats."""
         if self._scan is None:
             self._scan = self._clock.beat(SCAN_S, self._look)
 
@@ -182,13 +181,13 @@ class Members(CallerEvents):
     # --- consumers -----------------------------------------------------------------------------------
 
     def members(self, group: str) -> ConsumerMembers | None:
-        """The members of a consumer group; None when nobody is there."""
+        """Return the members of a consumer group; None if it has none."""
         return self.consumers.get(group)
 
     def online(
         self, group: str, remark: str, code: int = ResponseCode.CONSUMER_NOT_ONLINE
     ) -> ConsumerMembers:
-        """The members of a group; refused with this remark when it has none."""
+        """Return the members of a group. Raise Refused with this remark if it has none."""
         found = self.members(group)
         if found is None:
             raise Refused(code, remark)
@@ -199,7 +198,7 @@ class Members(CallerEvents):
         return None if found is None else found.find(client_id)
 
     def groups_subscribed(self, topic: str) -> set[str]:
-        """Groups with a member here that have subscribed the topic."""
+        """Return the groups with a member here that subscribes the topic."""
         return {group for group, found in self.consumers.items() if topic in found.subscriptions}
 
     def join(
@@ -210,9 +209,9 @@ class Members(CallerEvents):
         notify: bool = True,
         with_subscriptions: bool = True,
     ) -> bool:
-        """A heartbeat of a consumer; True when the group is another one now.
+        """Handle a heartbeat of a consumer. Return True if the group has changed.
 
-        Without subscriptions it only says that the client is still there.
+        Without subscriptions it only shows that the client is alive.
         """
         group = data.group_name
         found = self.consumers.get(group)
@@ -243,18 +242,18 @@ class Members(CallerEvents):
         return changed
 
     def leave(self, group: str, caller: Caller) -> bool:
-        """A consumer says good-bye to one group; the others are told."""
+        """Remove a consumer that leaves a group, and notify the others."""
         groups = self._consumes_in.get(caller)
         if groups is not None:
             groups.discard(group)
             if not groups:
                 del self._consumes_in[caller]
-        return self._remove_consumer(group, caller, "it said so")
+        return self._remove_consumer(group, caller, "it unregistered")
 
     # --- producers -----------------------------------------------------------------------------------
 
     def join_producers(self, group: str, client: ConnectedClient) -> bool:
-        """A heartbeat of a producer; True when it is new."""
+        """Handle a heartbeat of a producer. Return True if it is new."""
         found = self.producers.get(group)
         if found is None or client.caller not in found:
             self._check_room(self._produces_in, found, client, group)
@@ -282,8 +281,8 @@ class Members(CallerEvents):
     def pick_producer(
         self, group: str, may: Callable[[ConnectedClient], bool] = lambda client: True
     ) -> Caller | None:
-        """A connection of a producer group, another one each time; preferably one that is not stalled. Only
-        clients that may be asked: everybody can say that they are of a group."""
+        """Return a connection of a producer group, in turn, if possible one that is not stalled. ``may``
+        selects the clients that may be asked, since every client can claim to be in a group."""
         found = self.producers.get(group)
         if not found:
             return None
@@ -300,7 +299,7 @@ class Members(CallerEvents):
         return waiting
 
     def producer(self, client_id: str) -> Caller | None:
-        """The newest open connection of a producer."""
+        """Return the newest open connection of a producer."""
         known = self._by_client.get(client_id)
         if known is not None:
             for caller, user in reversed(known.users.items()):
@@ -308,17 +307,17 @@ class Members(CallerEvents):
                     return caller
         return None
 
-    # --- connections that go ---------------------------------------------------------------------------
+    # --- closed connections ----------------------------------------------------------------------------
 
     def closed(self, caller: Caller, reason: str, /) -> None:
-        """A connection closed: forget its memberships."""
+        """Forget the memberships of a closed connection."""
         for group in self._consumes_in.pop(caller, ()):
             self._remove_consumer(group, caller, reason)
         for group in self._produces_in.pop(caller, ()):
             self._remove_producer(group, caller)
 
     def expire(self) -> list[Caller]:
-        """Close connections without a heartbeat for too long."""
+        """Close connections whose last heartbeat is too old."""
         latest_s = self._clock.monotonic_s() - self._options.member_timeout_ms / 1000
         tables = [found.by_caller for found in self.consumers.values()] + list(self.producers.values())
         silent = {
@@ -347,7 +346,7 @@ class Members(CallerEvents):
         client: ConnectedClient,
         group: str,
     ) -> None:
-        """Refused when the connection is in too many groups, or the group has too many members."""
+        """Raise if the connection is in too many groups, or the group has too many members."""
         if len(groups.get(client.caller, ())) >= GROUPS_OF_CLIENT_MAX:
             raise too_many(
                 f"groups of client {client.client_id!r}", "GROUPS_OF_CLIENT_MAX", GROUPS_OF_CLIENT_MAX
@@ -356,7 +355,7 @@ class Members(CallerEvents):
             raise too_many(f"members of group {group!r}", "MEMBERS_OF_GROUP_MAX", MEMBERS_OF_GROUP_MAX)
 
     def _seen(self, table: dict[Caller, Member], client: ConnectedClient) -> tuple[Member, bool]:
-        """The member, and whether it is new or has another client id now."""
+        """Return the member, and whether it is new or has changed its client id."""
         member = table.get(client.caller)
         changed = member is None or member.client_id != client.client_id
         if member is None:
@@ -400,7 +399,7 @@ class Members(CallerEvents):
         return True
 
     def _forget_name(self, member: Member) -> None:
-        """Unless the connection still produces under this name in another group."""
+        """Forget a producer's client id, unless the connection still uses it in another group."""
         for group in self._produces_in.get(member.caller, ()):
             other = self.producers.get(group, {}).get(member.caller)
             if other is not None and other is not member and other.client_id == member.client_id:
@@ -412,7 +411,7 @@ class Members(CallerEvents):
                 del self._by_client[member.client_id]
 
     def _compare(self, found: ConsumerMembers, member: Member, wanted: tuple[SubscriptionData, ...]) -> None:
-        """Warn when two members of a group have different subscriptions: then messages are skipped."""
+        """Warn if two members of a group have different subscriptions, because messages are then skipped."""
         wants = frozenset(
             [(data.topic, data.expression_type or "", data.sub_string or "") for data in wanted]
         )
@@ -435,7 +434,7 @@ class Members(CallerEvents):
             )  # fmt: skip
 
     def _notify(self, found: ConsumerMembers) -> None:
-        """Tell the members soon: one notice for all changes until then."""
+        """Notify the members soon: one notice for all changes until then."""
         if not found.notify or not self._options.notify_members or found.model is MessageModel.BROADCASTING:
             return
         if not self._to_notify:

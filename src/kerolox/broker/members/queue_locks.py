@@ -1,9 +1,9 @@
-"""Locks of ordered queues: the client that may consume a queue.
+"""Locks of ordered queues. A lock names the client that may consume the queue.
 
-A lock ends ``HELD_S`` after it was last asked for, as in RocketMQ. When the connection that asked has
-closed, it ends sooner: ``GRACE_S`` after another client first asks for it, so that the owner may reconnect
-and ask again. Our clients give up a lock with their connection, and say so. RocketMQ's believe in a lock
-for ``BELIEVED_S`` after they asked; before that nobody else gets it.
+A lock expires ``HELD_S`` after it was last requested, as in RocketMQ. It expires earlier when the connection
+of its owner has closed: ``GRACE_S`` after the first request of another client, so that the owner may
+reconnect and request it again. kerolox clients release a lock with their connection, and announce that.
+RocketMQ's clients rely on a lock for ``BELIEVED_S`` after a request; no other client gets it before.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class QueueLock:
 
     def __init__(self, owner: str, since_s: float, caller: Caller | None, believed_s: float) -> None:
         self.owner = owner  # client id
-        self.since_s = since_s  # when it was last asked for
-        self.caller = caller  # connection that asked last; None: another broker, for the client
-        self.believed_s = believed_s  # how long the owner acts on it after its connection has closed
-        self.sought_s: float | None = None  # when another client first asked after the connection had closed
+        self.since_s = since_s  # time of the last request
+        self.caller = caller  # connection of the last request; None: another broker asked for the client
+        self.believed_s = believed_s  # time that the owner relies on it after its connection has closed
+        self.sought_s: float | None = None  # first request of another client after the connection closed
 
     def is_over(self, now_s: float, held_s: float) -> bool:
-        """True if another client may have the queue now."""
+        """Return True if another client may lock the queue now."""
         if now_s - self.since_s > held_s:
             return True
         if self.caller is None or not self.caller.is_closed:
@@ -55,20 +55,20 @@ class QueueLock:
 
 
 class OtherBrokers(Protocol):
-    """Those of the same name, where a lock counts that most of them grant."""
+    """Brokers of the same name, for locks that need the votes of most of them."""
 
     @property
     def needed(self) -> int:
-        """How many have to grant a lock, this broker among them."""
+        """Number of brokers that must grant a lock, including this one."""
 
     async def lock(self, asked: LockRequest) -> list[frozenset[MessageQueue]]:
-        """What each of the others grants, of those that answer in time."""
+        """Return the queues that each of the other brokers grants, for those that answer in time."""
 
     async def unlock(self, asked: LockRequest) -> None: ...
 
 
 class QueueLocks:
-    """LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42), and the table of locks."""
+    """Handlers of LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42), and the table of locks."""
 
     def __init__(
         self,
@@ -116,8 +116,8 @@ class QueueLocks:
         return unlock_everywhere
 
     async def _lock_everywhere(self, others: OtherBrokers, asked: LockRequest) -> Answer:
-        """Grant what enough brokers grant. What too few do is free again at all of them: otherwise two
-        clients that ask at the same time keep each other out for a minute."""
+        """Grant the queues that enough brokers grant. The others are released at all brokers: otherwise two
+        clients that ask at the same time would block each other for a minute."""
         group, client_id = _who(asked)
         own = self.lock(group, client_id, asked.mq_set)
         here_only = msgspec.structs.replace(asked, only_this_broker=True)
@@ -138,7 +138,7 @@ class QueueLocks:
         caller: Caller | None = None,
         believed_s: float = BELIEVED_S,
     ) -> frozenset[MessageQueue]:
-        """Lock those of the queues that are free, the client's own, or whose lock is over; return them."""
+        """Lock those of the queues that are free, already owned by the client, or expired. Return them."""
         now_s = self._clock.monotonic_s()
         if now_s - self._swept_s > self._held_s:
             self._sweep(now_s)
@@ -169,7 +169,7 @@ class QueueLocks:
         return frozenset(granted)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Free those of the queues that are the client's."""
+        """Release those of the queues that the client owns."""
         locks = self._locks.get(group, {})
         for queue in queues:
             known = locks.get(queue)
@@ -180,19 +180,19 @@ class QueueLocks:
             self._locks.pop(group, None)
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
-        """The client that holds the lock now."""
+        """Return the client that holds the lock now."""
         known = self._locks.get(group, {}).get(queue)
         if known is None or self._clock.monotonic_s() - known.since_s > self._held_s:
             return None
         return known.owner
 
     def held(self, group: str) -> bool:
-        """Whether anybody of the group holds a lock now: it consumes in order."""
+        """True if a member of the group holds a lock now, which means that it consumes in order."""
         now_s = self._clock.monotonic_s()
         return any(now_s - lock.since_s <= self._held_s for lock in self._locks.get(group, {}).values())
 
     def _sweep(self, now_s: float) -> None:
-        """Forget locks nobody asked for again: of groups that are gone, of queues that were deleted."""
+        """Remove expired locks: of groups that are gone, and of deleted queues."""
         self._swept_s = now_s
         for group, locks in list(self._locks.items()):
             for queue in [queue for queue, lock in locks.items() if now_s - lock.since_s > self._held_s]:

@@ -1,4 +1,4 @@
-"""Who is connected, in which groups, and which of them holds which queue."""
+"""Connected clients, their groups, and the locks of ordered queues."""
 
 from __future__ import annotations
 

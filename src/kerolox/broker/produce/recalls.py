@@ -1,7 +1,7 @@
-"""Take back a timer message that is not yet due: RECALL_MESSAGE.
+"""Recall of timer messages that are not due yet: RECALL_MESSAGE.
 
-A marker goes the same way as the message, to the same moment. When that has come the marker is found first,
-and neither it nor the message is delivered.
+A marker is stored like the message, for the same moment. At that moment the marker is found first, and
+neither it nor the message is delivered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TAG = "_RECALL_TAG_"
 
 
 class Recalls:
-    """Handles RECALL_MESSAGE."""
+    """Handler of RECALL_MESSAGE."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Recalls:
         try:
             await self._intake.safe(self._intake.put(pending))
         except NotSafe:
-            pass  # stored, which is what was asked
+            pass  # stored, which is sufficient
         except KeroloxError:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark="recall failed, execute error")
         return Answer(header=RecallAnswer(msg_id=unique_key, region_id=self._options.region))

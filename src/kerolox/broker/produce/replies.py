@@ -1,8 +1,7 @@
-"""Request and reply: a reply is brought to the client that asked, over the connection it has here.
+"""Request and reply: a reply is delivered to the client that asked, over its connection to this broker.
 
-The sender of a reply waits until the client has taken it. The reply is stored as well, unless the options say
-no; that
-it could not be stored is no reason to fail, because nobody reads it there but people who look for it.
+The sender of a reply waits until the client has accepted it. The reply is also stored, unless disabled by an
+option. A failure to store it does not fail the request, because stored replies are only for inspection.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _AT_REPLY_TO_CLIENT = packed.marker(packed.REPLY_TO_CLIENT)
 
 
 class Replies:
-    """Requests that send a reply: SEND_REPLY_MESSAGE and its V2."""
+    """Handlers of replies: SEND_REPLY_MESSAGE and its V2."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class Replies:
         self._options = options
         self._clock = clock
         self._address = address
-        self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
+        self.on_stored: list[Callable[[str, int, int], None]] = []  # for statistics: topic, messages, bytes
 
     def rows(self) -> list[Row]:
         return [
@@ -68,7 +67,7 @@ class Replies:
         ]
 
     async def reply(self, request: Request[SendRequest]) -> Answer:
-        # Its name, rights and topic are checked as those of a send; whether it could be stored now is not.
+        # Topic name and permissions are checked as for a send; the state of the store is not.
         topic = self._admission.topic(request.header, stored=False)
         queue_id = self._admission.queue(request.header, topic)
         if self._options.store_replies:
@@ -89,7 +88,7 @@ class Replies:
         return Answer(code=code, header=header, remark=failed)
 
     async def _push(self, request: Request[SendRequest]) -> str | None:
-        """Bring it to the client that asked: None, or why that failed."""
+        """Deliver the reply to the client that asked. Return the error, None if it was delivered."""
         sent = request.header
         properties = (sent.properties or "").encode()
         found = packed.find(properties, _AT_REPLY_TO_CLIENT)
@@ -128,7 +127,7 @@ class Replies:
         return None
 
     async def _keep(self, request: Request[SendRequest], queue_id: int) -> tuple[str, int] | None:
-        """Store it as it came: its id and queue offset, or None when that failed."""
+        """Store the reply. Return its id and queue offset, or None if that failed."""
         sent = request.header
         properties = (sent.properties or "").encode()
         try:
@@ -149,7 +148,7 @@ class Replies:
             )
             await self._intake.safe(place)
         except NotCopied:
-            pass  # who asked has the reply, and it is stored
+            pass  # the client has the reply, and it is stored
         except NotSafe as slow:
             log.warning("reply_not_flushed topic=%r error=%r", sent.topic, str(slow))
         except KeroloxError as error:
@@ -162,8 +161,8 @@ class Replies:
 
 def _failed(why: str, request: Request[SendRequest]) -> str:
     log.warning(
-        "reply_not_pushed topic=%r by=%s error=%r next='the client that asked hears nothing; is it connected "
-        "to this broker?'",
+        "reply_not_pushed topic=%r by=%s error=%r next='the client that asked gets no reply; check that it "
+        "is connected to this broker'",
         request.header.topic,
         request.caller.address,
         why,

@@ -1,12 +1,11 @@
-"""Messages a group could not consume: tried again later, and dead letters once that was often enough.
+"""Messages that a group could not consume: retried later, and dead letters after too many attempts.
 
-A consumer sends a message back by naming its place in the log (CONSUMER_SEND_MSG_BACK). The broker stores a
-copy that comes to the group's retry topic after a delay that grows with every attempt, or into its
-dead-letter topic. A client that could not send a message back so sends it to the retry topic itself: such a
-send ends in the dead-letter topic by the same rule.
+A consumer sends a message back by its place in the log (CONSUMER_SEND_MSG_BACK). The broker stores a copy,
+which is delivered to the group's retry topic after a delay that grows with every attempt, or a dead letter. A
+client that could not send it back this way sends it to the retry topic itself; the same limit applies.
 
-On the strength of the answer the consumer commits its offset past the message. So with synchronous flush
-SUCCESS is told only when the copy is on the disk: RocketMQ does not wait for that.
+After the answer the consumer commits its offset past the message. So with synchronous flush SUCCESS is
+answered only when the copy is on the disk; RocketMQ does not wait for that.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from kerolox.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 FIRST_LEVEL = 3  # of the delay table: the first attempt comes after 10 s
-OWN_LIMIT_VERSION = 121  # clients since 3.4.9 may say themselves how often is enough
+OWN_LIMIT_VERSION = 121  # clients since 3.4.9 may set the limit of attempts
 
 _AT_RETRY_TOPIC = packed.marker(packed.RETRY_TOPIC)
 _ROOM_BYTES = 1024  # for the properties that delay levels add
@@ -54,7 +53,7 @@ _AT_ORIGIN_MESSAGE_ID = packed.marker(packed.ORIGIN_MESSAGE_ID)
 
 
 class Retries:
-    """CONSUMER_SEND_MSG_BACK (36), and sends to a retry topic."""
+    """Handlers of CONSUMER_SEND_MSG_BACK (36), and of sends to a retry topic."""
 
     def __init__(
         self,
@@ -99,11 +98,11 @@ class Retries:
                 f"brokerPermission is {self._options.permission}",
             )
         if group.retry_queue_nums <= 0:
-            return Answer()  # a group that wants no retries: the message is given up
+            return Answer()  # the group wants no retries: the message is dropped
         topic = self._topics.for_group(
             names.retry_topic(asked.group), group.retry_queue_nums, unit=asked.unit_mode
         )
-        # On the strength of the answer the consumer goes on: so the topic is on disk before the copy is.
+        # The consumer moves on after the answer, so the topic must be on disk before the copy is.
         await self._topics.unsaved.saved(topic.topic_name)
         if not topic.perm & PERM_WRITE:
             raise Refused(
@@ -116,7 +115,7 @@ class Retries:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {asked.offset}: {error}"
             ) from error
-        # A copy comes to the group: without this, of any message there is.
+        # The copy is delivered to the group; without this check any message could be copied.
         self._guard.check_reading(request, message.topic, asked.group)
         limit = _limit(group, request.caller.version, asked.max_reconsume_times)
         dead = message.reconsume_times >= limit or asked.delay_level < 0
@@ -138,7 +137,7 @@ class Retries:
         return Answer()
 
     async def _put(self, pending: PendingMessage) -> int:
-        """Store a copy; returns the size of its record. Errors have RocketMQ's words."""
+        """Store a copy. Return the size of its record. Errors are in RocketMQ's words."""
         try:
             try:
                 place = self._delivery.put(pending)
@@ -147,10 +146,10 @@ class Retries:
                 place = self._delivery.store(pending)
             await self._intake.safe(place)
         except NotCopied:
-            # While no follower is there a refusal would make two of each message, and again at each try.
+            # While no follower is connected, a rejection would duplicate each message at every attempt.
             return place[2]
         except NotSafe as error:
-            # The consumer tries again, and the group may see the message once more than it failed.
+            # The consumer tries again, and the group may get the message once more than it failed.
             raise Refused(ResponseCode.SYSTEM_ERROR, f"FLUSH_DISK_TIMEOUT: {error}") from error
         except AppendRefused as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{error.status}: {error}") from error
@@ -161,7 +160,8 @@ class Retries:
     # --- sent by a client itself -------------------------------------------------------------------------
 
     def redirect(self, request: Request[SendRequest], pending: PendingMessage) -> OnParked | None:
-        """A send to a retry topic: for a group that exists, and to its dead letters if that is the end."""
+        """Check a send to a retry topic: its group must exist, and after too many attempts it becomes a dead
+        letter."""
         if not goes_to_a_group(pending.topic):
             return None
         name = names.group_of_retry_topic(pending.topic)
@@ -169,7 +169,7 @@ class Retries:
         sent = request.header
         times = sent.reconsume_times or 0
         limit = _limit(group, request.caller.version, sent.max_reconsume_times)
-        # A consumer of ordered queues tries again itself, and sends only messages it has given up.
+        # A consumer of ordered queues retries locally, and sends only messages that have failed for good.
         if times <= limit and not self._queue_locks.held(name):
             return None
         topic = self._topics.for_group(names.dead_letter_topic(name), DEAD_LETTER_QUEUES)
@@ -178,7 +178,7 @@ class Retries:
         pending.properties = packed.replace(pending.properties, packed.DELAY, "-1")
         return lambda _, __: self._stats.sent_back(sent.producer_group, sent.topic, dead=True)
 
-    # --- both ----------------------------------------------------------------------------------------------
+    # --- shared --------------------------------------------------------------------------------------------
 
     def _group(self, name: str) -> GroupConfig:
         config = self._groups.config(name)
@@ -186,7 +186,7 @@ class Retries:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {name}. Create it: kerolox group create {name}. "
-                "Or let the broker: autoCreateSubscriptionGroup=true.",
+                "Or let the broker create groups: autoCreateSubscriptionGroup=true.",
             )
         return config
 
@@ -204,7 +204,7 @@ class Retries:
 def copy_of(
     message: StoredMessage, topic: str, queue_id: int, level: int, reason: str = ""
 ) -> PendingMessage:
-    """The message once more for another topic, one attempt further. The reason is that of this attempt."""
+    """Return a copy of the message for another topic, with one more attempt and the reason for it."""
     properties = names.believed_origin(message.topic, message.packed_properties)
     if packed.find(properties, _AT_RETRY_TOPIC) is None:
         properties = packed.replace(properties, packed.RETRY_TOPIC, message.topic)
@@ -213,7 +213,7 @@ def copy_of(
     properties = packed.replace(properties, packed.WAIT, "false")
     properties = packed.replace(properties, packed.DELAY, str(level))
     properties = packed.remove(properties, _AT_REASON)
-    if reason:  # from a peer: it goes with the message only as far as there is room
+    if reason:  # from a peer: kept only if there is room
         told = packed.replace(properties, packed.RETRY_REASON, packed.plain_reason(reason))
         properties = told if len(told) + _ROOM_BYTES <= PROPERTIES_BYTES_MAX else properties
     return PendingMessage(
@@ -231,5 +231,5 @@ def copy_of(
 
 
 def _limit(group: GroupConfig, version: int, asked: int | None) -> int:
-    """How many attempts are enough: what the client says, if it is new enough to say so."""
+    """Return the limit of attempts: the client's, if its version can set one."""
     return asked if asked is not None and version >= OWN_LIMIT_VERSION else group.retry_max_times

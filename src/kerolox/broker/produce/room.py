@@ -1,4 +1,4 @@
-"""Messages on their way in: sends, replies, recalls, retries."""
+"""Incoming messages: sends, replies, recalls, retries."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Producing:
             base.endpoints,
             base.guard,
         )
-        # A message whose group has tried often enough is redirected before it could become a half message.
+        # Messages with too many attempts are redirected before they could become half messages.
         self.sends.rewrites += [self.retries.redirect, transactions.prepare]
         for writer in (self.sends, self.replies):
             writer.on_stored.append(figures.stats.stored)

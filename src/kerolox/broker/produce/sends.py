@@ -1,16 +1,16 @@
 """Sending: single messages, batches, one-way.
 
-A send is decided and appended inside the read pass and answered soon after its end: all messages that one
-turn of the event loop brings, of whatever topic and connection, are written to the log by one call (see
-:mod:`kerolox.broker.write.intake`). Their answers wait together until all of it is as safe as was promised:
-with synchronous flush for one flush, with synchronous copies for the followers. FLUSH_DISK_TIMEOUT,
-FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE tell that they are stored, but not as safe as that. While a flush
-stalls, further sends are refused before they are stored: then SYSTEM_BUSY tells the producer that it may go
-elsewhere without sending twice.
+A send is checked and appended inside the read pass, and answered soon after its end: all messages of one turn
+of the event loop, of any topic and connection, are written to the log by one call (see
+:mod:`kerolox.broker.write.intake`). Their answers wait together until everything is as safe as promised: for
+one flush with synchronous flush, for the followers with synchronous replication. FLUSH_DISK_TIMEOUT,
+FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE mean that the messages are stored, but not as safe as promised.
+While a flush stalls, further sends are rejected with SYSTEM_BUSY before they are stored, so the producer may
+use another broker without a duplicate.
 
-Sends to a topic that is itself on its way to the disk wait for it, before they are stored: a message that was
-acknowledged must not come back to a broker that does not know its topic, and one that is refused, because the
-topic could not be written, is not stored.
+Sends to a topic that is being saved wait for that before they are stored: a restarted broker must know the
+topic of every acknowledged message, and a send that is rejected because its topic could not be saved must not
+be stored.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from kerolox.store.log.safe import Safe
 from kerolox.unsaved import NotSaved
 
 HELD_BYTES_MAX = 64 << 20  # bytes of requests that wait for their topics to be written
-HELD_REQUEST_BYTES = 1000  # bytes of a request beside its body, about
+HELD_REQUEST_BYTES = 1000  # approximate bytes of a request beside its body
 
-# What another part of the broker (retries, transactions) makes of a message before it is stored. It may
-# refuse by raising, and ask to be told where the message was parked.
+# Change of a message by another part of the broker (retries, transactions) before it is stored. It may reject
+# the message by raising, and return a callback for the place of the parked message.
 SendRewrite = Callable[[Request[SendRequest], PendingMessage], OnParked | None]
 
 
 class Sends:
-    """Handles SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+    """Handlers of SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
 
     def __init__(
         self,
@@ -66,25 +66,25 @@ class Sends:
         self._topics = topics
         self._options = options
         self._unique_keys = unique_keys
-        self.rewrites: list[SendRewrite] = []  # before those of the intake
-        self.on_stored: list[Callable[[str, int, int], None]] = []  # topic, messages, bytes: for statistics
-        # Topic, properties and sizes, for meters; None while nobody reads them.
+        self.rewrites: list[SendRewrite] = []  # called before those of the intake
+        self.on_stored: list[Callable[[str, int, int], None]] = []  # for statistics: topic, messages, bytes
+        # Topic, properties and sizes, for meters; None while metrics are disabled.
         self.meter: Callable[[str, bytes, Sequence[int]], None] | None = None
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
         self._write_is_due = False
-        self._held_bytes = 0  # bytes of requests whose topic is on its way to the disk
+        self._held_bytes = 0  # bytes of requests whose topic is being saved
         self._id_prefix = offset_id_prefix(store_host)
         self._added = tuple(added_properties(options, trace_on=trace_on) for trace_on in (False, True))
 
     @property
     def added_properties(self) -> bytes:
-        """Properties that every message gets."""
+        """Properties added to every message."""
         return self._added[self._options.trace_on]
 
     # --- requests ----------------------------------------------------------------------------------
 
     def send(self, request: Request[SendRequest]) -> Answer | None:
-        """One message."""
+        """Handle one message."""
         header, intake = request.header, self._intake
         if header.batch:
             return self.send_batch(request)
@@ -99,7 +99,7 @@ class Sends:
         self._admission.check_size(len(request.body), len(properties))
         topic, sys_flag = header.topic, header.sys_flag
         if sys_flag & TRANSACTION_BITS == TRANSACTION_COMMIT:
-            # Only the broker says that a message was committed: after a crash it looks for these messages.
+            # Only the broker may mark a message as committed: after a crash it searches for these messages.
             sys_flag &= ~TRANSACTION_BITS
         if not is_single_tag(config):
             sys_flag |= MULTI_TAGS
@@ -134,7 +134,7 @@ class Sends:
                 self._hold(request, pending.topic, self.send)
                 return None
             place = intake.put(pending)
-            topic, recall_handle = pending.topic, pending.recall_handle  # it counts where it was parked
+            topic, recall_handle = pending.topic, pending.recall_handle  # counted where it is parked
             if parked is not None:
                 parked(pending, place)
         self._count(topic, 1, place[2])
@@ -144,7 +144,7 @@ class Sends:
         return None
 
     def send_batch(self, request: Request[SendRequest]) -> Answer | None:
-        """Many messages of one topic and queue in one request: all or none."""
+        """Handle many messages of one topic and queue in one request. All are stored, or none."""
         header = request.header
         config = self._topic(request)
         if goes_to_a_group(header.topic):
@@ -159,7 +159,7 @@ class Sends:
         try:
             items = split_batch(request.body)
         except ProtocolError as error:
-            raise AppendRefused(f"the batch does not read: {error}") from error
+            raise AppendRefused(f"the batch cannot be decoded: {error}") from error
         if not items:
             raise AppendRefused("the batch is empty")
         self._admission.check_batch(items)
@@ -186,14 +186,14 @@ class Sends:
     # --- the end of a pass ---------------------------------------------------------------------------
 
     def end_pass(self) -> None:
-        """A read pass is over. What it appended is written soon: together with what other connections
-        bring in the same turn of the loop, because one write for many costs little more than for one."""
+        """Schedule the write of this read pass. It is shared with other connections of the same turn of the
+        loop, because one write for many messages costs little more than for one."""
         if self._waiting and not self._write_is_due:
             self._write_is_due = True
             self._intake.soon(self._written)
 
     def _written(self, failed: KeroloxError | None) -> None:
-        """Answer what was written, or let its answers wait until it is safe."""
+        """Answer written messages, or delay their answers until they are safe."""
         self._write_is_due = False
         waiting, self._waiting = self._waiting, []
         if failed is not None:
@@ -211,13 +211,12 @@ class Sends:
     # --- new topics ----------------------------------------------------------------------------------
 
     def _hold(self, request: Request[SendRequest], topic: str, again: Handler) -> None:
-        """Handle a request again when its topic is on disk: requests of a topic in the order in which they
-        came."""
+        """Handle a request again when its topic is on disk. Requests of one topic keep their order."""
         size_bytes = len(request.body) + HELD_REQUEST_BYTES
         if self._held_bytes + size_bytes > HELD_BYTES_MAX:
             raise Overloaded(
-                f"[REJECTREQUEST]{self._held_bytes} bytes wait for new topics to be written, the limit is "
-                f"{HELD_BYTES_MAX}. This one was not stored: try again"
+                f"[REJECTREQUEST]{self._held_bytes} bytes wait for new topics to be saved, the limit is "
+                f"{HELD_BYTES_MAX}. The message was not stored: try again"
             )
         self._held_bytes += size_bytes
 
@@ -242,7 +241,7 @@ class Sends:
         return self._admission.topic(request.header)
 
     def _properties(self, text: str | None) -> tuple[bytes, str]:
-        """The properties as they are stored, and the unique key among them."""
+        """Return the stored form of the properties, and their unique key."""
         properties = (text or "").encode()
         if packed.AT_POP_CHECKPOINT[1:] in properties:
             properties = packed.remove(properties, packed.AT_POP_CHECKPOINT)
@@ -289,12 +288,12 @@ class Sends:
         for request, header in waiting:
             if how.failed:
                 request.answer(Answer(code=how.code, remark=how.words))
-            else:  # stored, if not as safe as was promised
+            else:  # stored, but maybe less safe than promised
                 request.answer(Answer(code=how.code, header=header))
 
 
 def added_properties(options: BrokerOptions, *, trace_on: bool) -> bytes:
-    """Return the properties that every message gets. Clients are told to trace, or not, at run time too."""
+    """Return the properties added to every message. The trace setting may change at run time."""
     return packed.pack(
         {
             packed.MSG_REGION: options.region,
@@ -305,7 +304,8 @@ def added_properties(options: BrokerOptions, *, trace_on: bool) -> bytes:
 
 
 def born_host(request: Request[Any]) -> bytes:
-    """Where the message came from, as records hold it; kept with the connection."""
+    """Return the birth host of messages from this connection, as records contain it; cached with the
+    connection."""
     data = request.caller.data
     host: bytes | None = data.get("born_host")
     if host is None:

@@ -1,7 +1,7 @@
-"""Leaving: clients are told to go elsewhere before they are cut off.
+"""Graceful stop: clients are asked to move to other brokers before their connections are closed.
 
-Only newer clients understand that; others are served until the end. What needs no answer is still taken:
-nobody could be told to bring it elsewhere.
+Only newer clients understand that; older ones are served until the end. One-way requests are still handled,
+because their senders could not be told to send them elsewhere.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kerolox.protocol.codes import VERSION_BEFORE_GO_AWAY, ResponseCode
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.05  # how often it is checked whether all clients are gone
+LOOK_S = 0.05  # interval of checks whether all clients have left
 
 
 class GracefulStop:
-    """Sends clients away from the ports of a broker before these close."""
+    """Redirection of clients before the ports of a broker close."""
 
     def __init__(
         self, servers: Iterable[Server], waiting: WaitingPulls, options: BrokerOptions, clock: Clock
@@ -35,8 +35,8 @@ class GracefulStop:
         self._clock = clock
 
     async def send_away(self) -> None:
-        """Answer requests with GO_AWAY, for some time or until all clients are gone. Does nothing unless the
-        options say so."""
+        """Answer requests with GO_AWAY until all clients have left or the time is over. Does nothing unless
+        the option is set."""
         if not self._options.graceful_stop:
             return
         log.info("going_away peers=%d seconds=%d", self._peers, self._options.graceful_stop_s)
@@ -53,6 +53,6 @@ class GracefulStop:
 
 
 def _send_away(request: Request[Any]) -> None:
-    """A gate: refuse a request of a client that understands GO_AWAY."""
+    """Reject a request of a client that understands GO_AWAY. A gate of the handlers."""
     if request.caller.version > VERSION_BEFORE_GO_AWAY and not request.is_one_way:
         raise Refused(ResponseCode.GO_AWAY, "please go away: this broker is stopping")

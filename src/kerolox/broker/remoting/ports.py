@@ -1,5 +1,5 @@
-"""The ports of a broker: one for clients, a second one for requests that must not wait behind pulls, and one
-for followers."""
+"""Ports of a broker: one for clients, a second one for requests that must not wait behind pulls, and one for
+followers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from kerolox.net.turns import Turns
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.replication.ha_port import HaPort
 
-BIND_TRIES = 50  # for a free port whose neighbours, two below and one above, are free too
-# The second port answers everything but these: nothing there waits long.
+BIND_TRIES = 50  # attempts to find a free port whose neighbours, two below and one above, are also free
+# Requests that the second port does not serve, so that no request waits long there.
 NOT_ON_VIP_PORT = frozenset({
     RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE,
     RequestCode.PEEK_MESSAGE, RequestCode.NOTIFICATION, RequestCode.POLLING_INFO,
 })  # fmt: skip
 
 
-# What a follower asks its leader before it copies, and what brokers tell each other.
+# Requests of a follower to its leader before it copies, and between brokers.
 FOR_FOLLOWERS = frozenset({
     RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.GET_BROKER_HA_STATUS,
     RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, RequestCode.EXCHANGE_BROKER_HA_INFO,
@@ -40,12 +40,12 @@ def _refuse_clients(request: Request[Any]) -> None:
     if request.code not in FOR_FOLLOWERS:
         raise Refused(
             ResponseCode.SERVICE_NOT_AVAILABLE,
-            "this broker is starting: it leads when its followers have found it. Try again in a moment.",
+            "this broker is starting: it leads when its followers are connected. Try again in a moment.",
         )
 
 
 class Ports:
-    """The ports of a broker. ``events`` hears of their callers."""
+    """Ports of a broker. ``events`` is notified of their callers."""
 
     server: Server
     vip_server: Server
@@ -65,14 +65,14 @@ class Ports:
         return self.server, self.vip_server
 
     def serve(self, lane: Lane, rows: Iterable[Row]) -> None:
-        """Add these requests to the ports that may take them."""
+        """Add these requests to the ports that serve them."""
         for code, handler, header in rows:
             self.handlers.add(code, handler, header, lane)
             if code not in NOT_ON_VIP_PORT:
                 self.vip_handlers.add(code, handler, header, lane)
 
     async def bind(self, host: str) -> tuple[int, int, int]:
-        """Take the ports without letting anybody in; their numbers, in the order of Endpoints."""
+        """Bind the ports without accepting clients. Return their numbers, in the order of Endpoints."""
         options = self._options
         for tries in range(1, BIND_TRIES + 1):
             server = self._listener(self.handlers, host, options.listen_port)
@@ -99,7 +99,7 @@ class Ports:
         return server.port, vip_server.port, followers.port
 
     async def open(self) -> None:
-        """Let clients in."""
+        """Accept clients."""
         if not self._open:
             self._open = True
             for server in self.servers:
@@ -107,7 +107,7 @@ class Ports:
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Answer followers alone meanwhile, and nothing but what they need to copy from here."""
+        """Serve only followers in this context, and only the requests they need to copy from here."""
         doors = (self.handlers, self.vip_handlers)
         for handlers in doors:
             handlers.add_gate(_refuse_clients)
@@ -118,7 +118,7 @@ class Ports:
                 handlers.gates = tuple(gate for gate in handlers.gates if gate is not _refuse_clients)
 
     async def close(self) -> None:
-        """Let no more clients in, and close the connections of those that are."""
+        """Accept no more clients, and close all connections."""
         await self.vip_server.close()
         await self.server.close()
 

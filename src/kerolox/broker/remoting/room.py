@@ -1,4 +1,4 @@
-"""The part of the broker that knows RocketMQ's frames: sends that come in runs."""
+"""Handling of RocketMQ's frames by the broker: sends that arrive in runs."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Runs of plain sends: many send requests taken at once, without objects for requests and answers.
 
-Everything here could be done by :mod:`kerolox.broker.produce.sends`, which does whatever is not plain: a new
-topic, a queue to be chosen, a transaction, a broker that takes nothing just now. Both append to the same log
-in the order in which the frames came. Messages that come later go the same way, to where they wait.
+:mod:`kerolox.broker.produce.sends` could handle all of them. It handles every send that is not plain: a new
+topic, a queue to be chosen, a transaction, a broker that accepts no messages now. Both append to the same log
+in the order in which the frames arrived. Delayed messages are also taken in runs, and parked.
 
-Runs do not pass the guard of the handlers, so they do what it does: where requests must be signed, a run is
-of one user, whose signature under each frame is verified while the frame is taken, and goes to topics to
-which the guard has said that this user may send from this address.
+Runs bypass the guard of the handlers, so they do its work. If requests must be signed, a run belongs to one
+user; the signature under each frame is verified while the frame is taken; and its topics are those to which
+the guard allows this user to send from this address.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from kerolox.store.log.safe import Safe
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _JSON_SUCCESS = b'{"code":0'
-_LEFT = (b"TRAN_MSG", b"POP_CK")  # properties that need a handler, with a delay too
+_LEFT = (b"TRAN_MSG", b"POP_CK")  # properties that need a handler, even with a delay
 LIGHT_QUEUES = packed.INNER_MULTI_DISPATCH.encode()
-_PORT_BYTES = 4  # of a host, at its end
-_PREFIX_BYTES = 8  # of a frame: its length, and that of its header
+_PORT_BYTES = 4  # of the port, at the end of a host
+_PREFIX_BYTES = 8  # of a frame: its length, and the length of its header
 
 
 class TakenRun(NamedTuple):
-    """Sends that were taken by one call, and wait for the write."""
+    """Sends that were taken by one call and wait for the write."""
 
     peer: Peer
     frames: list[Frame]
     first: int  # the index of its first frame
-    length: int  # how many frames
+    length: int  # number of frames
     answers: bytes
     received_s: float
 
 
 class SendRuns:
-    """Takes runs of sends before they become requests."""
+    """Handler of runs of sends, before they become requests."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class SendRuns:
         self.meters: Meters | None = None  # None while nobody reads the metrics
         self._runs: list[TakenRun] = []
         added = [added_properties(options, trace_on=trace_on) for trace_on in (False, True)]
-        # Who may fill light queues is for the guard to say, though this broker may not fill them.
+        # The guard decides who may fill light queues, even if this broker does not dispatch to them.
         light = (LIGHT_QUEUES,) if guard.wants_signatures else ()
         self._left = (*_LEFT, *light)
-        # By whether clients are told to trace, and whether messages wait for more than the write: those that
-        # ask not to are then left out.
+        # Settings by whether clients are asked to trace, and by whether messages wait for more than the
+        # write; then the runs leave out messages that do not wait.
         self._settings = [
             [
                 send_setting(
@@ -109,25 +109,25 @@ class SendRuns:
             ]
             for trace_on in (False, True)
         ]
-        # What all messages need makes none of them plain.
+        # False if every message needs something that is not plain.
         self._possible = (
             not options.record_crc
             and not options.multi_dispatch
-            and not options.ledger  # records of a run lie one behind the other
+            and not options.ledger  # records of a run are contiguous
             and not any(word in added[True] for word in STOPS)
         )
 
     def add_to(self, handlers: RemotingHandlers, lane: Lane) -> None:
         """Take runs from now on."""
         if handlers.guard is not self._guard:
-            raise ValueError("runs would go past the guard of these handlers: they ask another one")
+            raise ValueError("runs would bypass the guard of these handlers: they use another guard")
         if self._possible:
             for start in PLAIN_STARTS:
                 handlers.add_run(start, self.take, lane)
 
     def take(self, peer: Peer, frames: list[Frame], at: int) -> int:
-        """Take the plain sends of one topic, from an index of the frames on; returns how many."""
-        # Such a word in the header is nearly always a property's.
+        """Take the plain sends of one topic, beginning at frame ``at``. Return how many were taken."""
+        # A match in the header is nearly always a property.
         header = frames[at][1]
         if b"TRAN_MSG" in header or not self._admission.takes_runs:
             return 0
@@ -168,8 +168,8 @@ class SendRuns:
     # --- decisions -----------------------------------------------------------------------------------
 
     def _learn(self, peer: Peer, sender: Sender, frame: Frame) -> bool:
-        """Remember the topic and queue of a send as a target, if the sender may send there; returns whether
-        it is new. Nobody has verified the frame yet, and this says nothing about it."""
+        """Add the topic and queue of a send to the targets, if the sender may send there. Return whether they
+        are new. The frame is not verified yet, and this does not verify it."""
         try:
             command = decode_command(*frame, is_strict=True)
             if command.code not in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
@@ -183,8 +183,8 @@ class SendRuns:
         return self._targets.learn(sender, header.topic, header.queue_id)
 
     def _park(self, topic: bytes, queue_id: int, properties: bytes) -> ParkedSend | None:
-        """The queue in which a delayed message waits; None for a message without a delay, or with other
-        properties that need a handler."""
+        """Return the queue in which a delayed message is parked. None for a message without a delay, or with
+        other properties that need a handler."""
         if any(word in properties for word in self._left):
             return None
         name = topic.decode()
@@ -196,7 +196,7 @@ class SendRuns:
                 return None
             cursor = self._intake.cursor(pending.topic, pending.queue_id)
         except KeroloxError:
-            return None  # the handlers say why
+            return None  # the handlers report the reason
         handle = (pending.recall_handle or "").encode()
         return cursor.topic_name, cursor.field, cursor.queue_id, cursor, pending.properties, handle
 
@@ -221,12 +221,12 @@ class SendRuns:
         for run in runs:
             if how.failed:
                 refuse(run, Answer(code=how.code, remark=how.words))
-            else:  # stored, if not as safe as was promised
+            else:  # stored, but maybe less safe than promised
                 self._answer(run, how.code)
 
 
 def refuse(run: TakenRun, answer: Answer) -> None:
-    """Answer all requests of a run alike."""
+    """Send the same answer to all requests of a run."""
     peer = run.peer
     for frame in run.frames[run.first : run.first + run.length]:
         command = decode_command(*frame)
@@ -234,13 +234,13 @@ def refuse(run: TakenRun, answer: Answer) -> None:
 
 
 def code_of(header: bytes) -> int:
-    """The request code of a plain send, whose headers all begin with it."""
+    """Return the request code of a plain send. All headers of plain sends begin with it."""
     return int(header[8:11]) if header[:1] == b"{" else int.from_bytes(header[:2])
 
 
 def with_code(answers: bytes, code: int) -> bytes:
-    """These answers of success, which have no bodies, with another response code. Their headers begin with
-    it, so nothing of them is read: a leader without followers answers all its sends so."""
+    """Return answers of success without bodies, with another response code. Headers begin with the code, so
+    the answers need not be decoded: a leader without followers answers all its sends this way."""
     json_start, binary_start = b'{"code":%d' % code, code.to_bytes(2)
     parts: list[bytes] = []
     at = 0

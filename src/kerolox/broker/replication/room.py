@@ -1,4 +1,4 @@
-"""Copies of the log: this broker's for its followers while it leads, its leader's here while it follows."""
+"""Replication of the log: to followers while this broker leads, from its leader while it follows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kerolox.replication.link_state import LinkState
 
 
 class Replication:
-    """Both ends; one of them is at work."""
+    """Leader and follower ends of the replication; only one of them is active."""
 
     def __init__(self, base: Base, figures: Figures, promotions: Promotions) -> None:
         options = base.options
@@ -45,7 +45,7 @@ class Replication:
             mode=self.epochs,
             trust=self._trust(base),
         )
-        # Under a controller nobody copies from where a file says.
+        # Under a controller, a leader address in a file is not used.
         ha_address = "" if options.controlled else options.ha_master_address
         self.follower = Follower(
             base.store,
@@ -59,14 +59,15 @@ class Replication:
             proves=base.guard.wants_signatures,
             promotion=lambda: promotions.number,
         )
-        if not options.ledger:  # members of a DLedger group push to each other
+        if not options.ledger:  # members of a DLedger group replicate entries themselves
             base.leadership.follow_by(self.follower)
             base.leadership.on_leader.append(self._leader_changed)
         figures.metrics.more.append(self.metrics)
 
     @staticmethod
     def _trust(base: Base) -> Trust | None:
-        """Who copies the log reads every message, so that is for users who may do everything."""
+        """Return the check of followers, None without access control. A follower reads every message, so it
+        must be a super user or a trusted address."""
         if not base.guard.wants_signatures:
             return None
         return Trust(base.guard.book.secret_of_super, base.options.trusted_networks)
@@ -82,19 +83,19 @@ class Replication:
         )
 
     def _leader_changed(self, found: LeaderAddress | None) -> None:
-        """Name servers tell of another leader, or of none."""
+        """Handle a leader reported by name servers, or None."""
         if found is None:
             self.follower.lead_by("", "")
         else:
             self.follower.lead_by(found.ha_address, found.address)
 
-    # --- for people and tools ---------------------------------------------------------------------------
+    # --- for operators and tools ------------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
         return [(RequestCode.GET_BROKER_HA_STATUS, self.ha_status, None)]
 
     def ha_status(self, request: Request[None]) -> Answer:
-        """Who copies from whom, and how far each is."""
+        """Answer with the connections to followers or the leader, and their progress."""
         followers = tuple(
             HaConnection(
                 addr=one.address,
@@ -128,8 +129,8 @@ class Replication:
         return Answer(body=status.encode())
 
     def runtime_info(self) -> dict[str, object]:
-        """Of a follower: how it stands with its leader, in words, and whether it acts for it. Of a leader:
-        what followers have to know of its port for them."""
+        """Return, as text for tools, a follower's state and whether it acts for its leader; for a leader, the
+        facts that followers need about its replication port."""
         if self._leadership.leads:
             return {
                 HA_PROOF: self.leader.trust is not None,
@@ -157,7 +158,7 @@ class Replication:
         out.metric(
             "kerolox_follower_behind_seconds",
             "gauge",
-            "For how long at most a follower has lacked something.",
+            "Upper bound of the time that a follower has been behind.",
             [({"address": one.address}, one.behind_s) for one in joined],
         )
         out.metric(
@@ -169,26 +170,26 @@ class Replication:
         out.metric(
             "kerolox_followers_refused_total",
             "counter",
-            "Connections of followers that were turned away.",
+            "Rejected connections of followers.",
             [({"why": why.value}, count) for why, count in self.leader.refused.items()],
         )
         out.metric(
             "kerolox_follows",
             "gauge",
-            "How this broker stands with its leader.",
+            "State of the replication from the leader.",
             [({"state": state.name.lower()}, state is self.follower.state) for state in LinkState],
         )
         out.metric(
             "kerolox_follower_lacks_bytes",
             "gauge",
-            "Of a follower: what its leader had more when it was asked last.",
+            "Of a follower: bytes that its leader was ahead at the last report.",
             [] if self._leadership.leads else [({}, self.follower.lacking)],
         )
 
         out.metric(
             "kerolox_acts",
             "gauge",
-            "Whether this broker acts for a leader that is gone.",
+            "1 if this broker acts for a leader that is gone.",
             [({}, self._leadership.acts)],
         )
 

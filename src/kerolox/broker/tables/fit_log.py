@@ -1,8 +1,8 @@
-"""Tables of a broker that takes over from another one, made to fit its log.
+"""Repair of the tables of a broker that takes over from another one, so that they match its log.
 
-Tables are copied now and then, and the log all the time. So a broker that begins to lead may have messages of
-a topic, or of a queue, that its tables do not have: without the topic no consumer finds them. And if a
-promotion gave messages up, no group may be further than the log is, or it would skip what comes there next.
+Tables are copied at intervals, the log continuously. So a new leader may have messages of a topic or queue
+that its tables lack; without the topic no consumer finds them. And if a promotion lost messages, no group's
+offset may be beyond the log, or the group would skip the messages stored there next.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 
 class FitTables:
-    """Makes topics and groups of what the queues hold. Everything confirmed has to be in the queues."""
+    """Creation of missing topics and groups from the queues. All confirmed records must be in the queues."""
 
     def __init__(self, store: MessageStore, tables: Tables) -> None:
         self._store = store
         self._tables = tables
 
     def lead(self) -> None:
-        """Make what is missing, and set groups back that are behind the end of a queue."""
+        """Create missing topics and groups, and reset offsets beyond the end of a queue."""
         self.act()
         ends = {
             (topic, queue_id): queue.max_offset
@@ -41,8 +41,8 @@ class FitTables:
             )
 
     def act(self) -> None:
-        """Make the topics that have messages, with as many queues as hold some, and the groups that have
-        retries. Progress stays: consumers may be ahead of a follower that acts."""
+        """Create topics for the queues with messages, and groups for retry topics. Offsets are kept:
+        consumers may be ahead of an acting follower."""
         topics = self._tables.topics
         new: list[str] = []
         for proved in topics_of(self._store.queues.by_topic):
@@ -55,26 +55,26 @@ class FitTables:
         for group in groups_of(new, ()):
             if group.group_name not in self._tables.groups.groups and self._tables.groups.put(group):
                 log.warning(
-                    "group_made_again group=%r reason='this broker has its retries, and took over before it "
-                    "had a copy of its settings' next='kerolox group update, if it had others'",
+                    "group_made_again group=%r reason='this broker has its retries, but took over before it "
+                    "copied its settings' next='restore its settings: kerolox group update'",
                     group.group_name,
                 )
 
     def _make(self, config: TopicConfig) -> None:
         if self._tables.topics.put(config):
             log.warning(
-                "topic_made_again topic=%r queues=%d reason='this broker has messages of it, and took over "
-                "before it had a copy of its settings' next='kerolox topic update, if it had more queues or "
-                "other rights'",
+                "topic_made_again topic=%r queues=%d reason='this broker has messages of it, but took over "
+                "before it copied its settings' next='if it had more queues or other rights: kerolox topic "
+                "update'",
                 config.topic_name, config.write_queue_nums,
             )  # fmt: skip
 
     def _widen(self, known: TopicConfig, queues: int) -> None:
-        """Messages lie in queues the table does not have: they can be read. New messages stay out of them,
-        in case an operator took the queues away."""
+        """Make queues readable that have messages but are not in the table. They stay closed to new messages,
+        because an operator may have removed them."""
         if self._tables.topics.put(msgspec.structs.replace(known, read_queue_nums=queues)):
             log.warning(
                 "topic_widened topic=%r read_queues=%d before=%d reason='this broker has messages in these "
-                "queues' next='kerolox topic update, if messages are to be sent to them, too'",
+                "queues' next='to send messages to them, too: kerolox topic update'",
                 known.topic_name, queues, known.read_queue_nums,
             )  # fmt: skip

@@ -1,8 +1,9 @@
-"""What a start does about tables that were lost, or do not fit the store they lie in.
+"""Handling of lost tables at the start, and of tables that do not match their store.
 
-What the store itself tells is made again, and said aloud: the topics that have messages, the groups that have
-offsets or retries. What nothing else tells stops the start: groups without their offsets would silently skip
-messages. The operator decides, by restoring the file or by ``kerolox store repair --tables``.
+Tables that can be derived from the store are rebuilt, and logged as errors: topics that have messages, and
+groups that have offsets or retries. A table that cannot be derived stops the start: groups without their
+offsets would silently skip messages. The operator decides, by restoring the file or by ``kerolox store repair
+--tables``.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _SHOWN = 5  # offsets shown
 def mind_lost_tables(
     store: MessageStore, topics: Topics, groups: GroupTable, offsets: ConsumerOffsets, modes: RequestModes
 ) -> None:
-    """Make lost tables again. Called after the tables were loaded and the broker's own topics and groups
-    made. Raises TableLost."""
+    """Rebuild lost tables. Called when the tables are loaded, and system topics and groups exist. Raises
+    TableLost."""
     no_topics = not topics.table.was_loaded and bool(topics_of(store.queues.by_topic))
     if offsets.lost or (no_topics and not topics.table.lost and not offsets.was_loaded):
-        # With not even a note that there were tables, nobody knows whether there were offsets.
+        # Without any trace of earlier tables, it is unknown whether there were offsets.
         raise TableLost(offsets.path, offsets.lost or "no table is left", LOST_OFFSETS)
     if no_topics or topics.table.lost or topics.table.from_backup:
         _rebuild_topics(store, topics)
@@ -38,15 +39,15 @@ def mind_lost_tables(
         _rebuild_groups(topics, groups, offsets)
     if modes.lost:
         log.error(
-            "table_lost path=%s reason=%r next='groups pull all topics now: set the modes again'",
+            "table_lost path=%s reason=%r next='set the modes again; until then groups pull all topics'",
             modes.path, modes.lost,
         )  # fmt: skip
     _name_misfits(store, topics, offsets)
 
 
 def check_nothing_due(delays: DelayOffsets, queue: ConsumeQueue, now_ms: int) -> None:
-    """Check a delay level whose progress was lost with its table. Messages that are due may have been
-    delivered already: then raises TableLost. Messages that are not yet due were not delivered."""
+    """Check a delay level whose progress was lost with its table. Raises TableLost if messages are due, since
+    they may have been delivered already. Messages that are not due yet were not delivered."""
     first = queue.entry(queue.min_offset)
     if first is not None and first[2] <= now_ms:
         raise TableLost(delays.path, delays.lost, LOST_DELAYS)
@@ -59,11 +60,11 @@ def _rebuild_topics(store: MessageStore, topics: Topics) -> None:
         table.put(config)
     if found or not table.from_backup:
         log.error(
-            "topics_rebuilt path=%s reason=%r topics=%d queues=%d first=%r next='they have the queues that "
-            "hold messages, and the usual rights; topics without messages are gone. Compare with a copy of "
-            "the table, and set what differs: kerolox topic update, kerolox topic create'",
+            "topics_rebuilt path=%s reason=%r topics=%d queues=%d first=%r next='they have the queues "
+            "with messages, and default rights; topics without messages are lost. Compare with a copy of the "
+            "table, and correct the differences: kerolox topic update, kerolox topic create'",
             table.path,
-            "the backup was used" if table.from_backup else table.lost or "it says nothing of any topic",
+            "the backup was used" if table.from_backup else table.lost or "it contains no topic",
             len(found),
             sum(config.write_queue_nums for config in found),
             found[0].topic_name if found else "-",
@@ -79,14 +80,15 @@ def _rebuild_groups(topics: Topics, groups: GroupTable, offsets: ConsumerOffsets
     for config in found:
         groups.put(config)
     log.error(
-        "groups_rebuilt path=%s reason=%r groups=%d next='they have the usual settings: retry limits, rights "
-        "and whether they may consume are lost. Compare with a copy of the table, and set what differs'",
+        "groups_rebuilt path=%s reason=%r groups=%d next='they have default settings: retry limits and "
+        "rights are lost. Compare with a copy of the table, and correct the differences: kerolox group "
+        "update'",
         groups.path, groups.lost or "no table is left", len(found),
     )  # fmt: skip
 
 
 def _name_misfits(store: MessageStore, topics: Topics, offsets: ConsumerOffsets) -> None:
-    """Log the offsets that no message can have had, as a damaged table or a cut log leaves them."""
+    """Log offsets outside of their queues, which a damaged table or a truncated log leaves."""
     count = 0
     shown: list[str] = []
     for key, queues in offsets.offsets.items():
@@ -103,6 +105,6 @@ def _name_misfits(store: MessageStore, topics: Topics, offsets: ConsumerOffsets)
     if count:
         log.warning(
             "offsets_outside_of_queues path=%s count=%d first=%r next='the end of the log was lost, or the "
-            "table is damaged: look at these groups, and set them: kerolox group reset'",
+            "table is damaged: check these groups, and reset them: kerolox group reset'",
             offsets.path, count, "; ".join(shown),
         )  # fmt: skip

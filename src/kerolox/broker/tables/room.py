@@ -1,4 +1,4 @@
-"""The tables of a broker: loaded together, saved at a change or by interval."""
+"""Tables of a broker, loaded together, and saved at changes or at intervals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Tables:
-    """Every table, and who saves it. Made by ``open``."""
+    """All tables and their savers. Created by ``open``."""
 
     def __init__(self, base: Base) -> None:
         options, clock, files = base.options, base.clock, base.store.files
@@ -38,14 +38,14 @@ class Tables:
         )
         self.modes = RequestModes(files, directory, clock=clock)
         self.transaction_counts = TransactionCounts(files, directory, clock=clock)
-        self.timer_counts = TimerCounts(files, directory, clock=clock)  # the timer loads it
+        self.timer_counts = TimerCounts(files, directory, clock=clock)  # loaded by the timer
 
     @classmethod
     async def open(cls, base: Base) -> Tables:
-        """Load them. Those that were lost are made again, or the start is refused: raises TableLost.
+        """Load the tables. Lost ones are rebuilt; raises TableLost if that is impossible.
 
-        Only after the store's lock was taken: loading may put a backup in place of a broken file. Nothing is
-        saved before all of them are as they should be.
+        Call it only while holding the store's lock, because loading may replace a broken file by its backup.
+        Nothing is saved before all tables are correct.
         """
         made = cls(base)
         loaded = (made.topics.table, made.groups, made.offsets, made.delay_offsets, made.modes)
@@ -62,8 +62,8 @@ class Tables:
         mind_lost_tables(base.store, made.topics, made.groups, made.offsets, made.modes)
         made._start_saving(base)
         if not made.topics.table.was_loaded:
-            # Of a new store. A follower copies messages before it has its leader's topics: killed then, the
-            # next start has to see that there was nothing to be lost yet.
+            # A new store. A follower copies messages before it has its leader's topics; if it is killed then,
+            # the next start must see that no table was lost.
             await made.topic_saver.saved()
         return made
 
@@ -83,8 +83,8 @@ class Tables:
         base.store.on_truncated.append(self._truncated)
 
     async def _truncated(self, cut: Cut) -> None:
-        """The log was cut: no group has consumed what will lie where it ended. And half messages whose end
-        was cut off are open again."""
+        """Adjust offsets after a truncation of the log: no group has consumed what will be stored there next,
+        and half messages whose end was removed are open again."""
         offsets = self.offsets
         changed = offsets.set_back({(topic, queue_id): end for topic, queue_id, end in cut.queues})
         reached = offsets.offset(HALF_TOPIC, HALF_GROUP, 0)

@@ -1,8 +1,8 @@
-"""Keep the broker's tables on disk: topics and groups at every change, offsets by interval.
+"""Saving of the broker's tables: topics and groups at every change, offsets at intervals.
 
 A table is copied on the event loop, where nothing changes it meanwhile, and encoded and written by a thread.
-Changes that come while a write is under way are written together after it. Callers that wait for a save get
-the error when it failed: see :mod:`kerolox.unsaved`.
+Changes during a write are written together after it. Callers that wait for a save get its error: see
+:mod:`kerolox.unsaved`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kerolox.unsaved import NotSaved, Then
 
 
 class TableSaver:
-    """Saves one table, again and again, the newest content each time."""
+    """Saver of one table. Each save writes the newest content."""
 
     def __init__(self, table: Table, executor: Executor, failing: StandingFailures) -> None:
         self.table = table
@@ -34,7 +34,7 @@ class TableSaver:
         self._name = os.path.basename(table.path)
 
     def save(self, then: Then | None = None) -> None:
-        """Save soon; ``then`` is told when what the table holds now was written, or could not be."""
+        """Save soon; ``then`` is called when the present content has been written, or with the error."""
         self._wanted = True
         if then is not None:
             self._waiting.append(then)
@@ -42,7 +42,7 @@ class TableSaver:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def saved(self) -> None:
-        """Wait until what the table holds now was written. Raises NotSaved."""
+        """Wait until the present content is written. Raises NotSaved."""
         done: asyncio.Future[NotSaved | None] = asyncio.get_running_loop().create_future()
         self.save(lambda error: None if done.done() else done.set_result(error))
         error = await done
@@ -50,7 +50,7 @@ class TableSaver:
             raise error
 
     async def close(self) -> None:
-        """Write what is not yet written."""
+        """Write unsaved changes."""
         if self._task is not None:
             await asyncio.wait([self._task])
         if self.table.changed:
@@ -64,7 +64,7 @@ class TableSaver:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            # Callers that wait now are served by this write; those that come later get another one.
+            # Callers that wait now are served by this write; later ones by another.
             while self._wanted:
                 self._wanted = False
                 waiting, self._waiting = self._waiting, []
@@ -83,7 +83,7 @@ class TableSaver:
 
 
 class TablesSaver:
-    """All tables of a broker."""
+    """Savers of all tables of a broker."""
 
     def __init__(self, clock: Clock, failing: StandingFailures) -> None:
         self._clock = clock
@@ -94,9 +94,9 @@ class TablesSaver:
         self._closed = False
 
     def keep(self, table: Table, interval_ms: Callable[[], int]) -> TableSaver:
-        """Save a table by interval if it has changed, and whenever its owner says so.
+        """Save a table at intervals if it has changed, and whenever its owner asks.
 
-        The interval is asked for anew each time. It is also how soon a failed save is repeated.
+        The interval is read again each time. A failed save is repeated after it.
         """
         saver = self._savers[table.path] = TableSaver(table, self._thread, self._failing)
 
@@ -109,7 +109,7 @@ class TablesSaver:
         return saver
 
     async def close(self) -> None:
-        """Write what has changed and stop."""
+        """Write unsaved changes and stop."""
         if self._closed:
             return
         self._closed = True

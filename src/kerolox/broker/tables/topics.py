@@ -1,4 +1,5 @@
-"""The topics of a broker and their rights; automatic creation. Decisions only: others write and tell."""
+"""Topics of a broker, their permissions, and their automatic creation. Other modules save and register
+them."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ TEMPLATE_PERM = PERM_READ_WRITE | PERM_INHERIT
 
 
 class Topics:
-    """The topic table with its rules. ``on_change`` hears of every topic made or changed, ``on_saved`` of the
-    same when it is on disk, ``on_removed`` the name of every one that is no more.
+    """The topic table with its rules.
 
-    Every change is on its way to the disk until ``unsaved`` does not name it any more, and is undone if it
-    does not get there. Until then nothing may be stored under the topic that is acknowledged.
+    ``on_change`` is called with every created or changed topic, ``on_saved`` when that is on disk,
+    ``on_removed`` with the name of every removed topic. Every change is being saved while ``unsaved`` names
+    the topic, and is undone if the save fails. Until then no message of the topic may be acknowledged.
     """
 
     def __init__(self, table: TopicTable, options: BrokerOptions) -> None:
@@ -38,7 +39,7 @@ class Topics:
         self.on_saved: list[Callable[[TopicConfig], None]] = []
         self.on_removed: list[Callable[[str], None]] = []
         self.unsaved: Unsaved[str, TopicConfig] = Unsaved(self._put_back)
-        self.leaving: set[str] = set()  # topics being deleted: they cannot be made again before that is done
+        self.leaving: set[str] = set()  # topics being deleted; not creatable until that is done
         self._options = options
         self._light = options.light_queues
         self.system = reserved.SYSTEM_TOPICS | {options.cluster, options.broker_name}
@@ -46,11 +47,11 @@ class Topics:
     def find(self, topic: str) -> TopicConfig | None:
         config = self.table.topics.get(topic)
         if config is None and self._light and topic.startswith(LIGHT_PREFIX):
-            return _config(topic, 1, PERM_READ_WRITE)  # every name is that of a light queue
+            return _config(topic, 1, PERM_READ_WRITE)  # every such name is a light queue
         return config
 
     def known(self, topic: str, remark: str) -> TopicConfig:
-        """The topic; refused with this remark when there is none."""
+        """Return the topic. Raise Refused with this remark if it does not exist."""
         config = self.find(topic)
         if config is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
@@ -66,7 +67,7 @@ class Topics:
         return topic in self.system or topic.startswith(reserved.SYSTEM_PREFIX)
 
     def create_system_topics(self) -> None:
-        """The topics every broker has. What the table already says of them stays."""
+        """Create the topics that every broker has. Existing ones keep their settings."""
         options = self._options
         inherit_all = TEMPLATE_PERM
         wanted: list[tuple[str, int, int]] = [
@@ -94,7 +95,7 @@ class Topics:
                 self.table.put(_config(topic, queues, perm))
 
     def renew_template(self) -> None:
-        """Create the template of topics, or change its queues: the options that say so have changed."""
+        """Create the template topic, or change its queues, after a change of the options."""
         options = self._options
         if options.auto_create_topics:
             self.system |= {reserved.TEMPLATE_TOPIC}
@@ -103,7 +104,8 @@ class Topics:
     def for_send(
         self, topic: str, template: str, template_queues: int, *, unit: bool = False
     ) -> TopicConfig | None:
-        """The topic, made after its template if need be and allowed; None when there is none."""
+        """Return the topic of a send; create it from its template if needed and allowed. None if it does not
+        exist."""
         config = self.find(topic)
         if config is not None:
             return config
@@ -116,8 +118,8 @@ class Topics:
         return config
 
     def check_room(self, *topics: str) -> None:
-        """Refuse new topics when there would be more than ``maxTopics``. Topics of groups are not checked:
-        ``maxGroups`` bounds them."""
+        """Raise if new topics would exceed ``maxTopics``. Topics of groups are not checked; ``maxGroups``
+        limits them."""
         new = sum(self.find(topic) is None for topic in topics)
         if new and len(self.table.topics) + new > self._options.topics_max:
             raise too_many(f"topics, {len(self.table.topics)}", "maxTopics", self._options.topics_max)
@@ -125,7 +127,7 @@ class Topics:
     def for_group(
         self, topic: str, queues: int, perm: int = PERM_READ_WRITE, *, unit: bool = False
     ) -> TopicConfig:
-        """A retry or dead-letter topic, made when it is first needed."""
+        """Return a retry or dead-letter topic; create it if needed."""
         config = self.find(topic)
         if config is None:
             config = _config(topic, queues, perm, TOPIC_UNIT_SUBSCRIBED if unit else 0)
@@ -133,12 +135,12 @@ class Topics:
         return config
 
     def put(self, config: TopicConfig) -> bool:
-        """Create or change; False when nothing changed. Light queues are as they are."""
+        """Create or change a topic. Return False if nothing changed. Light queues cannot be changed."""
         name = config.topic_name
         if self._light and name.startswith(LIGHT_PREFIX):
             return False
         if name in self.leaving:
-            raise Overloaded(f"topic[{name}] is being deleted at this moment. Try again")
+            raise Overloaded(f"topic[{name}] is being deleted. Try again in a moment")
         before = self.table.topics.get(name)
         if not self.table.put(config):
             return False
@@ -156,7 +158,7 @@ class Topics:
         return True
 
     def follow(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> list[str]:
-        """Take over a leader's topics; which of ours it does not have. Topics of the broker itself stay."""
+        """Replace the topics by the leader's. Return removed names. System topics of this broker are kept."""
         before = self.table.topics
         own = {name: config for name, config in before.items() if self.is_system(name)}
         self.table.replace({**own, **topics}, version)

@@ -1,10 +1,9 @@
-"""Asking producers how their transactions ended, when they did not tell.
+"""Check-backs: the broker asks producers for the outcome of open transactions.
 
-By interval the half queue is gone through from where the last round came to. Half messages whose transaction
-has ended are passed over. One that is old enough is put back at the end of the queue, with one more check
-counted, and then its producer, or another one of the same group, is asked about the copy. A round looks at a
-few messages at a time, and lets
-others have the loop in between.
+At intervals a round reads the half queue from the end of the last round. Half messages whose transaction has
+ended are skipped. A half message that is old enough is put back at the end of the queue with one more check
+counted; then its producer, or another one of the group, is asked about the copy. A round handles a few
+messages at a time, and yields the loop in between.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ HOUR_MS = 3_600_000
 
 
 class CheckBacks:
-    """The rounds."""
+    """Rounds over the half queue."""
 
     def __init__(
         self,
@@ -64,10 +63,10 @@ class CheckBacks:
         guard: Guard,
         outlet: Outlet | None = None,
     ) -> None:
-        """``outlet``: where half messages go while this broker may not write."""
+        """``outlet``: destination of half messages while this broker may not write."""
         self._outlet = outlet
-        self._moves = False  # and puts them there, instead of asking
-        self._moving = asyncio.Lock()  # held while some are on their way: who ends the rounds waits for them
+        self._moves = False  # half messages are moved to the outlet instead of checked
+        self._moving = asyncio.Lock()  # held during a move; the end of the rounds waits for it
         self._moved_in_vain = 0
         self._store = store
         self._intake = intake
@@ -80,13 +79,14 @@ class CheckBacks:
         self._guard = guard
         self._task: asyncio.Task[None] | None = None
         self._unasked: Counter[str] = Counter()  # group → questions of this round that reached no producer
-        self._failed_rounds = 0  # in a row
-        self.rounds = 0  # rounds that are over
-        # Group, topic, queue id, messages, bytes, how far behind: for statistics.
+        self._failed_rounds = 0  # consecutive failures
+        self.rounds = 0  # completed rounds
+        # For statistics: group, topic, queue id, messages, bytes, bytes behind the end of the log.
         self.on_read: list[Callable[[str, str, int, int, int, int], None]] = []
 
     def start(self, *, moves: bool = False) -> None:
-        """Begin with the rounds: producers are asked, or with ``moves`` another broker is to ask them."""
+        """Start the rounds. Producers are asked; with ``moves`` half messages are moved to another broker,
+        which asks."""
         self._moves = moves
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self.run_rounds())
@@ -109,14 +109,14 @@ class CheckBacks:
                 self._tell_unasked()
                 self._failed_rounds = 0
             except Unreadable:
-                pass  # counted where it was read: the next round begins at the same half message
+                pass  # counted by the reader; the next round begins at the same half message
             except KeroloxError as error:
                 self._failed_rounds += 1
                 if (
                     self._failed_rounds & (self._failed_rounds - 1) == 0
                 ):  # the 1st, 2nd, 4th, 8th, ... in a row
                     log.error(
-                        "check_round_failed times=%d error=%r next='the next round goes on here'",
+                        "check_round_failed times=%d error=%r next='the next round continues here'",
                         self._failed_rounds, str(error),
                     )  # fmt: skip
             self.rounds += 1
@@ -126,11 +126,11 @@ class CheckBacks:
         for group, count in unasked.items():
             log.warning(
                 "transactions_not_checked group=%r count=%d reason='no producer of the group is connected' "
-                "next='start one: the next round asks again'", group, count,
+                "next='start a producer of the group; the next round asks it'", group, count,
             )  # fmt: skip
 
     async def round(self) -> None:
-        """Go through the half queue as far as messages are old enough."""
+        """Process the half queue up to messages that are too young."""
         ended, store = self._finished, self._store
         round_ms = self._clock.wall_ms()
         until_s = self._clock.monotonic_s() + ROUND_S_MAX
@@ -170,9 +170,9 @@ class CheckBacks:
             return await self._move_some(halves, round_ms)
 
     async def _move_some(self, halves: list[StoredMessage], round_ms: int) -> bool:
-        """Send half messages that nobody ended to another broker, which asks their producers; True when the
-        round is over. One that no broker takes stays, however often that was tried: those behind it wait."""
-        assert self._outlet is not None  # or nothing would be moved
+        """Move open half messages to another broker, which asks their producers. Return True if the round is
+        over. A message that no broker accepts stays, and those behind it wait, however often it was tried."""
+        assert self._outlet is not None  # otherwise nothing is moved
         ended, now_ms = self._finished, self._clock.wall_ms()
         moving: list[PendingMessage] = []
         offsets: list[int] = []
@@ -210,12 +210,12 @@ class CheckBacks:
         times = self._moved_in_vain = self._moved_in_vain + 1
         if times & (times - 1) == 0:  # the 1st, 2nd, 4th, 8th, ... in a row
             log.warning(
-                "half_messages_not_moved offset=%d times=%d error=%r next='they stay; the next round tries "
+                "half_messages_not_moved offset=%d times=%d error=%r next='kept; the next round tries "
                 "again'", offset, times, str(error),
             )  # fmt: skip
 
     async def _go_through(self, halves: list[StoredMessage], round_ms: int) -> bool:
-        """Decide on each half message; True when the round is over."""
+        """Decide on each half message. Return True if the round is over."""
         ended = self._finished
         now_ms = self._clock.wall_ms()
         asked: list[tuple[StoredMessage, Place]] = []
@@ -230,7 +230,7 @@ class CheckBacks:
                 after = offset + 1
                 continue
             if ended.is_ending(offset):
-                is_ending = True  # on its way into the log: the next batch begins here
+                is_ending = True  # being written; the next batch begins here
                 break
             first = half_messages.first_offset(half)
             fate = self._judge(half, round_ms, now_ms)
@@ -246,7 +246,7 @@ class CheckBacks:
             if fate is Fate.GIVE_UP:
                 self._topics.for_group(reserved.CHECKED_TOO_OFTEN_TOPIC, 1)
                 if reserved.CHECKED_TOO_OFTEN_TOPIC in self._topics.unsaved:
-                    is_ending = True  # the topic is on its way to the disk: likewise
+                    is_ending = True  # the topic is being saved; the next batch begins here
                     topic_saved = self._topics.unsaved.saved(reserved.CHECKED_TOO_OFTEN_TOPIC)
                     break
                 ended.give_up(half, self._intake.store(half_messages.given_up(half)))
@@ -270,7 +270,7 @@ class CheckBacks:
             self._counts.given_up(topic)
         if given_up:
             log.warning(
-                "transactions_given_up count=%d topics=%r next='they are in %s'",
+                "transactions_given_up count=%d topics=%r next='inspect them in topic %s'",
                 len(given_up), ",".join(sorted(set(given_up))), reserved.CHECKED_TOO_OFTEN_TOPIC,
             )  # fmt: skip
         for half, place in asked:
@@ -284,10 +284,10 @@ class CheckBacks:
         return is_over
 
     def _ask(self, half: StoredMessage, place: Place) -> None:
-        """Ask one producer of the group; the answer comes as END_TRANSACTION, or not."""
+        """Ask one producer of the group. The answer, if any, is END_TRANSACTION."""
         group = half_messages.producer_group(half)
         topic = half_messages.real_topic(half)
-        # The question shows the message: who may not send to its topic is not asked.
+        # The question contains the message, so only clients that may publish to its topic are asked.
         producer = self._members.pick_producer(
             group, lambda client: self._guard.may_publish(client.user, client.caller, topic)
         )
@@ -315,5 +315,5 @@ class CheckBacks:
         )
         try:
             producer.tell(RequestCode.CHECK_TRANSACTION_STATE, told, record)
-        except KeroloxError:  # the producer has just gone
+        except KeroloxError:  # the producer has just disconnected
             self._unasked[group] += 1

@@ -1,4 +1,4 @@
-"""How many half messages there are, topic by topic, and what became of the others."""
+"""Counts of open half messages by topic, and of committed and rolled back ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kerolox.store.tables.transaction_counts import TransactionCounts
 if TYPE_CHECKING:
     from kerolox.metric_text import MetricText
 
-# Upper ends of what is counted together, in seconds: RocketMQ's.
+# Upper bounds of the histogram in seconds, as in RocketMQ.
 LATENCY_S = (5, 60, 600, 3600, 12 * 3600, 24 * 3600)
 
 
 class Counts:
-    """The numbers of ``config/transactionMetrics``, which survive restarts, and those that do not."""
+    """Counts of ``config/transactionMetrics``, which survive restarts, and counts since the start."""
 
     def __init__(self, table: TransactionCounts) -> None:
         self.table = table
@@ -59,7 +59,7 @@ class Counts:
                 f"rocketmq_{name}_messages_total", "counter", about,
                 [({"topic": topic}, count) for topic, count in numbers.items()],
             )  # fmt: skip
-        # Seconds, whatever RocketMQ's name for it says.
+        # Seconds, in spite of RocketMQ's name.
         out.histogram(
             "rocketmq_finish_message_latency_milliseconds", "Transaction finish latency, seconds",
             [({"topic": topic}, found) for topic, found in self._latency.items()],

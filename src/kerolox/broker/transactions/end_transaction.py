@@ -1,4 +1,4 @@
-"""The end of a transaction, as its producer tells it: END_TRANSACTION, and RESUME_CHECK_HALF_MESSAGE."""
+"""End of a transaction by its producer: END_TRANSACTION, and RESUME_CHECK_HALF_MESSAGE."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ log = logging.getLogger(__name__)
 
 COLD_MAX = 1000  # half messages being read from the disk
 
-# Of a half message that was given up, and of one that a check put back.
+# Topics of abandoned half messages, and of those that a check put back.
 _RESUMED = (reserved.CHECKED_TOO_OFTEN_TOPIC, reserved.HALF_TOPIC)
 
 _WORDS = {TRANSACTION_COMMIT: "commit", TRANSACTION_ROLLBACK: "rollback"}
 
 
 class _Ended(NamedTuple):
-    """A request that is carried out when the log is written."""
+    """A request to be completed when the log is written."""
 
     request: Request[EndTransactionRequest]
     half: Open
@@ -52,7 +52,7 @@ class _Ended(NamedTuple):
 
 
 class EndTransaction:
-    """The requests END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE."""
+    """Handlers of END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class EndTransaction:
         self._guard = guard
         self._waiting: list[_Ended] = []
         self._cold: set[asyncio.Task[None]] = set()
-        # Topic, messages, bytes, times: for statistics.
+        # For statistics: topic, messages, bytes, times.
         self.on_stored: list[Callable[[str, int, int, int], None]] = []
 
     def end(self, request: Request[EndTransactionRequest]) -> Answer | None:
         told = request.header
         if not self._leadership.leads:
             return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
-        if told.commit_or_rollback not in _WORDS:  # the producer does not know yet: it is asked later
+        if told.commit_or_rollback not in _WORDS:  # unknown yet; the producer is asked later
             log.info(
                 "transaction_unknown group=%r id=%r from_check=%s by=%s remark=%r",
                 told.producer_group, told.msg_id, told.from_transaction_check, request.caller.address,
@@ -106,7 +106,7 @@ class EndTransaction:
             saved = saving.wait()
         if len(self._cold) >= COLD_MAX:
             raise Overloaded(
-                f"{COLD_MAX} half messages are being read from the disk: this one is asked for later"
+                f"{COLD_MAX} half messages are being read from the disk: a later check-back asks for this one"
             )
         task = asyncio.get_running_loop().create_task(self._end_cold(request, saved))
         self._cold.add(task)
@@ -114,12 +114,12 @@ class EndTransaction:
         return None
 
     async def settled(self) -> None:
-        """Wait until all requests that came are carried out."""
+        """Wait until all requests received so far are completed."""
         if self._cold:
             await asyncio.wait(self._cold)
 
     async def _end_cold(self, request: Request[EndTransactionRequest], saved: Awaitable[None] | None) -> None:
-        """Carry out a request whose half message is on the disk, or whose dead-letter topic gets there."""
+        """Complete a request whose half message is on the disk, or whose dead-letter topic is being saved."""
         try:
             if saved is not None:
                 await saved
@@ -131,7 +131,7 @@ class EndTransaction:
             request.answer(answer)
 
     def _carry_out(self, request: Request[EndTransactionRequest], half: Open | None) -> Answer | None:
-        """Commit or roll back; answered when that is written."""
+        """Commit or roll back. The request is answered when that is written."""
         told = request.header
         self._guard.check_ending(request, None if half is None else half.topic)
         if half is None:
@@ -153,11 +153,11 @@ class EndTransaction:
         stored: tuple[str, int] | None = None
         end = 0
         answer = Answer()
-        self._recent.forget(half.physical_offset)  # whatever comes of this, its pending message is used up
+        self._recent.forget(half.physical_offset)  # its pending message is used from here on
         if told.commit_or_rollback == TRANSACTION_COMMIT:
             pending = half.pending
             if pending is None:
-                raise Refused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it belongs")
+                raise Refused(ResponseCode.SYSTEM_ERROR, "the half message does not name its topic and queue")
             pending.parked_at = half.physical_offset
             at, _, size = self._delivery.put(pending)
             stored, end = (pending.topic, size), at + size
@@ -197,14 +197,14 @@ class EndTransaction:
             for note in self.on_stored:
                 note(topic, len(found), sum(found), len(found))
 
-        def answer(how: Safe) -> None:  # stored is good enough, as in RocketMQ
+        def answer(how: Safe) -> None:  # stored is sufficient, as in RocketMQ
             for ended in waiting:
                 ended.request.answer(ended.answer)
 
         self._intake.when_safe(answer)
 
     async def resume(self, request: Request[ResumeCheckRequest]) -> Answer:
-        """Check a half message again that was given up."""
+        """Check an abandoned half message again."""
         if not self._leadership.leads:
             return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
         try:
@@ -224,8 +224,8 @@ class EndTransaction:
         return Answer()
 
     def _read_hot(self, place: int) -> StoredMessage | None:
-        """The message at an offset of the log, if it is in memory; None also when there is no message, or it
-        cannot be read: a thread looks again, and tells which."""
+        """Return the message at an offset of the log if it is in memory. None if it is not, if there is no
+        message, or if it cannot be read; a thread then distinguishes these."""
         try:
             record = self._store.named.hot(place)
             return None if record is None else decode_record(record)
@@ -233,7 +233,8 @@ class EndTransaction:
             return None
 
     async def _read(self, place: int) -> StoredMessage | None:
-        """The message there; None when there is none. Raises Unreadable when that cannot be told now."""
+        """Return the message at this offset; None if there is none. Raises Unreadable if it cannot be read
+        now."""
         try:
             return decode_record(await self._store.named.record(place))
         except (CorruptRecord, ProtocolError):
@@ -241,13 +242,13 @@ class EndTransaction:
 
 
 def _opened(half: StoredMessage | None) -> Open | None:
-    """The message that was read, if it is a half message."""
+    """Return the state of a half message that was read; None for any other message."""
     return None if half is None or half.topic != reserved.HALF_TOPIC else half_messages.opened(half)
 
 
 def _mismatch(half: Open, told: EndTransactionRequest) -> str | None:
-    """How the request of a producer contradicts the half message, in RocketMQ's words; None when it does
-    not."""
+    """Return the contradiction between a request and the half message, in RocketMQ's words; None if they
+    match."""
     if half.producer_group != told.producer_group:
         return "The producer group wrong"
     if half.queue_offset != told.tran_state_table_offset:

@@ -1,11 +1,11 @@
-"""Which half messages are done with: noted in the log, in RocketMQ's form, and known here.
+"""Record of finished half messages: stored in the log, in RocketMQ's form, and kept in memory.
 
-A half message is done with when its transaction was committed or rolled back, when it was put back as a copy,
-or when it was given up. Each of these is noted by its offset in the half queue, in an *op* message under
-``RMQ_SYS_TRANS_OP_HALF_TOPIC``: the offsets that one write of the log brings, joined by commas. The note is
-in the same write as what it is about (the committed message, the copy), so after a crash either both are in
-the log or, if the write was torn, the message alone: a look at the end of the log and at open half messages,
-at the next start, finds that and makes it good.
+A half message is finished when its transaction was committed or rolled back, when it was put back as a copy,
+or when it was abandoned. Its offset in the half queue is then stored in an *op* message under
+``RMQ_SYS_TRANS_OP_HALF_TOPIC``, which lists the offsets of one write of the log, joined by commas. The op
+message is in the same write as the committed message or the copy. So after a crash the log has both, or, if
+the write was torn, only the message; the next start finds that at the end of the log and in open half
+messages, and repairs it.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ log = logging.getLogger(__name__)
 
 OP_TAG = "d"
 OP_PROPERTIES = packed.pack({packed.TAGS: OP_TAG, packed.WAIT: "true"})
-TAIL_BYTES_MAX = 256 << 20  # bytes of the log that are read after a start
+TAIL_BYTES_MAX = 256 << 20  # bytes of the log read after a start
 READ_COUNT = 256
 LATELY_COUNT_MAX = 100_000
-RETRY_S = 1.0  # after the log took no notes
-SAY_EVERY = 60  # failures in a row
-PENDING_COUNT_MAX = 100_000  # half messages looked at after a start
+RETRY_S = 1.0  # after the log accepted no op message
+SAY_EVERY = 60  # consecutive failures between two log lines
+PENDING_COUNT_MAX = 100_000  # half messages checked after a start
 
 
-# By what a message and its copies are known: unique key, time and place of birth, body.
+# Identity of a message and its copies: unique key, birth time, birth host, body.
 Sameness = tuple[str, int, bytes, bytes]
 
 
@@ -63,12 +63,12 @@ class HalfTransaction:
     __slots__ = ("ended", "offsets")
 
     def __init__(self, first: int) -> None:
-        self.offsets = [first]  # the last one is what is still to be gone through
+        self.offsets = [first]  # the last one is still to be processed
         self.ended = False
 
 
 class FinishedHalfMessages:
-    """Notes half messages that are done with, and tells which are."""
+    """Record of finished half messages, and answers about them."""
 
     def __init__(
         self,
@@ -84,19 +84,19 @@ class FinishedHalfMessages:
         self._options = options
         self._clock = clock
         self._retry_timer: TimerHandle | None = None
-        self._failures = 0  # in a row
+        self._failures = 0  # consecutive failures
         self._forget()
         intake.before.append(self._append_ops)
 
     def _forget(self) -> None:
-        self.progress = 0  # half messages before this offset are done with
-        self._done: set[int] = set()  # offsets that the rounds have not yet passed
-        # What its producer ended lately: it may tell once more, answering several questions, when we have
-        # gone through it long ago.
+        self.progress = 0  # half messages before this offset are finished
+        self._done: set[int] = set()  # finished offsets that the rounds have not passed yet
+        # Offsets ended by their producer lately. The producer may end them again, when it answers several
+        # questions, long after the rounds have passed them.
         self._lately: set[int] = set()
         self._in_order: deque[int] = deque()  # the same offsets, the oldest first
         self._put_back: dict[int, HalfTransaction] = {}
-        self._ops: deque[tuple[int, int]] = deque()  # offset of the op message, highest offset it notes
+        self._ops: deque[tuple[int, int]] = deque()  # offset of the op message, highest offset in it
         self._op_progress = 0
         self._noted: dict[int, Note] = {}  # not yet in the log
         self._in_write: dict[int, Note] = {}
@@ -106,16 +106,18 @@ class FinishedHalfMessages:
     # --- questions -----------------------------------------------------------------------------------
 
     def is_done(self, offset: int) -> bool:
-        """Whether the log notes this half message as done; notes that are not yet written do not count."""
+        """True if the log records this half message as finished. Records that are not written yet do not
+        count."""
         return offset in self._done
 
     def is_ending(self, offset: int) -> bool:
         return offset in self._noted or offset in self._in_write
 
     def to_end(self, offset: int) -> int | None:
-        """The half message that stands for this one now: itself, or its newest copy. None: it has ended.
+        """Return the offset of the half message that replaces this one now: itself, or its newest copy. None:
+        it has ended.
 
-        Only what ended since the start is known here to have: what the log notes may have been put back.
+        Only ends since the start count here, because a finished one in the log may have been put back.
         """
         transaction = self._put_back.get(offset)
         if transaction is not None:
@@ -126,7 +128,7 @@ class FinishedHalfMessages:
 
     @property
     def pending(self) -> int:
-        """Half messages not yet gone through."""
+        """Half messages not processed yet."""
         return max(0, self._store.max_offset(reserved.HALF_TOPIC, QUEUE) - self.progress)
 
     # --- notes ---------------------------------------------------------------------------------------
@@ -165,7 +167,8 @@ class FinishedHalfMessages:
         self._note(half.queue_offset, Note(False, place[0] + place[2]))
 
     def moved(self, offset: int) -> None:
-        """Another broker has the half message now: nothing is written about it here, progress alone tells."""
+        """Record that another broker has the half message now. Nothing is written to the log; only the
+        progress shows it."""
         self._done.add(offset)
 
     def _note(self, offset: int, note: Note) -> None:
@@ -175,7 +178,7 @@ class FinishedHalfMessages:
             self._intake.soon(self._written)
 
     def _append_ops(self) -> None:
-        """The log is about to be written: with what it gets, it gets the notes."""
+        """Append the op messages of this write. Called before each write of the log."""
         if not self._noted or self._retry_timer is not None:
             return
         host = self._store.log.store_host
@@ -189,17 +192,17 @@ class FinishedHalfMessages:
             self._wait_for_room(error)
             return
         self._failures = 0
-        if not self._is_asked:  # left from a write that had no room for them
+        if not self._is_asked:  # left from a write without room for them
             self._is_asked = True
             self._intake.soon(self._written)
         self._in_write, self._noted = self._noted, {}
 
     def _wait_for_room(self, error: KeroloxError) -> None:
-        """Try again in a second: sooner the log takes nothing, and every turn of the loop would try."""
+        """Try again in a second. Earlier the log would reject them again, in every turn of the loop."""
         if self._failures % SAY_EVERY == 0:
             log.warning(
-                "transactions_not_noted count=%d times=%d error=%r next='it is tried again every second; "
-                "until it succeeds a crash lets them be checked again'",
+                "transactions_not_noted count=%d times=%d error=%r next='retried every second; "
+                "after a crash before that they are checked again'",
                 len(self._noted), self._failures + 1, str(error),
             )  # fmt: skip
         self._failures += 1
@@ -248,14 +251,14 @@ class FinishedHalfMessages:
             if each not in self._lately:
                 self._lately.add(each)
                 self._in_order.append(each)
-        # Not a dict, whose first key is far to seek behind all those deleted.
+        # Not a dict, because finding its first key is slow after many deletions.
         while len(self._in_order) > LATELY_COUNT_MAX:
             self._lately.discard(self._in_order.popleft())
 
     # --- progress ------------------------------------------------------------------------------------
 
     def advance(self, offset: int) -> None:
-        """Note that a round has passed everything before this offset."""
+        """Record that a round has passed everything before this offset."""
         for passed in range(self.progress, offset):
             self._done.discard(passed)
             transaction = self._put_back.get(passed)
@@ -267,10 +270,10 @@ class FinishedHalfMessages:
             self._op_progress = self._ops.popleft()[0] + 1
 
     async def save(self, *, keep: bool = False) -> None:
-        """Let the progress be saved: when what it rests on, committed messages and copies, is safe.
+        """Save the progress, after the committed messages and copies it depends on are safe.
 
-        Otherwise a loss of power could take those and leave the progress, and so lose the messages. ``keep``
-        it from being overwritten by what a leader had before.
+        Otherwise a loss of power could remove those but not the progress, and so lose the messages. ``keep``:
+        do not let older progress of a leader overwrite it.
         """
         reached = (reserved.HALF_TOPIC, self.progress), (reserved.HALF_DONE_TOPIC, self._op_progress)
         moved = [
@@ -287,7 +290,7 @@ class FinishedHalfMessages:
                 self._offsets.keep(topic, reserved.HALF_GROUP, QUEUE)
 
     async def load(self, *, may_write: bool = True) -> None:
-        """Read what the log notes: before anybody ends anything."""
+        """Read the record from the log, before any transaction ends."""
         self._forget()
         self.progress = self._noted_progress(reserved.HALF_TOPIC)
         self._op_progress = offset = self._noted_progress(reserved.HALF_DONE_TOPIC)
@@ -311,10 +314,10 @@ class FinishedHalfMessages:
         )  # fmt: skip
 
     async def _repair(self, last_op_end: int, *, may_write: bool) -> None:
-        """Note what was not noted when the broker stopped, or it would be committed twice.
+        """Complete the record after a crash; otherwise messages would be committed twice.
 
-        A committed message behind the last note is one whose note was cut off by a crash, or that a broker
-        of Apache's had not yet noted. A half message with a copy behind it was put back, likewise.
+        The op message of a committed message at the end of the log may have been lost by a crash, or not yet
+        written by a broker of RocketMQ. The same holds for a half message that has a later copy.
         """
         unnoted = await asyncio.get_running_loop().run_in_executor(
             None, lambda: self._unnoted(self._committed_behind(last_op_end))
@@ -324,17 +327,20 @@ class FinishedHalfMessages:
         if not may_write:
             self._done.update(unnoted)
             return
-        log.warning("transactions_noted_late count=%d next='nothing: it was made good'", len(unnoted))
+        log.warning(
+            "transactions_noted_late count=%d next='nothing: the record is complete now'", len(unnoted)
+        )
         for offset in unnoted:
             self._note(offset, Note(False, 1))
         try:
             await self._intake.written()
-        except KeroloxError as error:  # a full disk: it is known, and looked for again at the next start
+        except KeroloxError as error:  # a full disk: known already; checked again at the next start
             log.warning("transactions_not_noted count=%d error=%r", len(unnoted), str(error))
             self._done.update(unnoted)
 
     def _unnoted(self, committed: set[Sameness]) -> list[int]:
-        """Open half messages that were committed, or have a newer copy. In a thread."""
+        """Return the offsets of open half messages that were committed, or have a newer copy. Runs in a
+        thread."""
         queue = self._store.queues.find(reserved.HALF_TOPIC, QUEUE)
         if queue is None:
             return []
@@ -346,7 +352,7 @@ class FinishedHalfMessages:
             try:
                 half = decode_record(self._store.log.record_at(entry[0])) if entry is not None else None
             except Unreadable:
-                raise  # one that was committed would be committed twice
+                raise  # otherwise a committed one would be committed twice
             except KeroloxError:
                 continue
             if half is None or not half.unique_key:
@@ -355,7 +361,8 @@ class FinishedHalfMessages:
             if same in committed:
                 found.append(offset)
                 continue
-            # A producer that sends again after a timeout makes two messages of one key: neither is a copy.
+            # A producer that repeats a send after a timeout stores two messages of one key: neither is a
+            # copy.
             first = half_messages.first_offset(half)
             if same in newest and (first is not None or half_messages.checks(half) > 0):
                 found.append(newest[same])
@@ -367,12 +374,13 @@ class FinishedHalfMessages:
         return found
 
     def _committed_behind(self, last_op_end: int) -> set[Sameness]:
-        """Transactions whose committed message lies behind a place in the log. In a thread."""
+        """Return the transactions whose committed message lies beyond a place in the log. Runs in a
+        thread."""
         readable, queue = self._store.log, self._store.queues.find(reserved.HALF_TOPIC, QUEUE)
         end = readable.max_offset
         begin = last_op_end
         if queue is not None:
-            # A message is committed behind its half message.
+            # A committed message lies behind its half message.
             low, high = self.progress, queue.max_offset
             entry = queue.entry(low)
             begin = max(begin, readable.position_of(entry[0]) if entry is not None else 0)
@@ -402,11 +410,11 @@ def _sameness(message: StoredMessage) -> Sameness:
     return message.unique_key, message.born_timestamp, message.born_host, message.body
 
 
-# --- the form of op messages -----------------------------------------------------------------------------
+# --- encoding of op messages -----------------------------------------------------------------------------
 
 
 def op_bodies(offsets: Iterable[int], bytes_max: int) -> list[tuple[bytes, int]]:
-    """Bodies that hold these offsets, each at most so long, and the highest offset in each."""
+    """Return op bodies with these offsets, each within ``bytes_max``, and the highest offset in each."""
     bodies: list[tuple[bytes, int]] = []
     words: list[bytes] = []
     size = 0
@@ -425,7 +433,7 @@ def op_bodies(offsets: Iterable[int], bytes_max: int) -> list[tuple[bytes, int]]
 
 
 def read_op(op: StoredMessage) -> list[int]:
-    """The offsets an op message notes, one (4.x) or many (5.x). What does not read is passed over."""
+    """Return the offsets in an op message, one (4.x) or many (5.x). Unreadable parts are ignored."""
     if op.tag != OP_TAG:
         return []
     words = op.body.split(b",")

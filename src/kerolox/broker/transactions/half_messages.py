@@ -1,8 +1,8 @@
-"""Half messages: stored under a topic of their own until their transaction ends.
+"""Half messages, which are stored under a separate topic until their transaction ends.
 
-The functions here turn one message into another: no state, no waiting. The forms are those of RocketMQ,
-see 9.1, 9.2 and 9.5 of the store's description there: a broker of Apache's goes on with our half messages,
-and ours with its.
+The functions here convert messages, without state or waiting. The forms are those of RocketMQ, see 9.1, 9.2
+and 9.5 of its store's description: a broker of RocketMQ can continue with half messages of kerolox, and the
+reverse.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _INT64 = 1 << 63
 
 
 def is_half(pending: PendingMessage) -> bool:
-    """Whether a message that was sent waits for the end of its transaction.
+    """Return whether a sent message waits for the end of its transaction.
 
-    Clients before 4.6.1 send a transactional message that could not be consumed back with the mark still on
-    it: that one is to come again after a delay, nothing else.
+    Clients before 4.6.1 send a failed transactional message back with the mark still on it; that message is
+    only to be delivered again after a delay.
     """
     mark = packed.find(pending.properties, packed.AT_TRANSACTION_PREPARED)
     if mark is None or mark.lower() != b"true":
@@ -43,14 +43,15 @@ def is_half(pending: PendingMessage) -> bool:
     return not (pending.reconsume_times > 0 and delay > 0)
 
 
-# Where a half message belongs: topic, queue, and the properties it has there.
+# Destination of a half message: topic, queue, and its properties there.
 Home = tuple[str, int, bytes]
 
 
 def park(pending: PendingMessage) -> Home:
     """Turn a pending message into a half message."""
     topic, queue_id, properties = pending.topic, pending.queue_id, pending.properties
-    # The first offset too: the end of the half message that lies there would end this one.
+    # The first offset is removed, too: otherwise the end of the half message at that offset would end this
+    # one.
     for mark in (_AT_TRANSACTION_ID, _AT_REAL_TOPIC, _AT_REAL_QUEUE, _AT_FIRST_OFFSET):
         properties = packed.remove(properties, mark)
     if properties and not properties.endswith(packed.VALUE_END):
@@ -68,25 +69,25 @@ def park(pending: PendingMessage) -> Home:
 
 @dataclass(slots=True)
 class Open:
-    """What the end of a transaction needs to know of its half message."""
+    """State of a half message that the end of its transaction needs."""
 
-    topic: str  # where it belongs
+    topic: str  # real topic
     queue_offset: int
     physical_offset: int
     producer_group: str
     born_timestamp: int
-    immunity_s: bytes | None  # how long its producer said it would need
-    pending: PendingMessage | None  # the message consumers get; None: it does not say where it belongs
+    immunity_s: bytes | None  # time that its producer asked for, in seconds
+    pending: PendingMessage | None  # the message for consumers; None: the half message names no destination
 
     def is_too_late(self, now_ms: int, usual_ms: int) -> bool:
-        """Whether its producer must wait to be asked: it had said how long it would need."""
+        """True if the producer must wait to be asked, because the time it asked for is over."""
         if self.immunity_s is None:
             return False
         return now_ms - self.born_timestamp > max((_number(self.immunity_s) or 0) * 1000, usual_ms)
 
 
 def opened(half: StoredMessage) -> Open:
-    """What the end of a transaction needs, from a half message that was read back."""
+    """Return the state of a half message that was read back."""
     return Open(
         real_topic(half),
         half.queue_offset,
@@ -99,8 +100,8 @@ def opened(half: StoredMessage) -> Open:
 
 
 def just_parked(pending: PendingMessage, home: Home, place: Place) -> Open:
-    """What the end of a transaction needs, from a half message that was stored just now. Its pending message
-    becomes the message consumers get."""
+    """Return the state of a half message that was just stored. Its pending message becomes the message for
+    consumers."""
     properties = pending.properties
     group = packed.find(properties, _AT_PRODUCER_GROUP)
     pending.topic, pending.queue_id, pending.properties = home
@@ -119,8 +120,8 @@ def just_parked(pending: PendingMessage, home: Home, place: Place) -> Open:
 
 
 def committed(half: StoredMessage) -> PendingMessage | None:
-    """The message consumers get. As in 5.5 it keeps the properties of the half message, but for where it
-    belongs; before, it kept these too. None: it does not say where it belongs."""
+    """Return the message for consumers. As in 5.5 it keeps the properties of the half message, except its
+    destination; earlier versions kept that, too. None if no destination is named."""
     queue_id = _number(packed.find(half.packed_properties, _AT_REAL_QUEUE))
     topic = real_topic(half)
     if not topic or queue_id is None or queue_id < 0:
@@ -142,7 +143,7 @@ def committed(half: StoredMessage) -> PendingMessage | None:
 
 
 def checked(half: StoredMessage) -> PendingMessage:
-    """The half message once more, with one more check counted. (RocketMQ loses its flag here.)"""
+    """Return a copy of the half message with one more check counted. (RocketMQ loses its flag here.)"""
     pending = _again(half, reserved.HALF_TOPIC)
     pending.properties = packed.replace(
         pending.properties, packed.TRANSACTION_CHECK_TIMES, str(checks(half) + 1)
@@ -151,9 +152,10 @@ def checked(half: StoredMessage) -> PendingMessage:
 
 
 def put_off(half: StoredMessage) -> PendingMessage:
-    """The half message once more: it is too early to ask, and those behind it must not wait for that.
+    """Return a copy of the half message that is put back because it is too early to ask.
 
-    Its producer knows it by its first offset, so the copy says which that was.
+    The messages behind it must not wait. Its producer knows it by its first offset, so the copy names that
+    offset.
     """
     pending = _again(half, reserved.HALF_TOPIC)
     if first_offset(half) is None:
@@ -164,20 +166,20 @@ def put_off(half: StoredMessage) -> PendingMessage:
 
 
 def given_up(half: StoredMessage) -> PendingMessage:
-    """A half message that was checked too often, as it is kept for people to look at."""
+    """Return the copy of a half message that was checked too often, to be kept for inspection."""
     return _again(half, reserved.CHECKED_TOO_OFTEN_TOPIC)
 
 
 def resumed(given: StoredMessage) -> PendingMessage:
-    """A half message that was given up, to be checked again from the beginning."""
+    """Return an abandoned half message, to be checked again from the beginning."""
     pending = _again(given, reserved.HALF_TOPIC)
     pending.properties = packed.replace(pending.properties, packed.TRANSACTION_CHECK_TIMES, "0")
     return pending
 
 
 def moved(half: StoredMessage) -> PendingMessage | None:
-    """A half message as it is sent to another broker, where it begins anew; None when it does not say where
-    it belongs."""
+    """Return a half message in the form sent to another broker, where it starts anew. None if it names no
+    destination."""
     pending = committed(half)
     if pending is None:
         return None
@@ -205,7 +207,7 @@ def _again(half: StoredMessage, topic: str) -> PendingMessage:
     )
 
 
-# --- what a half message says --------------------------------------------------------------------------
+# --- properties of a half message -----------------------------------------------------------------------
 
 
 def real_topic(half: StoredMessage) -> str:
@@ -221,7 +223,7 @@ def producer_group(half: StoredMessage) -> str:
 
 
 def checks(half: StoredMessage) -> int:
-    """How often its producer was asked; -1, as in RocketMQ, when that does not read."""
+    """Return the number of check-backs; -1, as in RocketMQ, if it is unreadable."""
     found = packed.find(half.packed_properties, _AT_CHECKS)
     if found is None:
         return 0
@@ -230,7 +232,7 @@ def checks(half: StoredMessage) -> int:
 
 
 def first_offset(half: StoredMessage) -> int | None:
-    """The offset of the message this is a copy of, when it was put off."""
+    """Return the first offset of the message that this copy was made of, if it was put off."""
     return _number(packed.find(half.packed_properties, _AT_FIRST_OFFSET))
 
 
@@ -239,16 +241,15 @@ def has_immunity(half: StoredMessage) -> bool:
 
 
 def immunity_ms(half: StoredMessage, usual_ms: int) -> int:
-    """How old the half message must be before its producer is asked: its own wish, if it has a readable
-    one."""
+    """Return the age at which the producer is asked: its own wish, if it is readable."""
     wish_s = _number(packed.find(half.packed_properties, _AT_IMMUNITY))
     return usual_ms if wish_s is None or wish_s == -1 else wish_s * 1000
 
 
 class Fate(enum.Enum):
-    """What becomes of a half message that nobody has ended, when a round comes by."""
+    """Decision of a round about an open half message."""
 
-    WAIT = "wait"  # too young; so are the half messages behind it
+    WAIT = "wait"  # too young; so are the later ones
     PUT_OFF = "put off"
     CHECK = "check"
     GIVE_UP = "give up"
@@ -257,7 +258,8 @@ class Fate(enum.Enum):
 def judge(
     half: StoredMessage, *, round_ms: int, now_ms: int, usual_ms: int, checks_max: int, keep_ms: int
 ) -> Fate:
-    """``round_ms`` is when the round began, ``usual_ms`` how old a message must be that has no own wish."""
+    """Decide on a half message. ``round_ms`` is the start of the round, ``usual_ms`` the age for a check
+    without a wish."""
     age_ms = now_ms - half.born_timestamp
     if checks(half) >= checks_max or age_ms > keep_ms:
         return Fate.GIVE_UP
@@ -265,7 +267,7 @@ def judge(
         return Fate.WAIT
     if has_immunity(half):
         return Fate.PUT_OFF if age_ms <= immunity_ms(half, usual_ms) else Fate.CHECK
-    # Born in the future: some clock is wrong, and its age says nothing.
+    # Born in the future: a clock is wrong, and the age is unknown.
     return Fate.WAIT if 0 <= age_ms <= usual_ms else Fate.CHECK
 
 
@@ -275,7 +277,7 @@ def _text(half: StoredMessage, mark: bytes) -> str:
 
 
 def _number(text: bytes | None) -> int | None:
-    """A number as Java reads it, or None."""
+    """Parse a number as Java does; None if it is invalid."""
     if text is None or len(text) > 20 or not text.lstrip(b"+-").isdigit() or text[:2] in _TWO_SIGNS:
         return None
     try:

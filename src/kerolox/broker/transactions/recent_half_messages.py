@@ -1,5 +1,5 @@
-"""Half messages that were stored a moment ago: most transactions end before anything else happens, and what
-their end needs to know of them need not be read back from the log."""
+"""Cache of recent half messages. Most transactions end soon after their half message, so it need not be read
+back from the log."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from kerolox.store.disk.cut_note import Cut
 
 COUNT_MAX = 20_000
 BYTES_MAX = 32 << 20  # bytes of bodies and properties
-ENTRY_BYTES = 1000  # bytes of the objects of each, roughly
+ENTRY_BYTES = 1000  # approximate bytes of the objects of each
 
 
 class RecentHalfMessages:
-    """Recent half messages by their offset in the log. Only written messages are in here."""
+    """Recent half messages by their offset in the log. Only written messages are included."""
 
     def __init__(self, intake: Intake, counts: Counts) -> None:
         self._intake = intake
         self._counts = counts
-        # Ordered, as the first key of a dict is far to seek behind all those deleted.
+        # Ordered, because finding the first key of a dict is slow after many deletions.
         self._known: OrderedDict[int, tuple[Open, int]] = OrderedDict()
         self._size_bytes = 0
         self._in_write: list[tuple[str, Open | None, int]] = []
 
     def add(self, topic: str, half: Open | None, size_bytes: int) -> None:
-        """Add a half message that was appended for a topic; None: it is only counted."""
+        """Add a half message that was appended for a topic. None: it is only counted."""
         if not self._in_write:
             self._intake.soon(self._written)
         self._in_write.append((topic, half, size_bytes))
 
     def clear(self) -> None:
-        """Forget all of them: the log may have changed."""
+        """Forget all of them, because the log may have changed."""
         self._known.clear()
         self._size_bytes = 0
 
@@ -48,7 +48,7 @@ class RecentHalfMessages:
             self._size_bytes -= found[1]
 
     async def truncated(self, cut: Cut) -> None:
-        """The log was cut: where these lay, others will."""
+        """Forget half messages beyond the truncated end of the log: other messages will lie there."""
         for place in [place for place in self._known if place >= cut.end]:
             self.forget(place)
 

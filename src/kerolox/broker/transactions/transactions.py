@@ -1,4 +1,4 @@
-"""Transactions: messages that arrive only if their producer says so. See docs/RELIABILITY.md."""
+"""Transactions: messages that consumers get only if their producer commits them. See docs/RELIABILITY.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kerolox.store.tables.transaction_counts import TransactionCounts
 
 
 class Transactions:
-    """The parts, and what they share."""
+    """Parts of transactions, and their shared state."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class Transactions:
     ) -> None:
         self._options = options
         self._endpoints = endpoints
-        self._home: Home = "", 0, b""  # topic, queue and properties of the half message that is being stored
-        # What all messages get makes a half message in the log differ from what came.
+        self._home: Home = "", 0, b""  # topic, queue and properties of the half message being stored
+        # Additional properties of all messages make the stored half message differ from the one in memory.
         self._remembers = not options.record_crc and not options.multi_dispatch
         self.counts = Counts(table)
         self.recent = RecentHalfMessages(intake, self.counts)
@@ -75,13 +75,13 @@ class Transactions:
         )
 
     async def lead(self) -> None:
-        """Read which half messages have ended, and begin to ask for the others."""
+        """Read the finished half messages, and start to check the others."""
         self.recent.clear()
         await self.finished.load()
         self.check_backs.start()
 
     async def act(self) -> None:
-        """The same for a follower: half messages nobody ended go to another broker."""
+        """Do the same for an acting follower: open half messages are moved to another broker."""
         await self.finished.load(may_write=False)
         self.check_backs.start(moves=True)
 
@@ -97,7 +97,7 @@ class Transactions:
         return [(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.endings.resume, ResumeCheckRequest)]
 
     def prepare(self, request: Request[SendRequest], pending: PendingMessage) -> OnParked | None:
-        """A rewrite of sends, before a message is stored: make it a half message if it asks for that."""
+        """Turn a message into a half message if it asks for that. A rewrite of sends."""
         if not half_messages.is_half(pending):
             return None
         if self._options.reject_transactions:
@@ -109,7 +109,7 @@ class Transactions:
         return self._parked
 
     def _parked(self, pending: PendingMessage, place: Place) -> None:
-        """Called by sends right after the half message was appended."""
+        """Remember a half message that sends have just appended."""
         home = self._home
         half = half_messages.just_parked(pending, home, place) if self._remembers else None
         self.recent.add(home[0], half, place[2])

@@ -1,9 +1,9 @@
-"""May this be sent to that topic and queue now? Each rule stands here, and only here.
+"""Rules of admission: whether a message may be sent to a topic and queue now. Each rule is defined only here.
 
-Single sends, batches, runs of plain sends and replies ask. A run asks once for each topic and queue it does
-not know, and once for each time it is about to take something; what it was told is kept as a target, for as
-long as that holds: see :mod:`kerolox.broker.write.targets`. Whether the one who sends may do so is not asked
-here: the guard decides it before every handler, and runs ask the guard (:mod:`kerolox.access.guard`).
+Single sends, batches, runs of plain sends and replies use them. A run checks once for each topic and queue it
+does not know, and once before it takes messages. The result is kept as a target while it is valid: see
+:mod:`kerolox.broker.write.targets`. The rights of the sender are not checked here: the guard checks them
+before every handler, and runs ask the guard (:mod:`kerolox.access.guard`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from kerolox.store.state import StoreState
 log = logging.getLogger(__name__)
 
 _LIGHT_QUEUE = LIGHT_PREFIX.encode()
-BATCH_ITEM_BYTES = 22  # what a batch needs for a message beside body and properties
+BATCH_ITEM_BYTES = 22  # bytes of one message in a batch beside its body and properties
 
-# Words in properties about which somebody has something to say before the message is stored: delays, timers,
-# transactions. What looks like one may be part of a value: those who rewrite look closer.
+# Words in properties that some part must handle before the message is stored: delays, timers, transactions. A
+# match may be part of a value; the rewrites check exactly.
 REWRITTEN: Final = (b"DELAY", b"TIMER_", b"TRAN_MSG")
 _DELAY, _TIMER, _TRANSACTION = REWRITTEN
-# The same for runs, which also leave to the handlers what only those take out of the properties.
+# Such words for runs. They also leave properties to the handlers that only handlers remove.
 STOPS: Final = (*REWRITTEN, b"POP_CK")
 
 
@@ -65,21 +65,20 @@ class Admission:
         self._topics = topics
         self._options = options
         self._clock = clock
-        # The light queues there are; None where messages do not go into those they name.
+        # Existing light queues; None if messages are not dispatched to the light queues they name.
         self._light_queues = light_queues
 
     # --- the broker ----------------------------------------------------------------------------------
 
     def check_taking(self) -> None:
-        """Raise when the broker takes no messages now."""
+        """Raise if the broker accepts no messages now."""
         refused = self._not_taking()
         if refused is not None:
             raise refused
 
     @property
     def takes_runs(self) -> bool:
-        """Whether nothing about the broker stands in the way of a message; if something does, the handlers
-        say what."""
+        """True if no state of the broker prevents runs. If one does, the handlers report it."""
         return (
             not self._state.obstacles
             and not self._options.accept_sends_from_ms
@@ -92,48 +91,49 @@ class Admission:
             if self._leadership.waits_for:
                 return Refused(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
-                    f"this broker has not been told yet whether it leads: {self._leadership.waits_for}. Send "
-                    "to another one, or again in a moment",
+                    f"this broker does not have a role yet: {self._leadership.waits_for}. Send to another "
+                    "broker, or again in a moment",
                 )
             if self._options.controlled:
-                # Another one may lead since a moment ago: a code at which clients ask name servers who does.
+                # Another broker may lead since a moment ago. With this code, clients ask name servers for the
+                # leader.
                 why = self._state.why_follows or "this broker follows another one"
-                return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"{why}: send to the one that leads")
+                return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"{why}: send to the leader")
             if self._options.acting:
                 return Refused(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
-                    "this broker follows another one, and stores no messages that are put to it, whether the "
-                    "other one lives or not: send to a broker of another name",
+                    "this broker is a follower and stores no messages of producers, whether its leader is "
+                    "alive or not: send to a broker of another name",
                 )
             return Overloaded(
                 "[REJECTREQUEST]system busy, start flow control for a while: this broker follows another "
-                "one, send to the one that leads"
+                "one, send to the leader"
             )
         stalled_ms = self._acks.stalled_ms
         if stalled_ms > self._options.send_wait_ms:
             return Overloaded(
-                f"[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while: one flush has kept the "
-                f"disk for {stalled_ms:.0f}ms, limit {self._options.send_wait_ms}ms. This one was not stored"
+                f"[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while: one flush has taken "
+                f"{stalled_ms:.0f}ms, limit {self._options.send_wait_ms}ms. The message was not stored"
             )
         return None
 
     def check_replicas(self, properties: bytes) -> None:
-        """Raise when too few replicas are in sync for any promise; a message that waits for none is taken."""
+        """Raise if too few replicas are in sync. Messages that do not wait for replicas are accepted."""
         lacking = self._acks.lacks_replicas
         if lacking is not None and waits(properties):
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"in-sync replicas not enough: {lacking}. This one was not stored. Send it to another "
+                f"in-sync replicas not enough: {lacking}. The message was not stored. Send it to another "
                 "broker, or again when the followers of this one are back.",
             )
 
     # --- the message ---------------------------------------------------------------------------------
 
     def check_size(self, body_bytes: int, properties_bytes: int) -> None:
-        """Refuse a message beyond the limits. Asked for what is sent now; what was taken before under a
-        higher limit is delivered all the same."""
+        """Reject a message beyond the limits. Applies to new sends only: a message accepted earlier under a
+        higher limit is still delivered."""
         limit = self._options.body_bytes_max
-        if properties_bytes > PROPERTIES_BYTES_MAX:  # as RocketMQ, which looks at these first
+        if properties_bytes > PROPERTIES_BYTES_MAX:  # as RocketMQ, which checks these first
             raise PropertiesTooLong(
                 f"properties of {properties_bytes} bytes, the limit is {PROPERTIES_BYTES_MAX}"
             )
@@ -149,7 +149,8 @@ class Admission:
     # --- the topic -----------------------------------------------------------------------------------
 
     def topic(self, header: SendRequest, *, stored: bool = True) -> TopicConfig:
-        """The topic of a message, made if it may be. ``stored``: ask too whether the store takes anything."""
+        """Return the topic of a message; create it if allowed. ``stored``: also check that the store is
+        writable."""
         options = self._options
         if stored:
             refuse_inner_batch(header.sys_flag)
@@ -189,7 +190,7 @@ class Admission:
     # --- the queue -----------------------------------------------------------------------------------
 
     def queue(self, header: SendRequest, config: TopicConfig) -> int:
-        """The queue of a message, chosen where the sender leaves it open."""
+        """Return the queue of a message; choose one if the sender names none."""
         queue_id = header.queue_id
         if queue_id < 0:
             return random.randrange(max(1, config.write_queue_nums))
@@ -201,7 +202,7 @@ class Admission:
         return queue_id
 
     def takes_plain(self, topic: str, queue_id: int) -> bool:
-        """Whether plain sends to this queue need no further look, until something changes."""
+        """True if plain sends to this queue need no further check until something changes."""
         config = self._topics.find(topic)
         return (
             config is not None
@@ -217,8 +218,8 @@ class Admission:
     # --- light queues --------------------------------------------------------------------------------
 
     def check_light_queues(self, properties: bytes) -> None:
-        """Refuse, in RocketMQ's words, a message that would make too many light queues. The light queues it
-        names count from now on, though it may be delivered only later."""
+        """Reject, in RocketMQ's words, a message that would create too many light queues. The light queues it
+        names count from now on, even if it is delivered later."""
         known, limit = self._light_queues, self._options.light_queues_max
         if known is None or packed.AT_INNER_MULTI_DISPATCH[1:] not in properties:
             return
@@ -234,9 +235,9 @@ class Admission:
         known |= new
 
     def fills_light_queues(self, topic: str, properties: bytes) -> bool:
-        """Whether a message that was taken before goes into the light queues it names: it was taken here,
-        where its queues count already, or by an earlier process. It must not be lost: where it would make too
-        many light queues it goes to its own topic alone."""
+        """Return whether a message accepted earlier is dispatched to the light queues it names. It was
+        accepted here, where its queues count already, or by an earlier process. It must not be lost: if it
+        would create too many light queues, it is dispatched only to its own topic."""
         try:
             self.check_light_queues(properties)
         except Refused as refused:
@@ -250,12 +251,12 @@ class Admission:
 
 
 def goes_to_a_group(topic: str) -> bool:
-    """Whether messages of the topic are retries: their group decides what becomes of them."""
+    """True if messages of the topic are retries, which the settings of their group govern."""
     return topic.startswith(reserved.RETRY_PREFIX)
 
 
 def waits(properties: bytes) -> bool:
-    """Whether the sender waits until its message is safe. It may say that the write is enough."""
+    """True if the sender waits until its message is safe. It may ask to wait for the write only."""
     return packed.find(properties, packed.AT_WAIT) != b"false"
 
 
@@ -268,7 +269,7 @@ def is_single_tag(config: TopicConfig) -> bool:
 
 
 def is_plain(topic: str, properties: bytes) -> bool:
-    """Whether nobody has anything to say about a message before it is stored."""
+    """True if no part has to handle the message before it is stored."""
     return not (
         _DELAY in properties or _TIMER in properties or _TRANSACTION in properties or goes_to_a_group(topic)
     )

@@ -1,12 +1,12 @@
-"""Delivery of messages that were taken before: delayed, at a time, committed, sent back.
+"""Delivery of messages that were accepted earlier: delayed, timed, committed, and sent back.
 
-Such a message was acknowledged, so no rule about sending applies to it any more. One policy for all of them:
+These messages were acknowledged, so the rules of admission no longer apply. All of them follow one policy:
 
-* A failure that passes (a full disk, a store that is being cut) is retried with back-off: see
+* A temporary failure (a full disk, a store that is being truncated) is retried with back-off: see
   :class:`Retry`.
-* A failure that does not pass makes the message a dead letter, with its origin and the reason: it is stored
-  under the dead-letter topic of its group, or of :data:`kerolox.protocol.reserved.UNDELIVERED_GROUP` when it
-  belongs to none. ``kerolox dlq`` lists it and sends it again. Messages behind it do not wait.
+* A permanent failure makes the message a dead letter, with its origin and the reason. It is stored under the
+  dead-letter topic of its group, or of :data:`kerolox.protocol.reserved.UNDELIVERED_GROUP` if it belongs to
+  no group. ``kerolox dlq`` lists it and sends it again. Later messages do not wait for it.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from kerolox.unsaved import NotSaved
 log = logging.getLogger(__name__)
 
 DEAD_LETTER_QUEUES = 1
-FIRST_S = 0.1  # before the first retry; each further one waits twice as long...
-LONGEST_S = 1.0  # ...up to this
+FIRST_S = 0.1  # before the first retry; each further delay is twice as long...
+LONGEST_S = 1.0  # ...up to this one
 LINE_S = 60.0  # between two log lines about one failure
 
 _ROOM_BYTES = CRC_PROPERTY_BYTES  # for the CRC that the log adds
 _AT_RETRY_TOPIC = packed.marker(packed.RETRY_TOPIC)
 _AT_ORIGIN_MESSAGE_ID = packed.marker(packed.ORIGIN_MESSAGE_ID)
-# Properties of messages that wait, or were delivered from a delay level: a dead letter has none of them.
+# Properties of delayed messages, before and after their delivery; they are removed from a dead letter.
 _AT_WAITING = (
     packed.AT_DELAY, packed.AT_TIMER_DELAY_S, packed.AT_TIMER_DELAY_MS, packed.AT_TIMER_DELIVER_MS,
     packed.marker(packed.TIMER_OUT_MS), packed.marker(packed.TIMER_DELETE_UNIQUE_KEY),
     packed.marker(packed.REAL_TOPIC), packed.marker(packed.REAL_QUEUE_ID), packed.AT_CRC32,
     packed.AT_TRANSACTION_PREPARED,
 )  # fmt: skip
-# Properties kept of a message that leaves no room for the marks of a dead letter.
+# Properties kept when a dead letter has no room for its own marks.
 _ESSENTIAL = (packed.UNIQUE_KEY, packed.TAGS, packed.KEYS)
 
 
 class StillSaving(KeroloxError):
-    """The dead-letter topic is being written to disk. The same call succeeds when :meth:`wait` is over."""
+    """The dead-letter topic is being saved. The same call succeeds after :meth:`wait`."""
 
     retriable = True
 
@@ -63,11 +63,11 @@ class StillSaving(KeroloxError):
         super().__init__(f"topic {topic} is being written to disk")
 
     def wait(self) -> Awaitable[None]:
-        """Wait for it. To be called before anything else is awaited. Raises NotSaved."""
+        """Wait for the save. Must be called before any other await. Raises NotSaved."""
         return self._topics.unsaved.saved(self._topic)
 
     async def over(self) -> KeroloxError | None:
-        """Wait for it, and return why the topic could not be saved; None when it was."""
+        """Wait for the save. Return the error if the topic could not be saved, else None."""
         try:
             await self.wait()
         except NotSaved as error:
@@ -76,19 +76,19 @@ class StillSaving(KeroloxError):
 
 
 class Delivery:
-    """Stores messages that were taken before."""
+    """Storage of messages that were accepted earlier."""
 
     def __init__(self, intake: Intake, topics: Topics, deleted: DeletedTopics, clock: Clock) -> None:
-        self.set_aside = 0  # messages made dead letters since the start
+        self.set_aside = 0  # dead letters made since the start
         self._intake = intake
         self._topics = topics
         self._deleted = deleted
         self._clock = clock
-        self._told = 0  # of them, up to the last log line
+        self._told = 0  # dead letters at the last log line
         self._told_s = -LINE_S
 
     def put(self, pending: PendingMessage) -> Place:
-        """Append a message for which delays and times apply now: one that was committed or sent back."""
+        """Append a message whose delays and times apply from now: a committed one, or one sent back."""
         if (why := self.refusal(pending.topic, pending.parked_at)) is not None:
             self.refuse(pending, why)
             return self.store(pending)
@@ -101,9 +101,9 @@ class Delivery:
         return self.store(pending)
 
     def store(self, pending: PendingMessage) -> Place:
-        """Append a message that is due, or the dead letter it becomes: ``pending.refused`` then says why.
+        """Append a message that is due, or its dead letter, with the reason in ``pending.refused``.
 
-        Raises for failures that pass; :class:`StillSaving` is one of them.
+        Raises for temporary failures; :class:`StillSaving` is one of them.
         """
         if pending.refused is None and (why := self.refusal(pending.topic, pending.parked_at)) is not None:
             self.refuse(pending, why)
@@ -115,14 +115,14 @@ class Delivery:
         return self._store_dead_letter(pending)
 
     def refusal(self, topic: str, parked_at: int) -> str | None:
-        """Why a message that waited at this place of the log can never be delivered to its topic; None when
-        it can. A topic that is merely unknown is no reason: the table of a promoted follower may lack it."""
+        """Return why a message parked at this place of the log can never be delivered to its topic; None if
+        it can. An unknown topic alone is no reason: the table of a promoted follower may lack it."""
         if self._deleted.before.get(topic, 0) > parked_at >= 0 and self._topics.find(topic) is None:
             return f"topic {topic} was deleted while the message waited"
         return None
 
     def refuse(self, pending: PendingMessage, reason: str) -> None:
-        """Make a message a dead letter. It counts when it is stored."""
+        """Turn a message into a dead letter. It counts when it is stored."""
         origin = pending.topic
         properties = names.believed_origin(origin, pending.properties)
         for mark in _AT_WAITING:
@@ -137,7 +137,7 @@ class Delivery:
         for mark in (packed.AT_WAIT, _AT_ORIGIN_MESSAGE_ID, _AT_RETRY_TOPIC):
             if _has_room(properties):
                 break
-            properties = packed.remove(properties, mark)  # that of a copy, which has no room for it
+            properties = packed.remove(properties, mark)  # left by an earlier copy; no room for it
         pending.properties = properties
         pending.topic = dead_letter_topic_of(origin)
         pending.queue_id = 0
@@ -147,7 +147,7 @@ class Delivery:
     def metrics(self, out: MetricText) -> None:
         out.metric(
             "kerolox_undeliverable_messages_total", "counter",
-            "Messages taken before that became dead letters instead of being delivered",
+            "Accepted messages that became dead letters instead of being delivered",
             [({}, self.set_aside)],
         )  # fmt: skip
 
@@ -158,7 +158,7 @@ class Delivery:
         try:
             place = self._intake.store(pending)
         except AppendRefused as error:
-            # Neither message nor dead letter fits: what says which message it was does.
+            # Neither message nor dead letter fits: store only the properties that identify the message.
             log.error(
                 "dead_letter_cut topic=%r parked_at=%d body_bytes=%d error=%r next='the whole message is in "
                 "the log at this offset: kerolox store inspect'",
@@ -177,7 +177,7 @@ class Delivery:
         count, self._told, self._told_s = self.set_aside - self._told, self.set_aside, now_s
         origin = packed.find(pending.properties, _AT_RETRY_TOPIC) or b""
         log.warning(
-            "messages_undeliverable count=%d origin=%r dead_letters=%r parked_at=%d reason=%r next='look: "
+            "messages_undeliverable count=%d origin=%r dead_letters=%r parked_at=%d reason=%r next='inspect: "
             "kerolox dlq show %s; send again: kerolox dlq resend'",
             count, origin.decode("utf-8", "replace"), pending.topic, pending.parked_at, pending.refused,
             pending.topic.removeprefix(DEAD_LETTER_PREFIX),
@@ -185,7 +185,8 @@ class Delivery:
 
 
 def dead_letter_topic_of(topic: str) -> str:
-    """The dead-letter topic for messages to this topic: that of its group, or the one for all others."""
+    """Return the dead-letter topic for messages of this topic: that of its group, or the one for topics
+    without a group."""
     if topic.startswith(DEAD_LETTER_PREFIX):
         return topic
     if topic.startswith(RETRY_PREFIX):
@@ -212,17 +213,17 @@ def _essential(properties: bytes) -> bytes:
 
 
 class Retry:
-    """Failures in a row of one delivery: how long to wait, and one log line a minute about them."""
+    """Consecutive failures of one delivery: the next delay, and one log line a minute."""
 
     __slots__ = ("_clock", "_event", "_line_s", "_since_s", "times")
 
     def __init__(self, clock: Clock, event: str) -> None:
-        """``event``: the event word of its log lines, with fields that name the delivery."""
+        """``event``: the event word of the log lines, with the fields that name the delivery."""
         self.times = 0
         self._clock = clock
         self._event = event
         self._since_s = 0.0
-        self._line_s: float | None = None  # when the last line was written; None without any
+        self._line_s: float | None = None  # time of the last log line; None: no line yet
 
     def failed(self, error: KeroloxError, at_least_s: float = FIRST_S, *, reported: bool = False) -> float:
         """Count a failure; how many seconds to wait before the next try. ``reported``: it has a log line."""
@@ -235,7 +236,7 @@ class Retry:
         if not reported and (self._line_s is None or now_s - self._line_s >= LINE_S):
             self._line_s = now_s
             log.warning(
-                "%s times=%d error=%r next='it is tried again until it succeeds, at least every %g s'",
+                "%s times=%d error=%r next='retried until it succeeds, at least every %g s'",
                 self._event, self.times, str(error), max(at_least_s, LONGEST_S),
             )  # fmt: skip
         return max(at_least_s, min(FIRST_S * (1 << min(self.times - 1, 10)), LONGEST_S))

@@ -1,9 +1,10 @@
-"""The way out of a broker that acts for its leader: messages that are due go to a leader of another name.
+"""Delivery through another broker while this one acts for its leader: due messages are sent to a leader of
+another name.
 
-They go as a producer would send them, by a client in this process. The name of this broker is no goal,
-whatever a route says: its leader is away, and a route may be old. A message that nobody takes is not passed
-over: whoever put it here keeps it and tries again. One that a broker may have stored without saying so comes
-twice, as with every producer that sends again.
+They are sent as by a producer, by a client in this process. Leaders of this broker's own name are excluded,
+whatever a route contains: the own leader is away, and a route may be outdated. A message that no broker
+accepts is not skipped: the caller keeps it and tries again. A message that a broker stored without answering
+is delivered twice, as with every producer that sends again.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from kerolox.protocol.flags import (
 )
 from kerolox.protocol.reserved import TEMPLATE_TOPIC
 
-BEGIN_S = 1.0  # so long new sends are begun: a leader that returns waits for the end of what is under way
-SEND_S = 2.0  # for an answer. One that was not waited for would mean that the message is sent twice
+BEGIN_S = 1.0  # time in which new sends begin; a leader that returns waits for those in progress
+SEND_S = 2.0  # for an answer; a shorter wait would send the message twice
 WINDOW = 64  # messages on their way at once
-TRIES = 3  # each at another broker, if there is one
-ROUTE_S = 5.0  # a route is not older
+TRIES = 3  # each at another broker, if one exists
+ROUTE_S = 5.0  # largest age of a route
 ROUTES_MAX = 10_000
 TEMPLATE_QUEUES = 4
 
 _KEPT_FLAGS = COMPRESSED | COMPRESSION_MASK | MULTI_TAGS | NEEDS_UNWRAP
-# What would let the other broker park the message once more, and where this one had parked it.
+# Properties that would make the other broker park the message again, and those of its place here.
 _AT_ASKING = (
     packed.AT_DELAY, packed.AT_TIMER_DELAY_S, packed.AT_TIMER_DELAY_MS, packed.AT_TIMER_DELIVER_MS,
     packed.AT_CRC32, packed.marker(packed.REAL_TOPIC), packed.marker(packed.REAL_QUEUE_ID),
@@ -49,13 +50,13 @@ _AT_PRODUCER_GROUP = packed.marker(packed.PRODUCER_GROUP)
 
 
 class NoOtherBroker(KeroloxError):
-    """No leader of another name takes messages of this topic."""
+    """No leader of another name accepts messages of this topic."""
 
     retriable = True
 
 
 class Escape:
-    """Sends to leaders of other names. An outlet, and the first of the acting parts."""
+    """Sender to leaders of other names: an outlet, and the first of the acting parts."""
 
     def __init__(self, options: BrokerOptions, clock: Clock) -> None:
         self.sent = 0  # since the start
@@ -63,11 +64,11 @@ class Escape:
         self._clock = clock
         self._group = f"InnerProducerGroup_{options.broker_name}_{options.broker_id}"
         self._sender: Sender | None = None
-        self._asked_s: dict[str, float] = {}  # topic → when its route was asked for
-        self._stored: set[int] = set()  # places of messages that are stored, but behind one that is not
+        self._asked_s: dict[str, float] = {}  # topic → time of the last request for its route
+        self._stored: set[int] = set()  # places of stored messages that follow one that is not stored
 
     async def act(self) -> None:
-        self._stored.clear()  # the log may have been cut since, and other messages lie at these places
+        self._stored.clear()  # the log may have been truncated since, and other messages lie at these places
 
     async def lead(self) -> None: ...
 
@@ -94,7 +95,7 @@ class Escape:
         return done
 
     async def _put_some(self, messages: Sequence[PendingMessage], until_s: float) -> dict[int, KeroloxError]:
-        """What failed, by its number."""
+        """Return the errors of failed messages, by index."""
         results = await asyncio.gather(
             *[self._put_one(message, until_s) for message in messages], return_exceptions=True
         )
@@ -177,8 +178,8 @@ class Escape:
         brokers = self._brokers(route)
         if not brokers:
             raise NoOtherBroker(
-                f"no leader of another name than {self._options.broker_name!r} takes messages of topic "
-                f"{route.topic!r}. Create the topic there, or start such a broker"
+                f"no leader of another name than {self._options.broker_name!r} accepts messages of topic "
+                f"{route.topic!r}. Create the topic on another broker, or start one"
             )
         broker = random.choice(sorted(brokers - tried or brokers))
         queue = random.choice([queue for queue in route.writable if queue.broker == broker])
@@ -189,7 +190,8 @@ class Escape:
 
 
 def outgoing_of(message: PendingMessage) -> Outgoing:
-    """A message that was parked as a producer sends it: due now, or when it says; a half message as one."""
+    """Return a parked message as a producer would send it: due now, or with its delivery time; a half message
+    stays one."""
     properties, sys_flag = message.properties, message.sys_flag & _KEPT_FLAGS
     for mark in _AT_ASKING:
         if mark[1:] in properties:

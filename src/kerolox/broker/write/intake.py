@@ -1,9 +1,9 @@
-"""The one way into the log, for everything that the broker stores.
+"""The only path into the log, used for everything that the broker stores.
 
-Sends, runs of sends, retries, replies, recalls, what waited and falls due, and what transactions note: all of
-it is appended here. Whatever one turn of the event loop appends goes to the operating system by one call, and
-is taken back together when that fails: so whoever appended asks here, and is told together with the others.
-What was written is answered when it is safe: see :mod:`kerolox.store.log.acks`.
+Sends, runs of sends, retries, replies, recalls, due messages and notes of transactions are all appended here.
+Everything appended in one turn of the event loop is written by one system call, and is rolled back together
+if that call fails. So each caller asks here for the write, and all are notified together. Written messages
+are acknowledged when they are safe: see :mod:`kerolox.store.log.acks`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kerolox.store.log.safe import Told
 
 log = logging.getLogger(__name__)
 
-# Told when what was appended is written, or why it was not.
+# Callback after the write of what was appended, with the error if it failed.
 Written = Callable[[KeroloxError | None], None]
 
 
 class Intake:
-    """Owns the end of the log: nobody else in the broker appends to it or writes it."""
+    """Owner of the end of the log: no other part of the broker appends to it or writes it."""
 
     def __init__(
         self,
@@ -36,15 +36,15 @@ class Intake:
     ) -> None:
         self._log = log
         self._acks = acks
-        self.fills_light_queues = fills_light_queues  # asked with topic and properties of each message
+        self.fills_light_queues = fills_light_queues  # called with topic and properties of each message
         self._told: list[Written] = []
         self._due_soon = False
-        self.due: Callable[[], None] = self.write  # the write that ``soon`` calls; a broker times it
-        self.before: list[Callable[[], None]] = []  # called before each write: these may append more
-        # Rewrites that park delayed messages, in this order. Each may refuse by raising.
+        self.due: Callable[[], None] = self.write  # write that ``soon`` schedules; a broker times it
+        self.before: list[Callable[[], None]] = []  # called before each write; they may append more
+        # Rewrites that park delayed messages, in this order. Each may reject a message by raising.
         self.rewrites: list[Rewrite] = []
-        # The log's own, with no step in between: every message passes here. What they append counts when it
-        # is written. Cursors are the log's too: nobody keeps any but those who take runs.
+        # The log's own methods, without a step in between, because every message passes here. What they
+        # append counts when it is written. The cursors belong to the log, too; only runs keep them.
         self.cursor = log.cursor
         self.append = log.append
         self.append_batch = log.append_batch
@@ -54,7 +54,7 @@ class Intake:
     # --- append --------------------------------------------------------------------------------------
 
     def put(self, pending: PendingMessage) -> Place:
-        """Append a message, or park it when its properties ask for a delay. It counts when it is written."""
+        """Append a message, or park it if its properties ask for a delay. It counts when it is written."""
         refuse_inner_batch(pending.sys_flag)
         self._log.check_writable()
         if not pending.is_parked:
@@ -63,7 +63,7 @@ class Intake:
         return self.store(pending)
 
     def store(self, pending: PendingMessage) -> Place:
-        """Append a message as it is: one that was parked and falls due must not be parked again."""
+        """Append a message without rewriting it: a parked message that is due must not be parked again."""
         return self.append(
             self.cursor(pending.topic, pending.queue_id),
             pending.body,
@@ -81,14 +81,14 @@ class Intake:
     # --- write ---------------------------------------------------------------------------------------
 
     def soon(self, told: Written) -> None:
-        """Write at the end of this turn of the loop, and tell this callback."""
+        """Write at the end of this turn of the loop, then call ``told``."""
         self._told.append(told)
         if not self._due_soon:
             self._due_soon = True
             asyncio.get_running_loop().call_soon(self.due)
 
     def write(self) -> None:
-        """Write now, and tell everyone who waits."""
+        """Write now, and notify all callers that wait."""
         self._due_soon = False
         for append in self.before:
             append()
@@ -101,11 +101,11 @@ class Intake:
         for tell in told:
             try:
                 tell(failed)
-            except Exception:  # the others are told all the same
+            except Exception:  # the other callbacks are still called
                 log.exception("written_not_taken")
 
     async def written(self) -> None:
-        """Wait until what was appended up to now is written. Raises when it was not stored."""
+        """Wait until everything appended so far is written. Raises if it was not stored."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def tell(error: KeroloxError | None) -> None:
@@ -122,11 +122,11 @@ class Intake:
     # --- answer --------------------------------------------------------------------------------------
 
     def when_safe(self, told: Told) -> None:
-        """Tell once all that is written up to now is as safe as the options promise."""
+        """Call ``told`` when everything written so far is as safe as the options promise."""
         self._acks.when_safe(self._log.progress.appended, told)
 
     async def safe(self, place: Place) -> None:
-        """Wait until what was appended at this place is written and safe. Raises when it was not stored; and
-        :class:`kerolox.store.log.acks.NotSafe` when it is stored, but not known to be safe."""
+        """Wait until the message appended at this place is written and safe. Raises if it was not stored, and
+        :class:`kerolox.store.log.acks.NotSafe` if it is stored but not known to be safe."""
         await self.written()
         await self._acks.safe(place[0] + place[2])

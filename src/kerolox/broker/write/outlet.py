@@ -1,4 +1,4 @@
-"""Where messages are put that were parked and fall due, by a broker that may not write its own log."""
+"""Interface for storing due messages elsewhere, for a broker that may not write its own log."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kerolox.broker.write.pending_message import PendingMessage
 
 class Outlet(Protocol):
     async def put(self, messages: Sequence[PendingMessage]) -> int:
-        """Store them; how many of them are stored, counted from the first one on. What is stored of the
-        others is remembered, and not stored again when they come once more. Raises when the first is not
-        stored.
+        """Store the messages elsewhere. Return how many of them are stored, counted from the first.
 
-        They need :attr:`PendingMessage.parked_at`. Returns or raises within a few seconds.
+        Messages stored behind a failed one are remembered, and not stored again when they are passed once
+        more. Raises if the first is not stored. Every message needs :attr:`PendingMessage.parked_at`. Returns
+        or raises within a few seconds.
         """

@@ -1,8 +1,8 @@
-"""Messages that may still change before they are stored, and those the broker itself stores.
+"""Messages that may still change before they are stored, and messages that the broker itself stores.
 
-A plain message goes straight into the log. One that is to come later, or only if a transaction ends well, is
-parked under another topic first; one that was parked comes back; one that could not be consumed is sent
-again. All of these are pending messages.
+A plain message is appended directly. A delayed message, or one of a transaction, is parked under another
+topic first. A parked message that is due, or one that a consumer sent back, is stored again. All of these are
+pending messages.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class PendingMessage:
     flag: int = 0
     sys_flag: int = 0
     reconsume_times: int = 0
-    prepared_offset: int = 0  # where the half message of a transaction lies
-    store_host: bytes | None = None  # None: this broker; a message that was parked keeps what it had
-    recall_handle: str | None = None  # by which the sender may take it back
-    is_parked: bool = False  # it waits for something else than time: delays apply when that has come
-    parked_at: int = -1  # where it lies in the log as it was parked, of one that falls due
-    deliver_ms: int | None = None  # it is not due before this time, of one that is to wait elsewhere
-    refused: str | None = None  # why it became a dead letter instead of being delivered
+    prepared_offset: int = 0  # offset of the transaction's half message in the log
+    store_host: bytes | None = None  # None: this broker; a parked message keeps its store host
+    recall_handle: str | None = None  # handle by which the sender may recall it
+    is_parked: bool = False  # waits for another event than a time; delays apply after it
+    parked_at: int = -1  # offset in the log of the parked message, if this one is due
+    deliver_ms: int | None = None  # earliest delivery, for a message that is to wait on another broker
+    refused: str | None = None  # reason why it became a dead letter
 
 
 Rewrite = Callable[[PendingMessage], None]
-OnParked = Callable[[PendingMessage, Place], None]  # told where a message was parked
+OnParked = Callable[[PendingMessage, Place], None]  # called with the place of a parked message
 
 
 @lru_cache(4096)
 def real_queue(topic: str, queue_id: int) -> bytes:
-    """The properties that say where a parked message is to go."""
+    """Return the properties that hold the real destination of a parked message."""
     return packed.pack({packed.REAL_TOPIC: topic, packed.REAL_QUEUE_ID: str(queue_id)})

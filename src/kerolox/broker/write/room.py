@@ -1,4 +1,4 @@
-"""The way into the log that every writer takes: admission, then append, then one write for all."""
+"""The write path shared by all writers: admission, then append, then one write for all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where plain sends may go without a further look, as runs of them need it.
+"""Queues that accept plain sends without a further check, for runs of them.
 
-A target rests on its topic, on what its sender may do, on who leads, and on the options. Whatever of these
-changes is told here: then the target is forgotten, and the next run asks the guard and Admission again.
+A target depends on its topic, the rights of its sender, the role of the broker, and the options. When one of
+these changes, the target is forgotten, and the next run asks the guard and Admission again.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from kerolox.errors import KeroloxError
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.send_runs import SendTarget
 
-TARGETS_MAX = 10_000  # known at once; past that they are learned anew
+TARGETS_MAX = 10_000  # known at once; beyond that all are forgotten and learned again
 
-# Who sends: its access key, and the address it sends from, for rights may rest on both. None where everybody
-# may send everything.
+# Identity of a sender: its access key and its source address, since rights may depend on both. None if every
+# client may send everything.
 Sender: TypeAlias = "tuple[bytes, bytes] | None"
 
 
@@ -31,15 +31,16 @@ class ClearedTargets:
         self._count = 0
 
     def of(self, sender: Sender) -> dict[bytes, SendTarget]:
-        """The cleared topics and queues of one sender. Not to be kept: ask again for the next run."""
+        """Return the cleared topics and queues of one sender. Do not keep the result: ask again for the next
+        run."""
         found = self._by_sender.get(sender)
         if found is None:
             found = self._by_sender[sender] = {}
         return found
 
     def learn(self, sender: Sender, topic: str, queue_id: int) -> bool:
-        """Remember a queue as cleared for a sender that may send to the topic, if plain sends may go there;
-        returns whether it is new."""
+        """Clear a queue for a sender that may send to the topic, if plain sends may go there. Return whether
+        it is new."""
         if not self._admission.takes_plain(topic, queue_id):
             return False
         name = topic.encode()
@@ -58,7 +59,7 @@ class ClearedTargets:
         target[2][queue_id] = cursor
         return True
 
-    # --- what they rest on ---------------------------------------------------------------------------
+    # --- invalidation --------------------------------------------------------------------------------
 
     def topic_changed(self, config: TopicConfig) -> None:
         self.topic_removed(config.topic_name)
@@ -70,6 +71,6 @@ class ClearedTargets:
                 self._count -= 1
 
     def forget(self) -> None:
-        """Forget all targets: the leader, the options, or the rights of a sender have changed."""
+        """Forget all targets: the role, the options, or the rights of a sender have changed."""
         self._by_sender.clear()
         self._count = 0
