@@ -314,7 +314,7 @@ async def test_a_controller_that_knows_less_than_the_log_is_not_heeded(tmp_path:
         ) as running,
     ):
         await until(lambda: "cannot take its role" in running.broker.leadership.waits_for)
-        assert "its state was lost, or is an older copy" in running.broker.leadership.waits_for
+        assert "state was lost, or is an older copy" in running.broker.leadership.waits_for
         assert not running.broker.leadership.leads
 
 

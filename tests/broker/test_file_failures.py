@@ -152,7 +152,7 @@ async def test_probes_and_metrics_show_what_fails_and_what_refuses(tmp_path: Pat
             pass
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         status, body = await page(talk.running, "healthz")
-        assert "no next file: the log cannot go on in a new file: cannot create" in body
+        assert "no next file: the next file of the log cannot be created: cannot create" in body
         body = (await page(talk.running, "metrics"))[1]
         assert _value(body, "kerolox_store_obstacle", 'obstacle="no next file"') == 1
         disk.mend()

@@ -243,7 +243,7 @@ async def test_an_offset_with_a_flipped_digit_is_not_believed(
     path.write_text(text.replace('"1": 3', '"1": 5'))
     (finding,) = look(directory).findings
     assert finding.kind == "table: backup"
-    assert "does not fit its checksum" in finding.what
+    assert "does not match its checksum" in finding.what
     async with running_broker(directory=directory) as running:
         assert running.broker.tables.offsets.offset("Orders", "billing", 1) == 2
     assert "backup_used" in caplog.text

@@ -121,7 +121,7 @@ def test_verify_exit_codes(store: Path, tmp_path: Path) -> None:
     assert found["clean"] is False
     assert found["findings"][0]["offset"] == offset
     assert found["recordsPerSecond"] > 0
-    assert "is no directory" in run("verify", tmp_path / "nowhere", code=2)
+    assert "is not a directory" in run("verify", tmp_path / "nowhere", code=2)
 
 
 def test_a_store_in_use_is_left_alone_unless_asked(store: Path) -> None:

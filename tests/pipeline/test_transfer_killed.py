@@ -108,7 +108,7 @@ def refused(to: Path) -> None:
             pass
 
     before = content(to)
-    with pytest.raises(HalfMade, match=rf"half made.*Give that command again, with --to {to}"):
+    with pytest.raises(HalfMade, match=rf"not complete.*Run that command again with --to {to}"):
         asyncio.run(opened())
     with pytest.raises(HalfMade):
         layout_of(to)
@@ -124,12 +124,12 @@ def test_a_half_made_store_is_refused_and_ended_by_the_same_command(tmp_path: Pa
     for words in (["store", "verify"], ["store", "repair"]):
         done = CliRunner().invoke(app, [*words, str(to)])
         assert done.exit_code
-        assert "half made" in done.output
+        assert "is not complete" in done.output
     before = content(to)
     command = [sys.executable, "-m", "kerolox", "broker", "--listen", "127.0.0.1:0", "--store", str(to)]
     broker = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert broker.returncode == 1
-    assert "half made" in broker.stderr
+    assert "is not complete" in broker.stderr
     assert content(to) == before
     story.goes_on(number)
     assert verify(layout_of(to)).clean
@@ -183,7 +183,7 @@ def test_the_command_is_killed_with_all_its_processes(tmp_path: Path) -> None:
         assert run.returncode == -signal.SIGKILL
         done = CliRunner().invoke(app, ["store", "verify", str(to)])
         assert done.exit_code
-        assert "half made" in done.output
+        assert "is not complete" in done.output
     ended = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["messages"] == 10_000

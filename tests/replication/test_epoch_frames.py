@@ -338,5 +338,5 @@ async def test_a_cut_in_the_middle_of_a_record_is_refused(tmp_path: Path) -> Non
         leader = await port.next()
         await leader.hear(Hello(7))
         await leader.say(pack_welcome(77, [Epoch(1, 0)]))
-        assert "inside of a record" in await follower.becomes(LinkState.DIVERGED)
+        assert "inside the record" in await follower.becomes(LinkState.DIVERGED)
         assert raw(follower.store) == data

@@ -51,7 +51,7 @@ def test_an_epoch_without_a_byte_leaves_no_trace(tmp_path: Path) -> None:
 def test_an_epoch_older_than_the_log_is_refused(tmp_path: Path) -> None:
     file = file_at(tmp_path)
     file.begin(7, 0, 0)
-    with pytest.raises(EpochsFall, match=r"epoch 6 cannot begin at 50: .* epoch 7, from 0 on"):
+    with pytest.raises(EpochsFall, match=r"cannot begin epoch 6 at 50: .* epoch 7, from 0 on"):
         file.begin(6, 50, 0)
     file.begin(7, 50, 0)  # it goes on in the one it led
     assert file.entries == file_at(tmp_path).entries == epochs((7, 0))
@@ -88,7 +88,7 @@ def test_the_copy_beside_it(tmp_path: Path) -> None:
     assert not copy.exists(), "it would come back"
     assert file_at(tmp_path).entries == ()
     main.write_bytes(b"nonsense")
-    with pytest.raises(StoreError, match=r"do not read: .*nonsense.*move it away and start again"):
+    with pytest.raises(StoreError, match=r"cannot read the epochs .*nonsense.*move it away and restart"):
         file_at(tmp_path)
 
 

@@ -127,7 +127,7 @@ async def test_a_log_begins_elsewhere_only_while_it_is_empty(tmp_path: Path) -> 
     async with store_at(tmp_path) as store:
         await store.begin_at(2 * FILE)
         assert (store.log.min_offset, store.log.max_offset, store.progress.confirmed) == (2 * FILE,) * 3
-        with pytest.raises(StoreError, match=r"cannot begin at 5"):
+        with pytest.raises(StoreError, match=r"cannot begin the log at 5"):
             await store.begin_at(5)
     async with store_at(tmp_path) as store:  # as it was left
         assert store.log.min_offset == store.log.max_offset == 2 * FILE

@@ -58,7 +58,7 @@ async def test_a_failed_flush_is_not_safe(rig: Rig) -> None:
     rig.disk.fail_syncs(1)
     end = append(store, b"one")
     store.log.write()
-    with pytest.raises(NotWritable, match="the store takes no messages: fenced"):
+    with pytest.raises(NotWritable, match="the store accepts no messages: fenced"):
         await store.acks.safe(end)
 
 

@@ -324,7 +324,7 @@ def test_a_batch_is_all_or_nothing(bench: MakeBench) -> None:
 def test_a_batch_beyond_the_limits(bench: MakeBench) -> None:
     one = bench()
     cursor = one.log.cursor("T", 0)
-    with pytest.raises(AppendRefused, match="do not fit into a log file of 4096 bytes"):
+    with pytest.raises(AppendRefused, match="does not fit into a log file of 4096 bytes"):
         one.log.append_batch(cursor, [(0, b"x" * 2000, b"")] * 2, **SENT)  # type: ignore[arg-type]
     assert (one.progress.appended, one.next_offset()) == (0, 0)
 
@@ -335,10 +335,10 @@ def test_a_batch_beyond_the_limits(bench: MakeBench) -> None:
 @pytest.mark.parametrize(
     ("topic", "queue_id", "why"),
     [
-        ("", 0, "topic of 0 bytes, the limit is 127"),
-        ("t" * 128, 0, "topic of 128 bytes, the limit is 127"),
-        ("%RETRY%" + "t" * 249, 0, "topic of 256 bytes, the limit is 255"),
-        ("ä" * 64, 0, "topic of 128 bytes"),
+        ("", 0, "topic name has 0 bytes, the limit is 127"),
+        ("t" * 128, 0, "topic name has 128 bytes, the limit is 127"),
+        ("%RETRY%" + "t" * 249, 0, "topic name has 256 bytes, the limit is 255"),
+        ("ä" * 64, 0, "topic name has 128 bytes"),
         ("a/b", 0, "cannot be the name of a directory"),
         ("..", 0, "cannot be the name of a directory"),
         ("a\0", 0, "cannot be the name of a directory"),
@@ -356,8 +356,8 @@ def test_topics_that_cannot_be(bench: MakeBench, topic: str, queue_id: int, why:
     ("body", "properties", "kind", "why"),
     [
         (1 << 20, 0, AppendRefused, "record of 1048668 bytes does not fit into a log file of 1048576 bytes"),
-        (0, 32768, PropertiesTooLong, "properties of 32768 bytes, the limit is 32767"),
-        (1 << 20, 32768, PropertiesTooLong, "properties of 32768 bytes"),
+        (0, 32768, PropertiesTooLong, "properties have 32768 bytes, the limit is 32767"),
+        (1 << 20, 32768, PropertiesTooLong, "properties have 32768 bytes"),
     ],
 )
 def test_the_log_refuses_only_what_cannot_fit(
@@ -606,7 +606,7 @@ def test_a_record_inside_a_body_is_none(bench: MakeBench) -> None:
     one.log.write()
     physical, _, _ = one.append(one.log.record_at(0))
     one.log.write()
-    with pytest.raises(CorruptRecord, match="other offset inside"):
+    with pytest.raises(CorruptRecord, match="it names another offset"):
         one.log.record_at(physical + 88)
 
 
@@ -677,7 +677,7 @@ def test_a_replica_takes_any_cuts(tmp_path_factory: pytest.TempPathFactory, cuts
     [
         (lambda d: d[:4] + b"\0\0\0\0" + d[8:], "record magic"),
         (lambda d: bytes(len(d)), "zeros instead of a record"),
-        (lambda d: b"\0\0\xff\xff" + d[4:], "and the file ends at 4096"),
+        (lambda d: b"\0\0\xff\xff" + d[4:], "but the file ends at 4096"),
         (
             lambda d: d[:28] + struct.pack(">q", 5) + d[36:],
             "at 0: the record says it lies at 5",
@@ -702,7 +702,7 @@ def test_a_replica_tells_files_of_another_size_from_damage(bench: MakeBench, lon
     _, data = a_master(bench, 3)
     replica = bench()
     replica.log.append_raw(data)
-    told = f"got the end of a file at {4096 + longer}, and the file ends at 4096"
+    told = f"received the end of a file at {4096 + longer}, but the file ends at 4096"
     with pytest.raises(OtherFileSize, match=told):
         replica.log.append_raw(encode_blank(4096 - len(data) + longer)[:8])
     assert replica.log.max_offset == len(data)

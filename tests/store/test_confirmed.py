@@ -105,7 +105,7 @@ async def test_epochs_are_those_of_the_log(tmp_path: Path) -> None:
         assert [epoch.number for epoch in store.epochs.entries] == [1, 2, 3]
         await rig.kill(store)
         (tmp_path / EPOCH_FILE).write_text("nonsense")
-        with pytest.raises(StoreError, match="the epochs of the log do not read"):
+        with pytest.raises(StoreError, match="cannot read the epochs of the log"):
             await rig.open()
 
 

@@ -17,7 +17,7 @@ def test_an_epoch_heard_late_does_not_take_the_place_of_a_later_one(tmp_path: Pa
     file.load()
     file.begin(3, 0, 0)
     file.begin(5, 671, 0)
-    with pytest.raises(EpochsFall, match="epoch 4 from 671 is over: epoch 5 has begun at 671"):
+    with pytest.raises(EpochsFall, match="epoch 4 from 671 has ended: epoch 5 began at 671"):
         file.heard(Epoch(4, 671), 0)
     file.heard(Epoch(5, 671), 0)
     assert file.entries == (Epoch(3, 0), Epoch(5, 671))

@@ -63,7 +63,7 @@ def test_the_holder_is_named(tmp_path: Path) -> None:
     lock = StoreLock(Files(), tmp_path)
     with another_process(tmp_path / "lock") as (pid, said):
         assert said == "held"
-        with pytest.raises(StoreLocked, match=rf"process {pid} \(.*python.*stop the other") as caught:
+        with pytest.raises(StoreLocked, match=rf"process {pid} \(.*python.*Stop the other") as caught:
             lock.take()
         assert caught.value.pid == pid
         assert not lock.held
@@ -78,7 +78,7 @@ def test_the_note_of_the_store_names_the_holder_when_the_kernel_does_not(
 ) -> None:
     monkeypatch.setattr("kerolox.store.disk.lock._holder_pid", lambda fd: None)
     with another_process(tmp_path / "lock"):
-        with pytest.raises(StoreLocked, match=r"by another process\. One"):
+        with pytest.raises(StoreLocked, match=r"by another process\. Only"):
             StoreLock(Files(), tmp_path).take()
         (tmp_path / "abort").write_bytes(b"4711")
         with pytest.raises(StoreLocked, match="probably 4711"):

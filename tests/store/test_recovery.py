@@ -601,7 +601,7 @@ async def test_a_queue_that_lost_its_tail_is_rebuilt(
     found = await recovered(rig)
     assert (found.start, found.records) == (0, COUNT)
     assert "3 are missing" not in caplog.text
-    assert "ends before offset 3, and got an entry for 10: 7 are missing" in caplog.text
+    assert "ends at offset 3, but the next entry is for offset 10: 7 entries are missing" in caplog.text
 
 
 @pytest.mark.parametrize("times", [(0, 0), (1, 1), (1 << 62, 1 << 62), (-1, -1)])
@@ -790,7 +790,7 @@ async def test_no_log_but_queues_and_index(rig: Rig, crashed: bool, noted: bool)
         (rig.path / "abort").touch()
     if not noted:
         (rig.path / "kerolox.marks").unlink()
-    await refuse(rig, LogGone, "no file of the commit log .* 2 consume queues .* Is its disk mounted")
+    await refuse(rig, LogGone, "has no file of the commit log.* 2 consume queues.* Mount the disk")
     shutil.rmtree(log, ignore_errors=True)
     (rig.path / "elsewhere").rename(log)
     await recovered(rig)

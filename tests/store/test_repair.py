@@ -179,7 +179,7 @@ async def test_interrupted_anywhere_it_is_refused_by_name_and_goes_on(
                 refused += 1
                 with pytest.raises(RepairUnfinished, match=f"kerolox store repair {path} --"):
                     await served(path)
-                assert any("half repaired" in found.what for found in verify(layout_of(path)).findings)
+                assert any("partly repaired" in found.what for found in verify(layout_of(path)).findings)
             repair(path, offset, None)  # the same command goes on
         assert await served(path) == sorted(bodies(kept)), number
         assert verify(layout_of(path)).clean, number

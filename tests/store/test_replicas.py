@@ -95,9 +95,9 @@ def test_so_many_may_follow() -> None:
     log = Log()
     for number in range(REPLICAS_MAX):
         log.follow(str(number))
-    with pytest.raises(TooManyReplicas, match="64 have, which is the limit"):
+    with pytest.raises(TooManyReplicas, match="64 are connected, which is the limit"):
         log.follow("one more")
-    with pytest.raises(ValueError, match="'7' is here already"):
+    with pytest.raises(ValueError, match="'7' is connected already"):
         log.follow("7")
 
 

@@ -17,6 +17,7 @@ def at_hour(hour: int) -> int:
 
 NOON = at_hour(12)
 FOUR = at_hour(4)
+NONE_YET = ", but no file may be deleted yet"
 
 
 def files(*ages_h: float, now_ms: int = NOON) -> list[LogFile]:
@@ -34,16 +35,16 @@ def files(*ages_h: float, now_ms: int = NOON) -> list[LogFile]:
         ((100, 73, 72, 71, 0), 0.5, {}, {"hour": 4}, 300, False, "it is 4 o'clock"),
         ((100, 73, 72, 71, 0), 0.5, {}, {}, None, False, "nothing is due"),
         ((100, 73), 0.5, {"delete_hours": "04;12"}, {}, 100, False, "it is 12 o'clock"),
-        ((71, 70), 0.5, {}, {"hour": 4}, None, False, "it is 4 o'clock, but nothing may go yet"),
+        ((71, 70), 0.5, {}, {"hour": 4}, None, False, f"it is 4 o'clock{NONE_YET}"),
         # A younger one in front keeps those behind it.
-        ((10, 100, 100), 0.5, {}, {"hour": 4}, None, False, "it is 4 o'clock, but nothing may go yet"),
+        ((10, 100, 100), 0.5, {}, {"hour": 4}, None, False, f"it is 4 o'clock{NONE_YET}"),
         # Never the last.
-        ((100,), 0.5, {}, {"hour": 4}, None, False, "it is 4 o'clock, but nothing may go yet"),
-        ((100,), 0.99, {}, {}, None, True, "the disk is 99% full, but nothing may go yet"),
-        ((), 0.99, {}, {}, None, True, "the disk is 99% full, but nothing may go yet"),
+        ((100,), 0.5, {}, {"hour": 4}, None, False, f"it is 4 o'clock{NONE_YET}"),
+        ((100,), 0.99, {}, {}, None, True, f"the disk is 99% full{NONE_YET}"),
+        ((), 0.99, {}, {}, None, True, f"the disk is 99% full{NONE_YET}"),
         # By order.
-        ((100, 1), 0.5, {}, {"ordered": True}, 100, False, "an order was given"),
-        ((1, 1), 0.5, {}, {"ordered": True}, None, False, "an order was given, but nothing may go yet"),
+        ((100, 1), 0.5, {}, {"ordered": True}, 100, False, "a deletion was ordered"),
+        ((1, 1), 0.5, {}, {"ordered": True}, None, False, f"a deletion was ordered{NONE_YET}"),
         # A filling disk: old ones at any hour; a fuller one: young ones too; a full one: no messages.
         ((100, 1, 0), 0.75, {}, {}, None, False, "nothing is due"),
         ((100, 1, 0), 0.76, {}, {}, 100, False, "the disk is 76% full"),
@@ -58,20 +59,20 @@ def files(*ages_h: float, now_ms: int = NOON) -> list[LogFile]:
         # It stays full until it is emptier than where files go before their time.
         ((1, 1), 0.88, {}, {"was_full": True}, 100, True, "the disk is 88% full"),
         ((1, 1), 0.88, {}, {}, 100, False, "the disk is 88% full"),
-        ((1, 1), 0.85, {}, {"was_full": True}, None, False, "the disk is 85% full, but nothing may go yet"),
+        ((1, 1), 0.85, {}, {"was_full": True}, None, False, f"the disk is 85% full{NONE_YET}"),
         ((1, 1), 0.50, {}, {"was_full": True}, None, False, "nothing is due"),
         # The queues' disk counts as well.
         ((1, 1), 0.10, {}, {"queue_disk_ratio": 0.95}, 100, True, "the disk is 95% full"),
-        ((100, 1), -1.0, {}, {"queue_disk_ratio": 0.1}, 100, False, "how full the disk is cannot be told"),
-        ((100, 1), 0.1, {}, {"queue_disk_ratio": -1.0}, 100, False, "how full the disk is cannot be told"),
-        ((100, 1), -1.0, {}, {}, 100, False, "how full the disk is cannot be told"),
+        ((100, 1), -1.0, {}, {"queue_disk_ratio": 0.1}, 100, False, "the disk usage is unknown"),
+        ((100, 1), 0.1, {}, {"queue_disk_ratio": -1.0}, 100, False, "the disk usage is unknown"),
+        ((100, 1), -1.0, {}, {}, 100, False, "the disk usage is unknown"),
         # A few at a time.
-        ((100,) * 30, 0.5, {}, {"ordered": True}, 1000, False, "an order was given"),
-        ((100,) * 30, 0.5, {"delete_batch_max": 3}, {"ordered": True}, 300, False, "an order was given"),
+        ((100,) * 30, 0.5, {}, {"ordered": True}, 1000, False, "a deletion was ordered"),
+        ((100,) * 30, 0.5, {"delete_batch_max": 3}, {"ordered": True}, 300, False, "a deletion was ordered"),
         # Kept for no time at all.
-        ((0, 0, 0), 0.5, {"keep_hours": 0}, {"ordered": True}, 200, False, "an order was given"),
+        ((0, 0, 0), 0.5, {"keep_hours": 0}, {"ordered": True}, 200, False, "a deletion was ordered"),
         # From the future, as after a clock that was set back.
-        ((-5, 0), 0.5, {}, {"hour": 4}, None, False, "it is 4 o'clock, but nothing may go yet"),
+        ((-5, 0), 0.5, {}, {"hour": 4}, None, False, f"it is 4 o'clock{NONE_YET}"),
     ],
 )  # fmt: skip
 def test_verdicts(

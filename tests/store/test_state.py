@@ -16,7 +16,7 @@ def test_reasons_are_told_all_at_once_and_the_first_of_a_kind_stays() -> None:
     with pytest.raises(NotWritable) as refused:
         state.check_writable()
     assert str(refused.value) == (
-        "the store takes no messages: disk full: the disk is 95% full; fenced: a flush failed"
+        "the store accepts no messages: disk full: the disk is 95% full; fenced: a flush failed"
     )
     assert refused.value.code == 14
     assert refused.value.obstacles == state.obstacles

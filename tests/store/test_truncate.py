@@ -236,13 +236,13 @@ async def test_what_cannot_be_cut(tmp_path: Path) -> None:
             await store.truncate(ends[5])
         store.log.take_back()
         for offset in (end + 1, -1):
-            with pytest.raises(CannotTruncate, match=f"cut back to {offset}: it holds 0 to {end}"):
+            with pytest.raises(CannotTruncate, match=f"truncate the log to {offset}: it holds 0 to {end}"):
                 await store.truncate(offset)
         first = next(entries[0] for entries, _ in store.log.entries_from(0, end))
-        with pytest.raises(CannotTruncate, match=f"begin and end at 0 and {first[0]}"):
+        with pytest.raises(CannotTruncate, match=f"inside the record from 0 to {first[0]}"):
             await store.truncate(first[0] - 1)
         blank = store.segments.all[0].end - 1
-        with pytest.raises(CannotTruncate, match=f"begin and end at [0-9]+ and {LOG_FILE}"):
+        with pytest.raises(CannotTruncate, match=f"inside the record from [0-9]+ to {LOG_FILE}"):
             await store.truncate(blank)
         assert await store.truncate(end) is None
         # All of them left it as it was.
@@ -262,7 +262,7 @@ async def test_before_the_first_file(tmp_path: Path) -> None:
         kept = next(number for number, end in enumerate(ends) if end > LOG_FILE) - 1
         await store.housekeeper._delete_log_before(3 * LOG_FILE)
         follow(store)
-        with pytest.raises(CannotTruncate, match=f"Cut it back to {LOG_FILE}, and copy"):
+        with pytest.raises(CannotTruncate, match=f"Truncate it to {LOG_FILE}, and copy"):
             await store.truncate(LOG_FILE + 100)
         assert await store.truncate(LOG_FILE) is not None
         assert (store.log.min_offset, store.log.max_offset) == (LOG_FILE, LOG_FILE)
@@ -680,7 +680,7 @@ async def test_a_note_that_does_not_read_is_not_guessed_at(tmp_path: Path) -> No
         store.cut_note.save(Cut(ends[5]))
         path = rig.path / CUT_NOTE
         path.write_bytes(path.read_bytes().replace(b'"end":', b'"end":1'))
-        with pytest.raises(StoreError, match="does not read: its CRC is another one"):
+        with pytest.raises(StoreError, match="is damaged: its CRC does not match"):
             await rig.open()
         path.unlink()
         store = await rig.open()

@@ -157,8 +157,8 @@ async def test_what_the_start_refuses_verify_finds(tmp_path: Path, harm: Callabl
         await opened(path)
     assert (
         "Nothing was changed" in str(refused.value)
-        or "start again" in str(refused.value)
-        or ("Set it back" in str(refused.value) or "set back" in str(refused.value))
+        or "restart" in str(refused.value)
+        or ("set it back" in str(refused.value) or "set back" in str(refused.value))
     ), str(refused.value)
     assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
     report = verify(layout_of(path))
@@ -170,7 +170,7 @@ async def test_what_the_start_refuses_verify_finds(tmp_path: Path, harm: Callabl
 async def test_the_missing_beginning_is_named_and_a_repair_takes_what_is_there(tmp_path: Path) -> None:
     places = await fill(tmp_path, COUNT)
     await two_missing(tmp_path)
-    with pytest.raises(NotThisLog, match=f"{2 * LOG_FILE} bytes are gone.*kerolox store repair") as refused:
+    with pytest.raises(NotThisLog, match=f"{2 * LOG_FILE} bytes are missing.*store repair") as refused:
         await opened(tmp_path)
     assert refused.value.path == str(file_at(tmp_path, 0))
     Repair(layout_of(tmp_path), clock=ManualClock()).rebuild(queues=True, index=True)

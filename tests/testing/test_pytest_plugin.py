@@ -162,14 +162,15 @@ def test_wrong_marks_say_what_is_meant(tmp_path: Path) -> None:
     said = run_pytest(tmp_path, WRONG, code=1)
     assert "7 errors" in said
     for what in (
-        "transactionCheckIntervall = 1000: expected an option of the broker, by our name or RocketMQ's key. "
+        "transactionCheckIntervall = 1000: expected an option of the broker, by kerolox's name or "
+        "RocketMQ's key. "
         "Did you mean transactionCheckInterval",
         "Did you mean transaction_check_ms",
         "option broker = 3: expected an option of the broker",
         "Did you mean brokers",
-        "each option once: transactionCheckInterval and transaction_check_ms are the same",
+        "only one of transactionCheckInterval and transaction_check_ms: they are the same option",
         "option flushDiskType = 'NEVER': expected one of ",
-        "keywords alone, as in kerolox(brokers=3)",
+        "only keywords, as in kerolox(brokers=3)",
         "option clock = 'stopped': expected a Clock, or \"manual\"",
     ):
         assert what in said, what

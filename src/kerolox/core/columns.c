@@ -1,16 +1,17 @@
-/* Records to Arrow columns: one walk over the records of a block fills the buffers of the columns asked for.
+/* Records to Arrow columns: one pass over the records of a block fills the buffers of the requested
+ * columns.
  *
- * Of an Arrow text column these are a bitmap of what is not null, offsets of 32 bits, and the bytes; of numbers
- * the numbers. Everything is in the byte order of the machine. */
+ * A text column consists of a bitmap of the rows that are not null, offsets of 32 bits, and the bytes; a
+ * number column of the numbers. Everything is in the byte order of the machine. */
 #include "core.h"
 
 enum {
     HOST_TEXT_MAX = 64,
-    PAIRS_MAX = 256, /* properties of one message; with more of them the twin serves */
+    PAIRS_MAX = 256, /* maximum properties of one message; above it the Python twin runs */
     WIDE_HOST = 20,
 };
 
-/* Kinds of columns, as record_columns.py numbers them. */
+/* Kinds of columns, with the numbers of record_columns.py. */
 enum {
     TOPIC,
     BODY,
@@ -33,7 +34,7 @@ enum {
     KINDS,
 };
 
-/* Bytes that grow, in an object of Python's: what is finished is handed over as it is. */
+/* Growing bytes in a Python bytes object, which is returned without a copy. */
 typedef struct {
     PyObject *object;
     char *data;
@@ -65,13 +66,13 @@ static int grow(Growing *bytes, Py_ssize_t more) {
     return 0;
 }
 
-/* Where so many more bytes go; NULL with MemoryError. */
+/* Reserves room for more bytes and returns its place; NULL with MemoryError. */
 static inline char *more_room(Growing *bytes, Py_ssize_t more) {
     if (bytes->room - bytes->length < more && grow(bytes, more) < 0) return NULL;
     return bytes->data + bytes->length;
 }
 
-/* The finished bytes; a new reference. */
+/* Returns the finished bytes, a new reference. */
 static PyObject *finished(Growing *bytes) {
     if (bytes->length != bytes->room && _PyBytes_Resize(&bytes->object, bytes->length) < 0) return NULL;
     PyObject *object = bytes->object;
@@ -79,10 +80,10 @@ static PyObject *finished(Growing *bytes) {
     return object;
 }
 
-/* A column of bytes or texts under way. */
+/* Column of bytes or texts during construction. */
 typedef struct {
     Growing offsets, data;
-    unsigned char *valid; /* a bit for each row; NULL for a column that has no nulls */
+    unsigned char *valid; /* one bit per row; NULL for a column without nulls */
     PyObject *valid_object;
     Py_ssize_t rows, nulls;
 } Texts;
@@ -107,7 +108,7 @@ static int start_texts(Texts *texts, Py_ssize_t rows, Py_ssize_t room, int nulla
     return add_offset(texts);
 }
 
-/* 1; 0 when offsets of 32 bits do not reach so far; -1 with an error. */
+/* Returns 1; 0 if offsets of 32 bits are too small; -1 with an error. */
 static inline int add_text(Texts *texts, const char *at, Py_ssize_t length) {
     if (length > INT32_MAX - texts->data.length) return 0;
     char *to = more_room(&texts->data, length);
@@ -125,7 +126,7 @@ static inline int add_null(Texts *texts) {
     return add_offset(texts) < 0 ? -1 : 1;
 }
 
-/* (how many are null, bitmap or None, offsets, data); NULL with an error. */
+/* Returns (number of nulls, bitmap or None, offsets, data); NULL with an error. */
 static PyObject *finished_texts(Texts *texts) {
     PyObject *offsets = finished(&texts->offsets), *data = offsets ? finished(&texts->data) : NULL;
     if (!data) {
@@ -141,14 +142,14 @@ static void drop_texts(Texts *texts) {
     Py_XDECREF(texts->valid_object);
 }
 
-/* The text of a host, made anew only when another host comes: they seldom change. */
+/* Text of a host, rebuilt only when the host changes, which is rare. */
 typedef struct {
     unsigned char host[WIDE_HOST];
     int host_length, text_length;
     char text[HOST_TEXT_MAX];
 } HostText;
 
-/* 1; 0 for a text that is too long; -1 with an error. */
+/* Returns 1; 0 for a text that is too long; -1 with an error. */
 static int set_host(HostText *known, const char *host, int length, PyObject *host_text) {
     if (known->host_length == length && memcmp(known->host, host, (size_t)length) == 0) return 1;
     if (length == 8) {
@@ -181,16 +182,16 @@ typedef struct {
     uint32_t look; /* equal for equal names */
 } Pair;
 
-/* The columns under way. */
+/* Columns during construction. */
 typedef struct {
     Py_ssize_t rows, row;
     int has[KINDS];
-    Texts texts[QUEUE_ID];          /* of the kinds that are texts; those of a map's names at MAP, */
-    Texts values;                   /* and its values here */
+    Texts texts[QUEUE_ID];          /* text columns by kind; at MAP the names of the map, */
+    Texts values;                   /* and here its values */
     Growing map_offsets;
-    PyObject *number_object[KINDS]; /* of the others */
+    PyObject *number_object[KINDS]; /* number columns */
     char *numbers[KINDS];
-    HostText born, store, hex;      /* hex: the digits of a store's host */
+    HostText born, store, hex;      /* hex: the store host as hex digits */
     int needs_text, needs_pairs;
     PyObject *inflate, *host_text;
 } Columns;
@@ -218,7 +219,8 @@ static int add_body(Columns *columns, const Record *record) {
     return done;
 }
 
-/* A name and value for the map; of a name that is there the value. 0 when there are too many. */
+/* Adds a name and value to the map; if it has the name, replaces the value. Returns 0 if there are too
+ * many. */
 static inline int keep_pair(Pair *pairs, int *count, uint64_t *seen, Text name, Text value) {
     uint32_t look = (uint32_t)name.length << 16 | (uint32_t)(unsigned char)name.at[0] << 8 |
                     (uint32_t)(unsigned char)name.at[name.length - 1];
@@ -248,7 +250,8 @@ static int add_properties(Columns *columns, const Record *record, const char *at
         const char *stop = memchr(at, 2, (size_t)(end - at));
         if (!stop) stop = end;
         const char *middle = memchr(at, 1, (size_t)(stop - at));
-        if (middle && middle > at && stop - middle > 1) { /* else without a name or a value, which readers drop */
+        if (middle && middle > at && stop - middle > 1) { /* otherwise the name or the value is empty, and
+                                                           * readers drop it */
             Text name = {at, middle - at}, value = {middle + 1, stop - middle - 1};
             if (name.length == 4) {
                 if (memcmp(at, "KEYS", 4) == 0) keys = value;
@@ -291,7 +294,8 @@ static int add_properties(Columns *columns, const Record *record, const char *at
     return 1;
 }
 
-/* What of a text column is not UTF-8 is replaced, as Python does it: a new reference to the text, which `text` then points into; NULL with an error. */
+/* Replaces bytes of a text that are not UTF-8, as Python does. Returns a new reference to the text, which
+ * `text` then points into; NULL with an error. */
 static PyObject *replaced(Text *text) {
     PyObject *object = PyUnicode_DecodeUTF8(text->at, text->length, "replace");
     if (!object) return NULL;
@@ -345,7 +349,7 @@ static inline void set64(Columns *columns, int kind, int64_t value) {
     if (columns->numbers[kind]) memcpy(columns->numbers[kind] + 8 * columns->row, &value, 8);
 }
 
-/* One row: 1; 0 for what the twin has to do; -1 with an error. */
+/* Adds one row. Returns 1; 0 to fall back to the Python twin; -1 with an error. */
 static int add_row(Columns *columns, const Record *record) {
     const char *at = record->at;
     set32(columns, QUEUE_ID, (int32_t)get32(at + 12));
@@ -379,7 +383,7 @@ static int number_bytes(int kind) {
     }
 }
 
-/* Room for all that will come, as far as the lengths of the records tell it. */
+/* Reserves room for all rows, as far as it follows from the lengths of the records. */
 static int start_columns(Columns *columns, Py_ssize_t bodies, Py_ssize_t topics, Py_ssize_t packed) {
     Py_ssize_t rows = columns->rows;
     Py_ssize_t room[QUEUE_ID] = {
@@ -425,7 +429,7 @@ static void drop_columns(Columns *columns) {
     for (int kind = 0; kind < KINDS; kind++) Py_XDECREF(columns->number_object[kind]);
 }
 
-/* All rows: 1; 0 for what the twin has to do; -1 with an error. */
+/* Adds all rows. Returns 1; 0 to fall back to the Python twin; -1 with an error. */
 static int fill_columns(Columns *columns, const char *block, Py_ssize_t length, const char *positions) {
     Record record;
     int64_t place;
@@ -442,7 +446,7 @@ static int fill_columns(Columns *columns, const char *block, Py_ssize_t length, 
     int done = 1;
     for (columns->row = 0; columns->row < columns->rows && done > 0; columns->row++) {
         memcpy(&place, positions + 8 * columns->row, 8);
-        /* Again: a callback may have changed the block meanwhile. */
+        /* Checked again, because a callback may have changed the block meanwhile. */
         done = read_parts(block, length, place, &record) ? add_row(columns, &record) : 0;
     }
     return done;

@@ -1,12 +1,12 @@
-/* What the parts of the compiled core share: lengths of the formats, bytes in and out, text and properties.
+/* Shared declarations of the compiled core: lengths of the formats, bytes, text and properties.
  *
- * Each function that Python sees has a twin of the same name in Python, beside those who call it (look for
- * kerolox.compiled), which says what it does and takes its place where there is no compiler. The tests run
- * both on the same input. Layouts are in protocol/FRAME.md, protocol/MESSAGE.md and store/FORMAT.md.
+ * Each function that Python calls has a twin of the same name in Python, next to its callers (search for
+ * kerolox.compiled). The twin documents the function and replaces it where there is no compiler. The tests
+ * run both on the same input. Layouts are in protocol/FRAME.md, protocol/MESSAGE.md and store/FORMAT.md.
  *
- * Rules: nothing is trusted that came over the wire; every length is checked against what is there before it is
- * used. A function changes nothing outside before it can no longer fail, or takes back what it changed. What is
- * needed after a call back into Python is held by a reference of our own. */
+ * Rules: data from the wire is not trusted; every length is checked against the available bytes before it
+ * is used. A function changes nothing outside before it can no longer fail, or it undoes its changes. An
+ * object that is needed after a call back into Python is held by an owned reference. */
 #ifndef KEROLOX_CORE_H
 #define KEROLOX_CORE_H
 
@@ -31,9 +31,9 @@ typedef struct {
     Py_ssize_t length;
 } Text;
 
-/* What the module keeps from its start to its end. */
+/* Objects that the module holds from its start to its end. */
 typedef struct {
-    PyObject *next_offset; /* the name of the attribute */
+    PyObject *next_offset; /* name of the attribute */
 } CoreState;
 
 /* --- bytes --------------------------------------------------------------------------------------------- */
@@ -43,7 +43,7 @@ typedef struct {
     Py_ssize_t length, room;
 } Buffer;
 
-/* Room for so many more bytes; where they go, or NULL with MemoryError. */
+/* Reserves room for more bytes; returns its place, or NULL with MemoryError. */
 char *reserve(Buffer *buffer, Py_ssize_t more);
 
 static inline char *put16(char *to, uint32_t value) {
@@ -108,7 +108,7 @@ static inline int64_t get64(const char *from) {
     return (int64_t)((uint64_t)get32(from) << 32 | get32(from + 4));
 }
 
-/* CRC-32 as zlib counts it. */
+/* CRC-32 as zlib computes it. */
 uint32_t crc32_of(const char *data, Py_ssize_t length);
 void fill_crc_table(void);
 
@@ -116,7 +116,8 @@ void fill_crc_table(void);
 
 int is_ascii(const char *at, Py_ssize_t length);
 
-/* Strict UTF-8, as Python's decoder takes it: no overlong forms, no surrogates, nothing past U+10FFFF. */
+/* Returns true for strict UTF-8, as Python's decoder accepts it: no overlong forms, no surrogates, nothing
+ * past U+10FFFF. */
 int is_utf8(const char *at, Py_ssize_t length);
 
 static inline int same_text(Text text, const char *other, Py_ssize_t length) {
@@ -125,27 +126,29 @@ static inline int same_text(Text text, const char *other, Py_ssize_t length) {
 
 #define IS_LITERAL(text, other) same_text(text, other, (Py_ssize_t)sizeof(other) - 1)
 
-/* A number in its one usual spelling, within bounds; 0 when it is anything else. */
+/* Reads a number in canonical form, within bounds; returns 0 for anything else. */
 int read_number(Text text, int64_t low, int64_t high, int64_t *value);
 
-/* String.hashCode() of UTF-8 bytes, from the hash of what comes before. 0 with an exception when memory runs out. */
+/* String.hashCode() of UTF-8 bytes, continuing from the hash of the preceding text. Returns 0 with an
+ * exception if memory runs out. */
 int java_hash_of(const char *at, Py_ssize_t length, uint32_t *hash);
 
-/* The properties that are looked for; of a name given twice the last value that is not empty counts. */
+/* Properties that are extracted; if a name occurs twice, the last value that is not empty counts. */
 typedef struct {
     Text unique_key, tags, keys, wait;
 } Properties;
 
-/* Finds them in one walk over the packed text. */
+/* Extracts them in one pass over the packed text. */
 void read_properties(const char *at, Py_ssize_t length, Properties *found);
 
-/* Whether a tuple holds nothing but words: bytes that are not empty. With a TypeError when not. */
+/* Returns true if a tuple contains only words: bytes that are not empty. Otherwise sets a TypeError. */
 int are_words(PyObject *words, const char *who);
 
-/* Whether any of these words stands anywhere in the text. */
+/* Returns true if the text contains any of these words. */
 int has_any(const char *at, Py_ssize_t length, PyObject *words);
 
-/* --- what a send says ---------------------------------------------------------------------------------- */
+/* --- headers of sends
+ * ------------------------------------------------------------------------------------- */
 
 enum {
     JSON = 0,
@@ -154,76 +157,77 @@ enum {
     SEND_BATCH = 320, /* SEND_BATCH_MESSAGE */
     FLAG_ANSWER = 1,
     FLAG_ONE_WAY = 2,
-    SYS_FLAGS_PLAIN = 0x703, /* compressed, many tags, which compression: nothing that changes the way */
+    SYS_FLAGS_PLAIN = 0x703, /* compressed, many tags, kind of compression: flags that change nothing here */
 };
 
-/* The header of a usual send. Fields are named by their letters on the wire. */
+/* Header of an ordinary send. Fields are named by their letters on the wire. */
 typedef struct {
     int code, encoding;
     int32_t opaque, flag;
-    Text letter[14]; /* a to n; at is NULL when absent, as in the three of a signature */
+    Text letter[14]; /* a to n; at is NULL if absent, as in the three of a signature */
     Text access_key, security_token, signature;
     Text topic, properties;
     int32_t queue_id, sys_flag, message_flag, reconsume_times;
     int64_t born_timestamp;
 } Send;
 
-/* Reads it; 0 for everything else, a field that is not among those above too. Texts point into the header, or into scratch, which is as long. */
+/* Reads the header of an ordinary send; returns 0 for any other, including one with an unknown field.
+ * Texts point into the header, or into scratch, which has the same length. */
 int read_send(int encoding, const char *header, Py_ssize_t length, char *scratch, Send *send);
 
 /* --- signatures ---------------------------------------------------------------------------------------- */
 
 enum { SHA1_BLOCK = 64, SHA1_BYTES = 20, SIGNATURE_LENGTH = 28 };
 
-/* A text that comes in pieces, on its way to its SHA-1. */
+/* State of the SHA-1 of a text that is added in pieces. */
 typedef struct {
     uint32_t state[5];
     uint64_t length;
-    unsigned char block[SHA1_BLOCK]; /* what has come of a block that is not whole */
+    unsigned char block[SHA1_BLOCK]; /* bytes of an incomplete block */
 } Sha1;
 
-/* A secret, ready to sign with. */
+/* Secret, prepared for signing. */
 typedef struct {
     uint32_t inner[5], outer[5];
 } HmacKey;
 
-void choose_sha1(void); /* once, at the start */
+void choose_sha1(void); /* called once, at the start */
 void sha1_add(Sha1 *sha, const char *from, Py_ssize_t length);
-void hmac_prepare(HmacKey *key, const char *block); /* of 64 bytes */
+void hmac_prepare(HmacKey *key, const char *block); /* block of 64 bytes */
 void hmac_start(const HmacKey *key, Sha1 *text);
 void hmac_end(const HmacKey *key, Sha1 *text, char digest[SHA1_BYTES]);
 
-/* What is signed of a send: the values of its fields, one behind the other, and its body. */
+/* Signed parts of a send: the values of its fields, concatenated, and its body. */
 typedef struct {
     Text fields, body;
 } SignedText;
 
-/* The HMACs of one or two of them; of two in the time of little more than one. */
+/* Computes the HMACs of one or two texts; two take little more time than one. */
 void hmac_texts(const HmacKey *key, const SignedText *texts, int count, char digests[][SHA1_BYTES]);
 
-/* Who signs: Signer of protocol/signature.py. */
+/* Access key and secret of a signer: Signer of protocol/signature.py. */
 typedef struct {
     Text access_key;
     HmacKey key;
 } Signer;
 
-/* Points into the tuple, which has to stay; 0 with an exception when it is none. */
+/* Points into the tuple, which must stay alive; returns 0 with an exception if it is not a signer. */
 int read_signer(PyObject *signer, Signer *read);
 
-/* A send, about which it is asked whether it carries the access key and the right signature of somebody. */
+/* Send whose access key and signature are to be checked. */
 typedef struct {
     const Send *send;
     Text body;
-    char *room; /* as long as the header */
-    int is_signed; /* the answer */
+    char *room; /* of the header's length */
+    int is_signed; /* result */
 } Claim;
 
-/* Of one or two. */
+/* Checks one or two claims. */
 void check_claims(const Signer *signer, Claim *const *claims, int count);
 
 /* --- records --------------------------------------------------------------------------------------------- */
 
-/* Where the parts of a record lie. */
+/* Places of the parts of a record. */
 typedef struct {
     const char *at, *born_host, *store_host, *rest, *body, *topic, *packed;
     int born_length, store_length;
@@ -231,10 +235,11 @@ typedef struct {
     Py_ssize_t topic_length, packed_length;
 } Record;
 
-/* Whether a whole record begins at a place of the block, with lengths that add up; its parts. */
+/* Reads the parts of a record; returns false unless a whole record with consistent lengths begins at this
+ * place of the block. */
 int read_parts(const char *block, Py_ssize_t length, int64_t place, Record *record);       /* records.c */
 
-/* --- what Python calls, by the file it stands in ------------------------------------------------------- */
+/* --- functions that Python calls, by their files ------------------------------------------------------ */
 
 PyObject *split_frames(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);     /* frames.c */
 PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);       /* sends.c */
@@ -255,7 +260,8 @@ PyObject *entry_run(PyObject *module, PyObject *const *args, Py_ssize_t arg_coun
 PyObject *read_now(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *read_messages(PyObject *module, PyObject *const *args, Py_ssize_t arg_count);
 
-/* The values of these properties of a record, each with its end; a new reference, NULL with or without an error. */
+/* Returns the values of these properties of a record, each with its terminator, as a new reference; NULL
+ * with or without an error. */
 PyObject *values_of(const char *record, Py_ssize_t size, PyObject *names);                 /* records.c */
 
 #endif

@@ -1,9 +1,9 @@
-/* What follows the log: the entries of queues and of the key index. */
+/* Entries of queues and of the key index, from entries of the log. */
 #include "core.h"
 
-enum { SYS_FLAGS_QUEUED = 0x73B /* plain, wide hosts, committed: nothing that changes the queue entry */ };
+enum { SYS_FLAGS_QUEUED = 0x73B /* plain, wide hosts, committed: flags that do not change the queue entry */ };
 
-/* An entry of the log as the dispatcher hands it on. */
+/* Entry of the log in the dispatcher's form. */
 typedef struct {
     long long size, queue_id, queue_offset, physical, sys_flag;
     PyObject *stored, *topic, *properties;
@@ -54,7 +54,7 @@ PyObject *queue_runs(PyObject *module, PyObject *const *args, Py_ssize_t arg_cou
         if (entry.sys_flag & ~(long long)SYS_FLAGS_QUEUED || entry.size < 0 || entry.size > INT32_MAX ||
             (!group && group_count == QUEUES_MAX) || (group && group->next != entry.queue_offset) ||
             has_any(PyBytes_AS_STRING(entry.properties), PyBytes_GET_SIZE(entry.properties), stops)) {
-            result = Py_NewRef(Py_None); /* something that needs care */
+            result = Py_NewRef(Py_None); /* needs special treatment */
             goto done;
         }
         if (!group) {
@@ -171,7 +171,7 @@ PyObject *index_entries(PyObject *module, PyObject *const *args, Py_ssize_t arg_
     pages = PySet_New(NULL);
     if (!packed || !pages) goto done;
     char *to = PyBytes_AS_STRING(packed);
-    /* First all that may fail. */
+    /* First everything that may fail. */
     for (Py_ssize_t i = 0; i < number; i++, to += 20) {
         PyObject *item = PyList_GET_ITEM(items, i);
         if (!PyTuple_Check(item) || PyTuple_GET_SIZE(item) != 3) {
@@ -190,7 +190,7 @@ PyObject *index_entries(PyObject *module, PyObject *const *args, Py_ssize_t arg_
         if (begin_ms > 0 && time_ms > begin_ms) seconds = (int64_t)(((uint64_t)time_ms - (uint64_t)begin_ms) / 1000);
         if (seconds > INT32_MAX) seconds = INT32_MAX;
         put32(put64(put32(to, (uint32_t)hash), (uint64_t)physical), (uint32_t)seconds);
-        /* See index_file.py: the table begins 40 bytes into its first page. */
+        /* See index_file.py: the table begins 40 bytes after the start of its first page. */
         long long page = (slot_of(hash, slot_count) + 10) >> 10;
         if (page != last_page) {
             PyObject *key = PyLong_FromLongLong(page);

@@ -1,11 +1,11 @@
-/* From a stretch of the log to the entries of queues and index, without an object for each record. */
+/* Queue and index entries directly from a stretch of the log, without an object for each record. */
 #include "core.h"
 
 enum { FLAGS_QUEUED = 0x73B, GROUPS_FIRST = 64, KEY_BYTES = 20, SEAL_BYTES = 20, SEAL_LEFT = 6 };
 
 static const char SEAL[] = "__CRC32#\x01";
 
-/* Entries of one queue that follow each other. */
+/* Consecutive entries of one queue. */
 typedef struct {
     const char *topic;
     Py_ssize_t topic_length;
@@ -17,7 +17,7 @@ typedef struct {
 typedef struct {
     Group *all;
     Py_ssize_t count, room;
-    Py_ssize_t *slots; /* number of a group and one; 0: empty */
+    Py_ssize_t *slots; /* number of a group plus one; 0: empty */
     size_t slot_count; /* a power of two */
 } Groups;
 
@@ -27,7 +27,7 @@ static size_t place_of(const char *topic, Py_ssize_t length, int32_t queue_id) {
     return code ^ code >> 29;
 }
 
-/* More room for groups: 0 with MemoryError. */
+/* Makes room for more groups; returns 0 with MemoryError. */
 static int grow(Groups *groups) {
     Py_ssize_t room = groups->room ? groups->room * 2 : GROUPS_FIRST;
     Group *all = PyMem_Realloc(groups->all, (size_t)room * sizeof(Group));
@@ -49,7 +49,7 @@ static int grow(Groups *groups) {
     return 1;
 }
 
-/* The group of a queue, made if there is none; NULL with MemoryError. */
+/* Returns the group of a queue, created if necessary; NULL with MemoryError. */
 static Group *group_of(Groups *groups, const char *topic, Py_ssize_t length, int32_t queue_id, int64_t first) {
     if (groups->count == groups->room && !grow(groups)) return NULL;
     size_t mask = groups->slot_count - 1, at = place_of(topic, length, queue_id);
@@ -64,7 +64,7 @@ static Group *group_of(Groups *groups, const char *topic, Py_ssize_t length, int
     return group;
 }
 
-/* Whether the end of the properties is, or may once have been, a CRC of the whole record. */
+/* Returns true if the end of the properties is, or may once have been, a CRC of the whole record. */
 static int may_be_sealed(const char *properties, const char *end) {
     const char *from = end - properties > SEAL_BYTES ? end - SEAL_BYTES : properties;
     if (memchr(from, 0, (size_t)(end - from))) return 1;
@@ -100,7 +100,7 @@ PyObject *log_runs(PyObject *module, PyObject *const *args, Py_ssize_t arg_count
     Buffer keys = {0};
     Py_ssize_t records = 0;
     int64_t last_ms = 0;
-    const char *hashed = NULL; /* the topic whose hash is in seed */
+    const char *hashed = NULL; /* topic whose hash is in seed */
     Py_ssize_t hashed_length = 0;
     uint32_t seed = 0;
     if (at < 0 || end > log.len) {
@@ -174,7 +174,7 @@ PyObject *log_runs(PyObject *module, PyObject *const *args, Py_ssize_t arg_count
     PyObject *runs = PyList_New(0);
     for (Py_ssize_t i = 0; runs && i < groups.count; i++) {
         Group *group = &groups.all[i];
-        if (!group->packed.length) continue; /* the record that was its first needs care */
+        if (!group->packed.length) continue; /* its first record needs special treatment */
         PyObject *run = Py_BuildValue("(y#iLy#)", group->topic, group->topic_length, (int)group->queue_id,
                                       (long long)group->first, group->packed.data, group->packed.length);
         if (!run || PyList_Append(runs, run) < 0) Py_CLEAR(runs);

@@ -1,4 +1,4 @@
-/* The module as Python sees it. */
+/* Definition of the Python module. */
 #include "core.h"
 
 #ifdef __linux__

@@ -1,4 +1,4 @@
-/* Reading a queue: which entries lie together, which messages a filter takes, and bytes that are in memory. */
+/* Reading of a queue: runs of entries, messages that pass a filter, and bytes that are in memory. */
 #include "core.h"
 
 #ifdef __linux__
@@ -106,7 +106,8 @@ PyObject *entry_run(PyObject *module, PyObject *const *args, Py_ssize_t arg_coun
 #ifdef RWF_NOWAIT
 enum { COPIED_AT_ONCE = 64 * 1024 };
 
-/* What is in memory is copied so quickly that letting other threads run would take longer. */
+/* Reads bytes that are in memory. Small reads keep the GIL, because a switch of threads would take longer
+ * than the copy. */
 PyObject *read_now(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
     if (arg_count != 3) return PyErr_Format(PyExc_TypeError, "read_now takes 3 arguments, got %zd", arg_count);
     int fd = (int)PyLong_AsLong(args[0]);
@@ -136,7 +137,8 @@ PyObject *read_now(PyObject *module, PyObject *const *args, Py_ssize_t arg_count
 
 enum { PIECES_MAX = 1024, GAP_MAX = 8 * 1024 };
 
-/* Fill all of these pieces from here on; 1, or 0 when not all of it is in memory or in the file, -1 for an error. */
+/* Fills all of these pieces from an offset on. Returns 1; 0 if some bytes are not in memory or not in the
+ * file; -1 with an error. */
 static int fill_pieces(int fd, struct iovec *pieces, int count, long long offset, int flags) {
     while (count) {
         ssize_t got = preadv2(fd, pieces, count, offset, flags);
@@ -157,7 +159,8 @@ static int fill_pieces(int fd, struct iovec *pieces, int count, long long offset
     return 1;
 }
 
-/* Copies messages to one place, passing over what lies between them: a short gap costs less than another call. */
+/* Copies messages to one place, without the bytes between them: reading a short gap costs less than
+ * another call. */
 static int gather_messages(int fd, const char *entry, Py_ssize_t count, long long base, char *to, int flags) {
     struct iovec pieces[PIECES_MAX];
     char passed_over[GAP_MAX];

@@ -1,5 +1,5 @@
-/* Records: the messages of an answer, the entries of a log, where records begin, which are none, and the properties
- * of one. */
+/* Records: messages of an answer, entries of a log, starts of records, faults of records, and properties
+ * of one record. */
 #include "core.h"
 
 int read_parts(const char *block, Py_ssize_t length, int64_t place, Record *record) {
@@ -18,7 +18,7 @@ int read_parts(const char *block, Py_ssize_t length, int64_t place, Record *reco
     record->store_host = record->born_host + record->born_length + 8;
     record->rest = record->store_host + record->store_length;
     record->body = record->rest + 16;
-    /* Beside the body: a topic length of one or two bytes, and a properties length of two. */
+    /* Other than the body: a topic length of one or two bytes, and a properties length of two. */
     if (end - record->body < 3 + wide_topic) return 0;
     record->body_length = (int32_t)get32(record->rest + 12);
     if (record->body_length < 0 || record->body_length > end - record->body - 3 - wide_topic) return 0;
@@ -34,7 +34,8 @@ int read_parts(const char *block, Py_ssize_t length, int64_t place, Record *reco
 
 enum { RECORD_ARGS = 17 };
 
-/* Bytes like these: the ones made before, if they are the same, for hosts and topics seldom change. */
+/* Returns a bytes object with this content, the previous one if it is equal, because hosts and topics
+ * rarely change. */
 static int keep_bytes(PyObject **kept, const char *at, Py_ssize_t length) {
     if (*kept && PyBytes_GET_SIZE(*kept) == length && !memcmp(PyBytes_AS_STRING(*kept), at, (size_t)length)) return 0;
     PyObject *made = PyBytes_FromStringAndSize(at, length);
@@ -43,12 +44,13 @@ static int keep_bytes(PyObject **kept, const char *at, Py_ssize_t length) {
     return 1;
 }
 
-/* What the messages of one answer share. */
+/* Values that all messages of an answer share. */
 typedef struct {
     PyObject *topic_bytes, *topic, *born_host, *store_host;
 } Shared;
 
-/* One record of at most `left` bytes: 1 and a message, 0 if it is none, -1 with an error. */
+/* Reads one record of at most `left` bytes. Returns 1 and a message, 0 if it is not a record, -1 with an
+ * error. */
 static int read_record(const char *at, Py_ssize_t left, PyObject *make, PyObject *broker, Shared *shared,
                        int32_t *size_found, int32_t *flags, PyObject **message) {
     Record record;
@@ -66,7 +68,7 @@ static int read_record(const char *at, Py_ssize_t left, PyObject *make, PyObject
         Py_XSETREF(shared->topic, text);
     }
     PyObject *args[RECORD_ARGS + 1] = {NULL};
-    PyObject **values = args + 1; /* a free slot before them, as vectorcall wants it */
+    PyObject **values = args + 1; /* a free slot before them, as vectorcall requires */
     values[0] = shared->topic;
     values[1] = PyBytes_FromStringAndSize(record.body, record.body_length);
     values[2] = PyLong_FromLong((int32_t)get32(at + 12));
@@ -132,7 +134,7 @@ PyObject *read_records(PyObject *module, PyObject *const *args, Py_ssize_t arg_c
 
 enum { ENTRY_FIELDS = 9 };
 
-/* What dispatch needs of the record at `at`, which was found whole; NULL with an error. */
+/* Returns the dispatcher's entry of the valid record at `at`; NULL with an error. */
 static PyObject *entry_of(const char *at, PyObject *magic, PyObject *topic, const char *properties, const char *end) {
     PyObject *entry = PyTuple_New(ENTRY_FIELDS);
     if (!entry) return NULL;
@@ -263,7 +265,7 @@ PyObject *record_faults(PyObject *module, PyObject *const *args, Py_ssize_t arg_
     return faults;
 }
 
-/* The packed properties of the record at `at`, which has `size` bytes; NULL if it is not whole. */
+/* Returns the packed properties of the record at `at`, which has `size` bytes; NULL if it is not whole. */
 static const char *find_properties(const char *at, Py_ssize_t size, Py_ssize_t *length) {
     if (size < RECORD_MIN) return NULL;
     uint32_t sys_flag = get32(at + 36);

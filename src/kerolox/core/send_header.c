@@ -1,8 +1,8 @@
-/* The headers of sends, JSON and binary, as far as they are usual ones. Whatever is written otherwise is left to
- * the handlers. */
+/* Headers of ordinary sends, JSON and binary. All others are left to the handlers. */
 #include "core.h"
 
-/* Where a field goes; NULL when it is not known. KNOWN_FIELDS in protocol/send_runs.py says which are, and why. */
+/* Returns the place of a field; NULL if it is unknown. KNOWN_FIELDS in protocol/send_runs.py lists the
+ * known ones, with the reason. */
 static Text *known_field(Send *send, Text key) {
     if (key.length == 1) return key.at[0] >= 'a' && key.at[0] <= 'n' ? &send->letter[key.at[0] - 'a'] : NULL;
     if (IS_LITERAL(key, "AccessKey")) return &send->access_key;
@@ -13,7 +13,7 @@ static Text *known_field(Send *send, Text key) {
 
 static int keep_field(Send *send, Text key, Text value) {
     Text *field = known_field(send, key);
-    if (!field || field->at) return 0; /* unknown, or given twice: others decide */
+    if (!field || field->at) return 0; /* unknown, or present twice: left to the handlers */
     *field = value;
     return 1;
 }
@@ -41,13 +41,13 @@ static int read_binary_header(const char *at, Py_ssize_t length, Send *send) {
         at += value_length;
         int properties = key.length == 1 && key.at[0] == 'i';
         if (!is_ascii(key.at, key.length) || !(properties ? is_utf8 : is_ascii)(value.at, value.length)) return 0;
-        /* Empty is Java's null. */
+        /* An empty one is Java's null. */
         if (key.length && value.length && !keep_field(send, key, value)) return 0;
     }
     return 1;
 }
 
-/* A JSON text without escapes, ASCII only. On success at stands behind its closing quote. */
+/* Reads a JSON text without escapes, only ASCII. On success `at` points after its closing quote. */
 static int read_plain_string(const char **at, const char *end, Text *text) {
     const char *p = *at;
     if (p >= end || *p != '"') return 0;
@@ -70,7 +70,8 @@ static int hex_digit(char c) {
     return -1;
 }
 
-/* The properties: a JSON text whose separators are escapes, unescaped into scratch, which is large enough. */
+/* Reads the properties: a JSON text whose separators are escapes, unescaped into scratch, which is large
+ * enough. */
 static int read_escaped_string(const char **at, const char *end, char *scratch, Text *text) {
     const char *p = *at;
     char *to = scratch;
@@ -145,7 +146,7 @@ static int read_json_fields(const char **at, const char *end, char *scratch, Sen
     }
 }
 
-/* As Java writes it: no blanks, the code first. Whatever is written otherwise is left to others. */
+/* Reads JSON as Java writes it: without blanks, the code first. Any other form is left to the handlers. */
 static int read_json_header(const char *at, Py_ssize_t length, char *scratch, Send *send) {
     const char *end = at + length;
     enum { SEEN_CODE = 1, SEEN_FIELDS = 2, SEEN_FLAG = 4, SEEN_OPAQUE = 8, SEEN_VERSION = 16, SEEN_LANGUAGE = 32, SEEN_TYPE = 64 };

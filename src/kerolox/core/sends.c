@@ -1,36 +1,37 @@
-/* Plain sends, from frames to records, queue entries and answers in one call: protocol/send_runs.py. */
+/* Plain sends: from frames to records, queue entries and answers in one call, see protocol/send_runs.py. */
 #include "core.h"
 
 enum {
-    BLANK_BYTES = 8, /* what must stay free at the end of a log file */
-    ITEM_BYTES = 22, /* what a batch needs for a message beside body and properties */
+    BLANK_BYTES = 8, /* bytes that must stay free at the end of a log file */
+    ITEM_BYTES = 22, /* bytes of a batch per message, without body and properties */
     BATCH_COUNT_MAX = 65536,
 };
 
-/* A queue that got messages in this run: they are given their numbers here, and the cursor hears of it at the end. */
+/* Queue that got messages in this run: they get their offsets here, and the cursor is updated at the end. */
 typedef struct {
-    PyObject *cursor, *before; /* before: its next_offset as it was, to be put back if the run fails */
+    PyObject *cursor, *before; /* before: its previous next_offset, restored if the run fails */
     int32_t queue_id;
     int64_t first, next;
 } Queue;
 
-/* One run of sends on its way into the log. */
+/* Run of sends that is being appended to the log. */
 typedef struct {
-    /* given */
+    /* parameters */
     const char *store_host, *born_host, *added, *id_prefix, *json_after, *json_end, *binary_head, *binary_tail;
     Py_ssize_t store_host_length, born_host_length, added_length, id_prefix_length, json_after_length,
         json_end_length, binary_head_length, binary_tail_length;
     PyObject *stops; /* words in properties that need a handler */
-    PyObject *park;  /* function: where a delayed message is parked; or None */
+    PyObject *park;  /* function that returns where to store a delayed message; or None */
     int wait_matters, must_sign;
-    Signer signer; /* who must have signed each of them, if they must be signed */
+    Signer signer; /* required signer of each send, if they must be signed */
     int64_t bytes_max, file_end, now_ms;
     PyObject *now;
-    PyObject *next_offset; /* the attribute's name */
-    /* of the topic: what target holds, which is ours, because those who are asked may change what is known of topics */
+    PyObject *next_offset; /* name of the attribute */
+    /* the topic's target, owned references because callbacks may change the table of topics */
     PyObject *target, *topic_name, *field, *cursors;
-    PyObject *stored_name; /* of the topic the messages are stored under: that, or where they are parked */
-    /* made */
+    PyObject *stored_name; /* name of the topic the messages are stored under, which differs for delayed
+                            * messages */
+    /* results */
     int64_t end;
     Buffer records, answers;
     PyObject *entries;
@@ -52,7 +53,7 @@ static Queue *add_queue(Run *run, int32_t queue_id, PyObject *cursor) {
     return queue;
 }
 
-/* The queue of a send; NULL when it is not among those known, or (with an exception) an error. */
+/* Returns the queue of a send; NULL if it is unknown, or, with an exception, on an error. */
 static Queue *queue_of(Run *run, int32_t queue_id) {
     for (int i = 0; i < run->queue_count; i++)
         if (run->queues[i].queue_id == queue_id) return &run->queues[i];
@@ -71,7 +72,7 @@ static Py_ssize_t record_overhead(const Run *run) {
     return 74 + run->born_host_length + run->store_host_length + PyBytes_GET_SIZE(run->field);
 }
 
-/* Put one record and its entry. The properties are two pieces, with what separates them between. */
+/* Writes one record and its entry. The properties are two pieces, with the separator between them. */
 static int put_record(Run *run, Queue *queue, const Send *send, int32_t message_flag, Text body, Text own,
                       int separated, Text added) {
     Py_ssize_t properties_length = own.length + separated + added.length;
@@ -125,7 +126,7 @@ static int put_record(Run *run, Queue *queue, const Send *send, int32_t message_
     return 1;
 }
 
-/* The constant texts of answers. What an answer needs beside its own texts is counted from them. */
+/* Constant texts of answers. The size of an answer without its own texts is computed from them. */
 #define JSON_ID "{\"code\":0,\"extFields\":{\"msgId\":\""
 #define JSON_QUEUE "\",\"queueId\":\""
 #define JSON_OFFSET "\",\"queueOffset\":\""
@@ -140,7 +141,7 @@ static int put_record(Run *run, Queue *queue, const Send *send, int32_t message_
 #define LENGTH(literal) ((Py_ssize_t)sizeof(literal) - 1)
 
 enum {
-    DECIMAL_MAX = 20, /* digits of a number of 64 bits, with its sign */
+    DECIMAL_MAX = 20, /* digits of a 64-bit number, with its sign */
     FRAME_START = 8,
     JSON_TEXTS = LENGTH(JSON_ID) + LENGTH(JSON_QUEUE) + LENGTH(JSON_OFFSET) + LENGTH(JSON_UNIQUE) + LENGTH(JSON_HANDLE),
     BINARY_TEXTS = LENGTH(BINARY_ID) + LENGTH(BINARY_QUEUE) + LENGTH(BINARY_OFFSET) + LENGTH(BINARY_UNIQUE) +
@@ -156,7 +157,7 @@ static char *put_field(char *to, const char *name, Py_ssize_t name_length, Text 
 
 #define PUT_FIELD(to, name, value) put_field(to, name, LENGTH(name), value)
 
-/* The answer to a send whose messages lie at these places in the log. */
+/* Writes the answer to a send whose messages have these offsets and places. */
 static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text unique, const int64_t *places,
                       Py_ssize_t count, Text handle) {
     if (send->flag & FLAG_ONE_WAY) return 1;
@@ -174,7 +175,7 @@ static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text uni
         to = put32(to, (uint32_t)send->opaque);
         to = put32(to, FLAG_ANSWER);
         to = put32(to, 0); /* no remark */
-        fields = to + 4;   /* their length is put when they are there */
+        fields = to + 4;   /* their length is written after them */
         to = PUT_LITERAL(fields, BINARY_ID);
         to = put32(to, (uint32_t)ids);
     }
@@ -207,7 +208,7 @@ static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text uni
     return 1;
 }
 
-/* Whether a key needs no escapes: letters, digits and what else is usual in names. */
+/* Returns true if a key needs no escapes: letters, digits and other common characters of names. */
 static int is_simple(Text text) {
     for (Py_ssize_t i = 0; i < text.length; i++) {
         char c = text.at[i];
@@ -217,7 +218,8 @@ static int is_simple(Text text) {
     return text.length > 0;
 }
 
-/* Whether messages stored under this topic belong into the run: all of a run are stored under one. */
+/* Returns true if messages stored under this topic fit into the run: all messages of a run are stored
+ * under one topic. */
 static int goes_on(Run *run, PyObject *topic) {
     if (!run->stored_name) {
         run->stored_name = Py_NewRef(topic);
@@ -227,7 +229,7 @@ static int goes_on(Run *run, PyObject *topic) {
            memcmp(PyBytes_AS_STRING(topic), PyBytes_AS_STRING(run->stored_name), (size_t)PyBytes_GET_SIZE(topic)) == 0;
 }
 
-/* 1 taken, 0 left to others, -1 an error. */
+/* Returns 1 if it was appended, 0 to leave it to the handlers, -1 with an error. */
 static int take_single(Run *run, const Send *send, Text body, Text unique) {
     Text own = send->properties, added = {run->added, run->added_length};
     int separated = own.length && added.length && own.at[own.length - 1] != 2;
@@ -245,7 +247,7 @@ static int take_single(Run *run, const Send *send, Text body, Text unique) {
     return put_answer(run, send, offset, unique, &place, 1, no_handle) ? 1 : -1;
 }
 
-/* Park a delayed message; parked says where. */
+/* Appends a delayed message under the topic and queue in `parked`. */
 static int put_parked(Run *run, const Send *send, Text body, Text unique, PyObject *parked) {
     PyObject *topic_name, *field, *cursor, *properties, *handle;
     int queue_id;
@@ -279,7 +281,7 @@ static int put_parked(Run *run, const Send *send, Text body, Text unique, PyObje
     return good ? 1 : -1;
 }
 
-/* A delayed message, or one that needs a handler. */
+/* Handles a delayed message, or one that needs a handler. */
 static int take_later(Run *run, const Send *send, Text body, Text unique) {
     if (run->park == Py_None || send->code != SEND || !body.length) return 0;
     PyObject *key = PyLong_FromLong(send->queue_id);
@@ -300,7 +302,8 @@ static int take_later(Run *run, const Send *send, Text body, Text unique) {
     return took;
 }
 
-/* The item of a batch that begins at at: its flag, body and properties, and where the next begins; 0 if broken. */
+/* Reads the item of a batch at `at`: its flag, body and properties, and the place of the next; returns 0
+ * if it is broken. */
 static int read_item(const char **at, const char *end, int32_t *flag, Text *body, Text *properties) {
     const char *p = *at;
     if (end - p < ITEM_BYTES) return 0;
@@ -351,9 +354,9 @@ static int take_batch(Run *run, const Send *send, Text batch, Text unique) {
     return good ? 1 : -1;
 }
 
-/* A frame that has been read. */
+/* Frame that has been read. */
 typedef struct {
-    PyObject *frame; /* ours; NULL when there is none */
+    PyObject *frame; /* owned reference; NULL without a frame */
     Send send;
     Claim claim;
     Buffer scratch;
@@ -361,7 +364,7 @@ typedef struct {
 
 static void let_go(Reading *reading) { Py_CLEAR(reading->frame); }
 
-/* 1 read, 0 left to others, -1 an error. */
+/* Returns 1 if it was read, 0 to leave it to the handlers, -1 with an error. */
 static int read_frame(Reading *reading, PyObject *frame) {
     if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3 || !PyLong_Check(PyTuple_GET_ITEM(frame, 0)) ||
         !PyBytes_Check(PyTuple_GET_ITEM(frame, 1)) || !PyBytes_Check(PyTuple_GET_ITEM(frame, 2))) {
@@ -374,7 +377,7 @@ static int read_frame(Reading *reading, PyObject *frame) {
     PyObject *header = PyTuple_GET_ITEM(frame, 1), *content = PyTuple_GET_ITEM(frame, 2);
     Py_ssize_t length = PyBytes_GET_SIZE(header);
     reading->scratch.length = 0;
-    char *room = reserve(&reading->scratch, 2 * (length + 1)); /* for what is unescaped, and for what is signed */
+    char *room = reserve(&reading->scratch, 2 * (length + 1)); /* for unescaped text, and for signed text */
     if (!room) return -1;
     if (!read_send((int)encoding, PyBytes_AS_STRING(header), length, room, &reading->send)) return 0;
     Text body = {PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content)};
@@ -383,11 +386,12 @@ static int read_frame(Reading *reading, PyObject *frame) {
     return 1;
 }
 
-/* The frame of a list at an index: 1 read, 0 left to others, -1 an error. Where frames must be signed the next one is read
- * too, because two signatures are checked in little more than the time of one. */
+/* Reads the frame of a list at an index. Returns 1, 0 to leave it to the handlers, -1 with an error. If
+ * frames must be signed the next one is read too, because two signatures are checked in little more time
+ * than one. */
 static int read_ahead(Run *run, PyObject *frames, Py_ssize_t at, Reading *reading, Reading *next) {
     PyObject *frame = PyList_GET_ITEM(frames, at);
-    if (reading->frame == frame) return 1; /* with the one before */
+    if (reading->frame == frame) return 1; /* read with the previous one */
     let_go(reading);
     int read = read_frame(reading, frame);
     if (read <= 0 || !run->must_sign) return read;
@@ -396,7 +400,7 @@ static int read_ahead(Run *run, PyObject *frames, Py_ssize_t at, Reading *readin
     let_go(next);
     if (at + 1 < PyList_GET_SIZE(frames)) {
         if (read_frame(next, PyList_GET_ITEM(frames, at + 1)) > 0) count = 2;
-        else PyErr_Clear(); /* its turn comes */
+        else PyErr_Clear(); /* reported when it is next */
     }
     if (count == 2 && next->claim.body.length > run->bytes_max) {
         let_go(next);
@@ -407,7 +411,7 @@ static int read_ahead(Run *run, PyObject *frames, Py_ssize_t at, Reading *readin
     return 1;
 }
 
-/* 1 taken, 0 left to others, -1 an error. */
+/* Returns 1 if it was appended, 0 to leave it to the handlers, -1 with an error. */
 static int take_read(Run *run, const Reading *reading, PyObject *targets) {
     const Send *send = &reading->send;
     Text body = reading->claim.body;
@@ -429,7 +433,7 @@ static int take_read(Run *run, const Reading *reading, PyObject *targets) {
     if (!same_text(send->topic, PyBytes_AS_STRING(run->topic_name), PyBytes_GET_SIZE(run->topic_name))) return 0;
     Properties found;
     read_properties(send->properties.at, send->properties.length, &found);
-    /* A batch need not have a key of its own, and ours have none. */
+    /* A batch need not have its own key, and kerolox's batches have none. */
     if (!is_simple(found.unique_key) && (send->code == SEND || found.unique_key.length)) return 0;
     if (run->wait_matters && IS_LITERAL(found.wait, "false")) return 0;
     if (has_any(send->properties.at, send->properties.length, run->stops))
@@ -437,7 +441,7 @@ static int take_read(Run *run, const Reading *reading, PyObject *targets) {
     return (send->code == SEND ? take_single : take_batch)(run, send, body, found.unique_key);
 }
 
-/* Tell the cursors how far they have come; if one cannot be told, none was. */
+/* Updates the cursors; if one cannot be updated, none is. */
 static int move_cursors(Run *run) {
     int moved = 0;
     for (; moved < run->queue_count; moved++) {
@@ -464,7 +468,7 @@ PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t arg_cou
         PyErr_SetString(PyExc_TypeError, "take_sends: list, int, dict, tuple, bytes and numbers expected");
         return NULL;
     }
-    PyObject *region_id, *trace_on; /* are in the answers' tails already */
+    PyObject *region_id, *trace_on; /* already in the answers' tails */
     Run run;
     memset(&run, 0, offsetof(Run, queues));
     run.queue_count = 0;

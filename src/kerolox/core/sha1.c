@@ -1,5 +1,6 @@
-/* SHA-1 and the HMAC of it, by which access keys sign (protocol/signature.py). By the processor's own instructions
- * where it has them: a signed send costs a tenth more then, and not a third. Nothing else here uses SHA-1. */
+/* SHA-1 and its HMAC, which sign requests with access keys (protocol/signature.py). With the processor's
+ * SHA instructions, if it has them: a signed send then costs a tenth more, and not a third. No other code
+ * here uses SHA-1. */
 #include "core.h"
 
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -9,7 +10,8 @@
 #endif
 
 typedef void (*Blocks)(uint32_t state[5], const unsigned char *data, size_t count);
-/* Of two texts at once, which is quicker than one after the other where the processor waits for itself. */
+/* Processes blocks of two texts at once, which is faster than one after the other where the processor
+ * waits for its own results. */
 typedef void (*PairedBlocks)(uint32_t one[5], const unsigned char *data, uint32_t other[5],
                              const unsigned char *other_data, size_t count);
 
@@ -20,7 +22,7 @@ static void plain_blocks(uint32_t state[5], const unsigned char *data, size_t co
     for (; count--; data += SHA1_BLOCK) {
         uint32_t w[16], a = state[0], b = state[1], c = state[2], d = state[3], e = state[4];
         for (int i = 0; i < 16; i++) w[i] = get32((const char *)data + 4 * i);
-        /* Five rounds at a time: then each of the five is where it was, and none is moved. */
+        /* Five rounds at a time: then each of the five variables is in its old place, and none is moved. */
 #define WORD(i) \
     ((i) < 16 ? w[(i) & 15] : (w[(i) & 15] = rotated(w[((i) + 13) & 15] ^ w[((i) + 8) & 15] ^ w[((i) + 2) & 15] ^ w[(i) & 15], 1)))
 #define ROUND(a, b, c, d, e, i, chosen, constant) \
@@ -63,13 +65,13 @@ static PairedBlocks pairs = plain_pairs;
 
 #ifdef MAY_HAVE_INSTRUCTIONS
 
-/* A text on its way through blocks. */
+/* Text that is processed block by block. */
 typedef struct {
     __m128i abcd, e, w[4], abcd_before, e_before, last;
 } Lane;
 
-/* Four rounds at a time, for each lane that FOR_EACH names. The words of a group are made from those of the four groups
- * before it. */
+/* Four rounds at a time, for each lane that FOR_EACH names. The words of a group are computed from those
+ * of the four groups before it. */
 #define ROUNDS(lane, kind, words)                                    \
     do {                                                             \
         (lane).last = (lane).abcd;                                   \
@@ -162,7 +164,7 @@ static void start_state(uint32_t state[5]) {
 void choose_sha1(void) {
 #ifdef MAY_HAVE_INSTRUCTIONS
     if (!has_instructions()) return;
-    /* All must say the same: whether something is signed is decided by it. */
+    /* All implementations must agree, because signatures depend on them. */
     unsigned char data[4 * SHA1_BLOCK];
     for (size_t i = 0; i < sizeof data; i++) data[i] = (unsigned char)(i * i * 31 + 7);
     uint32_t found[5][5];
@@ -212,7 +214,7 @@ static void sha1_end(Sha1 *sha, char digest[SHA1_BYTES]) {
 
 /* --- HMAC (RFC 2104) ----------------------------------------------------------------------------------- */
 
-/* The state behind the first block, which is the key's. */
+/* State after the first block, which is the key's. */
 static void pad_state(uint32_t state[5], const char *block, unsigned char pad) {
     unsigned char padded[SHA1_BLOCK];
     for (int i = 0; i < SHA1_BLOCK; i++) padded[i] = (unsigned char)block[i] ^ pad;
@@ -243,8 +245,8 @@ void hmac_end(const HmacKey *key, Sha1 *text, char digest[SHA1_BYTES]) {
 
 /* --- HMAC of whole texts, two at once ------------------------------------------------------------------ */
 
-/* The blocks of a text, where they lie: those of the fields; the one in which fields end and the body begins; those of
- * the body; the last one or two, with what fills them up. */
+/* Blocks of a text, in place: those of the fields; the one in which the fields end and the body begins;
+ * those of the body; the last one or two, with the padding. */
 typedef struct {
     const unsigned char *at[4];
     size_t count[4];
@@ -284,7 +286,7 @@ static void lay_out(Way *way, const SignedText *text) {
     put64((char *)way->end + way->count[3] * SHA1_BLOCK - 8, bits);
 }
 
-/* Steps over parts that are done; 0 when all are. */
+/* Skips finished parts; returns 0 if all are finished. */
 static int goes_further(Way *way) {
     while (way->part < 4 && !way->count[way->part]) way->part++;
     return way->part < 4;

@@ -1,7 +1,7 @@
 /* Signatures of access keys: protocol/signature.py. */
 #include "core.h"
 
-/* Base64 of a digest: 28 characters, the last of them the one that fills up. */
+/* Base64 of a digest: 28 characters, the last of them the padding. */
 static void put_signature(char to[SIGNATURE_LENGTH], const char digest[SHA1_BYTES]) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     unsigned char padded[SHA1_BYTES + 1] = {0};
@@ -13,7 +13,7 @@ static void put_signature(char to[SIGNATURE_LENGTH], const char digest[SHA1_BYTE
     to[-1] = '=';
 }
 
-/* In a time that says nothing about where they differ. */
+/* Compares in a time that does not depend on where they differ. */
 static int same_signature(Text given, const char right[SIGNATURE_LENGTH]) {
     if (given.length != SIGNATURE_LENGTH) return 0;
     unsigned char differ = 0;
@@ -23,13 +23,13 @@ static int same_signature(Text given, const char right[SIGNATURE_LENGTH]) {
 
 /* --- a request's fields --------------------------------------------------------------------------------- */
 
-enum { FIELDS_MAX = 64 }; /* more are left to the twin; no request has half as many */
+enum { FIELDS_MAX = 64 }; /* more are left to the Python twin; requests have less than half as many */
 
 typedef struct {
     Text name, value;
 } Field;
 
-/* Puts a field among those that are sorted by name already; 0 when others have to sort: Java sorts by UTF-16 units. */
+/* Inserts a field into the sorted ones; returns 0 if Python must sort, because Java sorts by UTF-16 units. */
 static int put_sorted(Field *fields, int count, Field field) {
     if (!is_ascii(field.name.at, field.name.length)) return 0;
     for (; count; count--) {
@@ -43,7 +43,7 @@ static int put_sorted(Field *fields, int count, Field field) {
     return 1;
 }
 
-/* The UTF-8 of a text; 0 when it has none, or is none, with or without an error. */
+/* Reads the UTF-8 of a text; returns 0 if it has none, or is no text, with or without an error. */
 static int read_text(PyObject *text, Text *read) {
     if (!PyUnicode_Check(text)) {
         PyErr_SetString(PyExc_TypeError, "signature_of: fields are text");
@@ -109,7 +109,7 @@ int read_signer(PyObject *signer, Signer *read) {
     return 1;
 }
 
-/* The values in the order of the names, all but the signature. */
+/* Writes the values in the order of the names, all but the signature. */
 static Text put_values(const Send *send, char *room) {
     Text name = send->access_key, token = send->security_token;
     char *to = put_bytes(room, name.at, name.length);

@@ -1,4 +1,4 @@
-/* Growing buffers, CRC-32, and text as it comes over the wire. See core.h. */
+/* Growing buffers, CRC-32, and text from the wire. See core.h. */
 #include "core.h"
 
 char *reserve(Buffer *buffer, Py_ssize_t more) {
@@ -18,7 +18,7 @@ char *reserve(Buffer *buffer, Py_ssize_t more) {
 
 /* --- CRC-32, eight bytes at a time --- */
 
-/* Filled once, when the module is first loaded. */
+/* Filled once, when the module is loaded. */
 static uint32_t crc_table[8][256];
 
 void fill_crc_table(void) {

@@ -1,4 +1,4 @@
-"""The delay levels: ``1s 5s 10s ...``, numbered from 1."""
+"""Delay levels: ``1s 5s 10s ...``, numbered from 1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """Delays in milliseconds; level ``n`` is at place ``n - 1``."""
+    """Return the delays in milliseconds; the delay of level ``n`` has index ``n - 1``."""
     try:
         levels = tuple(int(word[:-1]) * _UNIT_MS[word[-1]] for word in text.split())
     except (ValueError, KeyError, IndexError):
@@ -22,5 +22,5 @@ def parse_levels(text: str) -> tuple[int, ...]:
 
 
 def due_ms(levels: tuple[int, ...], level: int, store_timestamp: int) -> int:
-    """When a message of this level is due. Levels past the last count as the last."""
+    """Return the due time of a message of this level. Levels above the last one count as the last one."""
     return store_timestamp + levels[min(level, len(levels)) - 1]

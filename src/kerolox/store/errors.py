@@ -1,8 +1,8 @@
-"""What can go wrong on disk: the path, the place in it, and the next step.
+"""Errors of the store, with the path, the offset and the next step.
 
-All of them answer SERVICE_NOT_AVAILABLE on the wire, because none is the caller's fault. Only a full
-disk is worth another try: space may come back. A disk that failed a write or a flush stays suspect
-until someone has looked at it.
+On the wire all of them answer SERVICE_NOT_AVAILABLE unless a class says otherwise, because the caller did not
+cause them. Only a full disk, a missing descriptor and an unreadable file can be retried. After a failed write
+or flush the disk is not trusted until an operator has checked it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from kerolox.errors import KeroloxError
 
 
 class Operation(Enum):
-    """Operations on files, as far as their failures differ in consequence."""
+    """File operations whose failures have different consequences."""
 
     OPEN = "open"
-    CREATE = "create"  # also to allocate, and to make a directory
+    CREATE = "create"  # includes allocating blocks and making a directory
     READ = "read"
     WRITE = "write"
     FLUSH = "flush"
@@ -27,7 +27,7 @@ class Operation(Enum):
     TRUNCATE = "truncate"
 
 
-# By the first words of an action; see disk_error.
+# Operation by the first word of an action; see disk_error.
 _OPERATIONS = {
     "open": Operation.OPEN,
     "create": Operation.CREATE,
@@ -40,11 +40,11 @@ _OPERATIONS = {
     "rename": Operation.RENAME,
     "link": Operation.RENAME,
     "truncate": Operation.TRUNCATE,
-}  # read, list, look at, ask: READ
+}  # all other actions (read, list, look at, ask) are READ
 
 
 class StoreError(KeroloxError):
-    """Something about the files of the store. ``path`` and ``offset`` say where."""
+    """Problem with the files of the store, at ``path`` and ``offset``."""
 
     code = 14  # SERVICE_NOT_AVAILABLE
 
@@ -55,7 +55,7 @@ class StoreError(KeroloxError):
 
 
 class DiskError(StoreError):
-    """The operating system refused a file operation for a reason without a class of its own."""
+    """File operation that the operating system refused, for a reason without its own class."""
 
     def __init__(
         self,
@@ -72,51 +72,51 @@ class DiskError(StoreError):
 
 
 class DiskFull(DiskError):
-    """No space left. Nothing was acknowledged; the same call succeeds once space is back."""
+    """Disk without free space. Nothing was acknowledged; the same call succeeds when there is space again."""
 
     retriable = True
 
 
 class ReadOnlyDisk(DiskError):
-    """The file system does not take writes, from the start or since it noticed a fault."""
+    """File system that rejects writes, because it is mounted read-only or noticed a fault."""
 
 
 class FileAccessDenied(DiskError):
-    """The process may not touch this file."""
+    """File that the process has no permission to use."""
 
 
 class TooManyOpenFiles(DiskError):
-    """The process has no descriptor left."""
+    """Process without a free file descriptor."""
 
     retriable = True
 
 
 class FileMissing(DiskError):
-    """There is no such file."""
+    """File that does not exist."""
 
 
 class FileExists(DiskError):
-    """A file that was to be created is already there."""
+    """File to be created that already exists."""
 
 
 class FsyncFailed(DiskError):
-    """A flush failed. What it covered may be lost even when a later flush succeeds.
+    """Failed flush. The data it covered may be lost even when a later flush succeeds.
 
-    The kernel drops the pages it could not write and forgets about them, so a second fsync answers
-    "done" without having written anything. Hence it is never repeated: the store stops taking
-    writes, and the next start finds out by parsing what is really there.
+    The kernel drops the pages that it could not write, so a second fsync reports success without having
+    written anything. The store therefore never repeats it: it stops accepting writes, and the next start
+    reads the files to find out what is stored.
     """
 
 
 class SegmentGone(StoreError):
-    """The store removed the file between finding it and reading it."""
+    """File that the store removed between finding it and reading it."""
 
 
 class Unreadable(DiskError):
-    """A file of the store that cannot be read at the moment, so nothing is known of what it holds.
+    """File of the store that cannot be read at the moment; its content is unknown.
 
-    Not to be taken for deleted data: whoever reads stays at the same place and tries again. Consumers of
-    every client do so at this code; they would go on behind it at the codes for deleted messages.
+    It must not be taken for deleted data: the reader stays at the same offset and retries. The consumers of
+    every client do so at this code; at the codes for deleted messages they would skip ahead.
     """
 
     code = 2  # SYSTEM_BUSY
@@ -124,7 +124,7 @@ class Unreadable(DiskError):
 
     @classmethod
     def of(cls, error: StoreError) -> Unreadable:
-        """The error of a failed read, raised ``from`` the one of the disk."""
+        """Return the error of a failed read, with the disk's error as its cause."""
         number = error.os_error if isinstance(error, DiskError) else None
         found = cls(str(error), path=error.path, offset=error.offset, os_error=number)
         found.__cause__ = error
@@ -132,56 +132,56 @@ class Unreadable(DiskError):
 
 
 class StoreLocked(StoreError):
-    """Another process, or another store of this process, uses the directory."""
+    """Store directory that another process, or another store of this process, has locked."""
 
     def __init__(self, path: str, holder: str, pid: int | None = None) -> None:
         self.holder = holder
         self.pid = pid
         super().__init__(
-            f"{path} is locked by {holder}. One process uses a store directory at a time: stop the other "
-            "one, or give this one a directory of its own (storePathRootDir).",
+            f"{path} is locked by {holder}. Only one process can use a store directory. Stop the other "
+            "process, or set storePathRootDir to another directory.",
             path=path,
         )
 
 
 class WrongFileSize(StoreError):
-    """A file of a fixed size has another one, so nothing in it can be addressed."""
+    """File whose size is not the fixed one, so nothing in it can be addressed."""
 
     def __init__(self, path: str, size: int, expected: int) -> None:
         self.size = size
         self.expected = expected
         super().__init__(
-            f"{path} is {size} bytes long, expected {expected}. Was the size option changed on an existing "
-            "store? Set it back; or if the file is a damaged copy, restore it or move it away.",
+            f"{path} is {size} bytes long, expected {expected}. If the size option was changed on this "
+            "store, set it back. If the file is a damaged copy, restore it or move it away.",
             path=path,
         )
 
 
 class StrayFile(StoreError):
-    """A file that does not belong where it lies."""
+    """File that does not belong in its directory."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(
-            f"{path} does not belong here: {why}. Move it out of the directory and start again.", path=path
+            f"{path} does not belong here: {why}. Move it out of the directory and restart.", path=path
         )
 
 
 class CorruptRecord(StoreError):
-    """Bytes in the store that are not what they must be."""
+    """Bytes in the store that are damaged or not valid."""
 
 
 class OtherFileSize(CorruptRecord):
-    """A record that lies across the end of a file here: who wrote it has files of another size."""
+    """Record that crosses the end of a file here: its writer uses another file size."""
 
 
 class OutOfLedger(StoreError):
-    """A DLedger log has no entry of that index, or one does not continue it."""
+    """Entry that a DLedger log does not have, or that does not continue the log."""
 
 
 class QueueGap(StoreError):
-    """An entry that does not follow the last one: entries between are missing.
+    """Queue entry that does not follow the last one: entries between them are missing.
 
-    RocketMQ appends it all the same, and from then on every message is found under a wrong offset.
+    RocketMQ appends such an entry, and from then on every message is found under a wrong offset.
     """
 
     def __init__(self, topic: str, queue_id: int, expected: int, got: int, path: str) -> None:
@@ -190,8 +190,8 @@ class QueueGap(StoreError):
         self.expected = expected
         self.got = got
         super().__init__(
-            f"queue {queue_id} of topic {topic!r} ends before offset {expected}, and got an entry for {got}: "
-            f"{got - expected} are missing. Stop, and rebuild the queues from the commit log: "
+            f"queue {queue_id} of topic {topic!r} ends at offset {expected}, but the next entry is for "
+            f"offset {got}: {got - expected} entries are missing. Stop the broker and rebuild the queues: "
             f"kerolox store repair {os.path.dirname(os.path.dirname(os.path.dirname(path)))} --queues",
             path=path,
             offset=expected,
@@ -199,7 +199,7 @@ class QueueGap(StoreError):
 
 
 class OffsetOutOfRange(StoreError):
-    """Asked for bytes the log does not hold: deleted, not yet written, or across the end of a file."""
+    """Request for bytes that the log does not hold: deleted, not yet written, or across the end of a file."""
 
     def __init__(self, what: str, *, path: str, offset: int, low: int, high: int) -> None:
         self.low = low
@@ -213,19 +213,25 @@ _KINDS: dict[int | None, tuple[type[DiskError], str]] = {
         DiskFull,
         "raise the quota, free space or shorten the retention",
     ),
-    errno.EROFS: (ReadOnlyDisk, "look at the kernel log for the reason, repair, remount, start again"),
+    errno.EROFS: (
+        ReadOnlyDisk,
+        "read the kernel log for the reason, repair and remount the file system, then restart",
+    ),
     errno.EACCES: (FileAccessDenied, "check owner and mode of the file and its directories"),
     errno.EPERM: (FileAccessDenied, "check owner, mode and attributes of the file"),
     errno.EMFILE: (TooManyOpenFiles, "raise the limit of open files (ulimit -n)"),
     errno.ENFILE: (TooManyOpenFiles, "raise the system's limit of open files (fs.file-max)"),
     errno.ENOENT: (FileMissing, "check the path"),
-    errno.ENOTDIR: (DiskError, "a file is where a folder is needed: correct the path (storePathRootDir)"),
-    errno.EEXIST: (FileExists, "it should not be there: move it away"),
+    errno.ENOTDIR: (
+        DiskError,
+        "a part of the path is a file, not a directory: correct the path (storePathRootDir)",
+    ),
+    errno.EEXIST: (FileExists, "the file should not exist: move it away"),
 }
 
 
 def disk_error(error: OSError, action: str, path: str, offset: int | None = None) -> DiskError:
-    """The store's error for one of the operating system, to be raised ``from`` it."""
+    """Return the store's error for an error of the operating system, to be raised ``from`` it."""
     kind, step = _KINDS.get(error.errno, (DiskError, "check the disk and the kernel log"))
     where = "" if offset is None else f" at byte {offset}"
     reason = error.strerror or str(error)
@@ -240,9 +246,9 @@ def disk_error(error: OSError, action: str, path: str, offset: int | None = None
 
 def sync_error(error: OSError, path: str) -> FsyncFailed:
     return FsyncFailed(
-        f"flush of {path} failed: {error.strerror or error}. What was written since the last flush may be "
-        "lost, and flushing again would not tell. Next: look at the disk and the kernel log, then restart: "
-        "recovery keeps what is really there.",
+        f"flush of {path} failed: {error.strerror or error}. Data written since the last flush may be lost, "
+        "and a second flush would not detect that. Next: check the disk and the kernel log, then restart; "
+        "recovery keeps all data that is on the disk.",
         path=path,
         os_error=error.errno,
         operation=Operation.FLUSH,

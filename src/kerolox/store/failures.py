@@ -1,11 +1,11 @@
 """Consequences of file failures: one table for all kinds of files, operations and error numbers.
 
-Every part of the store and the broker that has to choose between fencing, refusing, retrying and carrying on
-asks :func:`decide`. RELIABILITY.md shows the same rows (``tests/store/test_failures.py`` compares them), and
-the fault matrix is generated from them.
+Every part of the store and the broker that chooses between fencing, refusing, retrying and carrying on calls
+:func:`decide`. RELIABILITY.md shows the same rows (``tests/store/test_failures.py`` compares them), and the
+fault matrix is generated from them.
 
-An open on behalf of a read counts as READ, an open on behalf of a write or a flush as OPEN. A file that is
-made so that the log can go on counts as CREATE, whichever of its steps failed: nothing lies in it yet.
+An open for a read counts as READ, an open for a write or a flush as OPEN. Every step of making the next file
+of the log counts as CREATE, because that file holds no data yet.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Kind(Enum):
     """Kinds of files in a store."""
 
     LOG = "log"
-    QUEUE = "queue"  # with its extension
+    QUEUE = "queue"  # includes its extension
     INDEX = "key index"
     LEDGER_INDEX = "entry index"  # of a DLedger log
-    CHECKPOINT = "checkpoint"  # RocketMQ's, and our progress notes
+    CHECKPOINT = "checkpoint"  # RocketMQ's checkpoint and kerolox's progress notes
     SUMS = "sums"
     TIMER = "timer"  # its log, wheel and checkpoint
-    NOTE = "note"  # written before an act: deleted topics, a cut of the log, epochs
+    NOTE = "note"  # written before an operation: deleted topics, a cut of the log, epochs
     TABLE = "table"  # JSON in config/
     LOCK = "lock"  # lock and abort
 
@@ -42,17 +42,17 @@ class Action(Enum):
 
     FENCE = "fence"  # refuse sends until a restart
     REFUSE = "refuse sends, retry"  # until a retry succeeds
-    REDO = "write again"  # carry on; what was not flushed is written and flushed again
-    RETRY = "retry"  # carry on; the same work is repeated
-    ANSWER = "answer"  # the request fails, nothing else changes
-    CARRY_ON = "carry on"  # the file stays; its removal is repeated
+    REDO = "write again"  # continue; unflushed data is written and flushed again
+    RETRY = "retry"  # continue; the same work is repeated
+    ANSWER = "answer"  # only the request fails
+    CARRY_ON = "carry on"  # continue; the file stays, and its removal is repeated
 
 
 NO_SPACE = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)})
 NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 ANY: frozenset[int] = frozenset()
 
-# Error numbers that tests and the table go through, beside those a row names.
+# Error numbers that the tests use in addition to those that a row names.
 USUAL = (
     errno.EIO, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EMFILE, errno.ENFILE, errno.EACCES,
     errno.EPERM, errno.EROFS, errno.ENOENT, errno.EEXIST,
@@ -61,7 +61,7 @@ USUAL = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. ``errors`` empty: any error number."""
+    """Row of the table. ``errors`` empty: any error number."""
 
     kinds: tuple[Kind, ...]
     operations: tuple[Operation, ...]
@@ -69,7 +69,7 @@ class Row:
     action: Action
     senders: str
     readers: str
-    line: str  # event word in the log; empty: the error that is answered says it
+    line: str  # event word in the log; empty: no line, the answered error reports it
     gauge: str  # empty: none
     ends: str
     obstacle: Obstacle | None = None
@@ -81,21 +81,21 @@ class Row:
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same call may succeed later without a restart."""
+        """Return True if the same call may succeed later without a restart."""
         return self.action is not Action.FENCE
 
 
 _ALL = tuple(Operation)
 _DERIVED = (Kind.QUEUE, Kind.INDEX, Kind.LEDGER_INDEX, Kind.TIMER)
 _CHANGES = tuple(each for each in Operation if each not in (Operation.READ, Operation.REMOVE))
-# Of the log: after a failed flush nobody knows what is on the medium, whatever the reason was.
+# For the log: after a failed flush the content of the medium is unknown, whatever the reason was.
 _BUT_FLUSH = tuple(each for each in _CHANGES if each is not Operation.FLUSH)
 _OBSTACLE = "kerolox_store_obstacle"
 _FAILING = "kerolox_store_failing"
 _REFUSED = "14, may be sent again"
 _FENCED = "14 until a restart"
 
-# The first row that covers a failure decides.
+# The first row that covers a failure applies.
 TABLE: tuple[Row, ...] = (
     # --- reading -------------------------------------------------------------------------------------
     Row(
@@ -197,14 +197,15 @@ def decide(kind: Kind, operation: Operation, number: int | None) -> Row:
 
 
 def decide_error(kind: Kind, error: StoreError, operation: Operation | None = None) -> Row:
-    """Return the row for an error. ``operation``: the work under way, where that counts and not the step."""
+    """Return the row for an error. ``operation``: the work under way, where it decides and not the failed
+    step."""
     if isinstance(error, FsyncFailed):
         return decide(kind, operation or Operation.FLUSH, error.os_error)
     if isinstance(error, DiskError):
         return decide(kind, operation or error.operation, error.os_error)
     if operation is not None:
         return decide(kind, operation, None)
-    # Not the disk's: a gap in a queue, a damaged record. Repeating it gives the same.
+    # Not a disk error but a gap in a queue or a damaged record: a retry gives the same result.
     return decide(Kind.LOG, Operation.WRITE, None)
 
 

@@ -1,4 +1,4 @@
-"""What a store does beside serving: make queues and index safe, note how far, delete what is too old."""
+"""Background work of a store: flush queues and index, save progress notes, delete expired files."""
 
 from __future__ import annotations
 
@@ -31,32 +31,33 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Works whose failures are told apart; see standing_failures.
+# Kinds of work whose failures are counted separately; see standing_failures.
 FLUSH, REMOVE, CLEAN, ROLL, APPEND = "flush", "remove", "clean", "roll", "append"
 _ROUND = (Kind.QUEUE, Kind.INDEX, Kind.LEDGER_INDEX, Kind.SUMS, Kind.CHECKPOINT)
-UNFLUSHED_BYTES_MAX = 64 << 20  # of queues, in memory until they are flushed: then sends are refused
-LOOKED_AT = 16  # queues that are asked where a record begins
-CLEAN_FIRST_S = 60.0  # let a start settle before the first look at age and disk
+# Queue bytes held in memory until they are flushed; above this, sends are refused
+UNFLUSHED_BYTES_MAX = 64 << 20
+LOOKED_AT = 16  # queues that are searched for the start of a record
+CLEAN_FIRST_S = 60.0  # delay of the first check of age and disk, so that the start can settle
 
 
 class Housekeeper:
-    """The rounds of one store. What waits for the disk runs in the store's keeper thread."""
+    """Background rounds of one store. Work that waits for the disk runs in the store's keeper thread."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._flush_timer: TimerHandle | None = None
         self._clean_timer: TimerHandle | None = None
         self._tasks: set[asyncio.Task[object]] = set()
-        self._deleting = asyncio.Lock()  # one deletion of old files at a time; taken before the next
+        self._deleting = asyncio.Lock()  # one deletion of old files at a time; acquired before ``_flushing``
         self._flushing = asyncio.Lock()  # one round at a time
         self._is_held = False
         self._cleaning = False
         self._closing = asyncio.Event()
         self._ordered_rounds = 0
-        self._has_looked = False  # at age and disk; or will soon
+        self._has_looked = False  # True once a check of age and disk is scheduled at the normal interval
         self._probing = False
-        self._log_begin = 0  # what lies before this was deleted, or is about to be
-        self._summed = 0  # sums vouch for messages before this place
+        self._log_begin = 0  # log offset before which files were deleted, or are about to be
+        self._summed = 0  # log offset up to which the saved sums cover queues and index
 
     def start(self) -> None:
         self._schedule_flush()
@@ -74,8 +75,8 @@ class Housekeeper:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """No round is under way inside of this: the log is to be cut."""
-        self._is_held = True  # a deletion of many files ends after the one it is at
+        """Prevent rounds while the block runs, because the log is to be cut."""
+        self._is_held = True  # a deletion of many files stops after the current file
         try:
             async with self._deleting, self._flushing:
                 self._is_held = False
@@ -84,26 +85,26 @@ class Housekeeper:
             self._is_held = False
 
     def order_deletion(self) -> None:
-        """Delete expired files in the coming rounds, whatever the hour."""
+        """Delete expired files in the coming rounds at any hour."""
         self._ordered_rounds = MANUAL_ROUNDS
 
     async def delete_topic(self, topic: str, *, before: int | None = None) -> bool:
-        """Remove a topic's queues; False when it had none. Raises StoreError when that could not be noted.
+        """Remove a topic's queues; return False if it had none. Raise StoreError if the deletion was not
+        noted.
 
-        ``before``: the topic was deleted when the log ended there. Messages from behind are of one that was
-        made again since: if there are any, nothing is removed, for its queues begin anew with them.
+        ``before``: the end of the log when the topic was deleted. Later messages belong to a new topic of
+        that name: if there are any, nothing is removed, because its queues begin anew with them.
         """
         store = self._store
-        # The progress notes count queues: they are not saved in between, so a kill finds some missing and
-        # reads the
-        # whole log.
+        # The progress notes count queues. They are not saved in between, so after a kill the next start finds
+        # queues missing and reads the whole log.
         async with self._flushing:
-            # Also without queues: messages of the topic may wait in the log for their time.
+            # Also for a topic without queues: delayed messages of it may be in the log.
             noted = await self._note_deleted(topic, before)
             if topic in store.queues.by_topic:
-                # A start must not take a queue for lost that was deleted: nothing vouches for it any more.
+                # The next start must not take a deleted queue for a lost one, so no sum covers it any more.
                 await self.make_safe(sums=True, without=topic)
-            # What is on its way must not come into queues that begin anew, now or after a crash.
+            # Messages being written must not enter queues that begin anew, now or after a crash.
             await store.flusher.flush_all()
             store.log.forget_cursors(topic)
             if before is not None and store.queues.last_place(topic) > before:
@@ -111,16 +112,17 @@ class Housekeeper:
             store.queue_filler.forget(topic)
             end = store.progress.appended if before is None else before
             deleted = store.queues.delete_topic(topic)
-            if deleted and noted < end:  # somebody sent to it meanwhile
+            if deleted and noted < end:  # messages were sent to the topic in the meantime
                 await self._note_deleted(topic)
             await self._flush_round()
         return deleted
 
     async def _note_deleted(self, topic: str, before: int | None = None) -> int:
-        """Note that messages of the topic up to here are deleted; up to where that is."""
+        """Note that messages of the topic up to the end of the log, or ``before``, are deleted; return that
+        offset."""
         store = self._store
         end = store.progress.appended if before is None else before
-        await store.flusher.flush_all()  # the log never ends before what is noted
+        await store.flusher.flush_all()  # the log must never end before a noted offset
         note = partial(store.deleted.note, topic, end, store.log.min_offset)
         await asyncio.get_running_loop().run_in_executor(store.keeper, note)
         return end
@@ -140,7 +142,7 @@ class Housekeeper:
             self._spawn(self._probe())
 
     async def _probe(self) -> None:
-        """Read again what could not be read: readers that came to it may be gone."""
+        """Read unreadable files again: the consumers that met the failure may be gone."""
         self._probing = True
         try:
             await self._store.in_reader(self._store.reads.probe)
@@ -148,7 +150,7 @@ class Housekeeper:
             self._probing = False
 
     def _retry_log(self) -> None:
-        """Let the log be written again, where only an attempt can tell whether its failure has passed."""
+        """Allow writes to the log again where only an attempt can show whether the failure has passed."""
         failing, segments = self._store.failing, self._store.segments
         failing.lift(Kind.LOG, APPEND)
         failing.lift(Kind.LEDGER_INDEX, APPEND)
@@ -167,10 +169,10 @@ class Housekeeper:
             self._store.failing.passed(Kind.LOG, ROLL)
 
     async def flush(self, *, sums: bool = False, without: str | None = None) -> None:
-        """Write queue and index tails, flush them in a thread, and note how far that is safe.
+        """Write queue and index tails, flush them in a thread, and note how far they are safe.
 
-        ``sums``: note these too. ``without`` a topic that is about to be deleted: nothing vouches for its
-        queues from then on.
+        ``sums``: save the sums too. ``without``: a topic that is about to be deleted; the sums leave out its
+        queues.
         """
         async with self._flushing:
             await self._flush_round(sums, without)
@@ -187,14 +189,14 @@ class Housekeeper:
                 failing.failed(kind, error, work=FLUSH, full=full)
 
     async def make_safe(self, *, sums: bool = False, without: str | None = None) -> None:
-        """One round, for whoever is alone. Raises StoreError."""
+        """Run one round inside :meth:`alone`. Raise StoreError if it fails."""
         failed = await self._round(sums=sums, without=without)
         for error in failed.values():
             raise error
 
     async def _round(self, *, sums: bool, without: str | None) -> dict[Kind, StoreError]:
-        """Write and flush queues and index, each as far as it can be, and note how far if all could be.
-        Returns the first error of each kind of file."""
+        """Write and flush queues and index, each as far as possible, and save the notes if all succeeded.
+        Return the first error of each kind of file."""
         store = self._store
         failed: dict[Kind, StoreError] = {}
 
@@ -205,9 +207,9 @@ class Housekeeper:
                 failed.setdefault(kind, error)
                 return None
 
-        store.dispatcher.run()  # what waited for space
+        store.dispatcher.run()  # messages that waited for space
         attempt(Kind.INDEX, store.key_filler.put_pending)
-        # Noted before the flush, and never past what is flushed of the log itself.
+        # Taken before the flush, and never past the flushed end of the log.
         noted = self.note()
         queues_ms = self.queues_ms()
         written = attempt(Kind.QUEUE, store.queues.write)
@@ -228,13 +230,13 @@ class Housekeeper:
                 attempt(Kind.LEDGER_INDEX, store.ledger.flush)
                 if not failed:
                     attempt(Kind.CHECKPOINT, store.ledger.save)
-            if not failed:  # the notes must not claim what is not on the disk
+            if not failed:  # the notes must not claim data that is not on the disk
                 if summing is not None:
                     attempt(Kind.SUMS, summing)
                 attempt(Kind.CHECKPOINT, partial(self.save_marks, noted, queues_ms))
             try:
                 store.queues.remove_gone(gone)
-            except StoreError as error:  # of queues that nobody knows any more: nothing waits for it
+            except StoreError as error:  # the queues are already forgotten: nothing waits for their files
                 return error
             return None
 
@@ -250,7 +252,7 @@ class Housekeeper:
         return failed
 
     def note(self) -> ProgressNotes:
-        """What may be called safe once queues and index are flushed as they are now."""
+        """Return the progress notes that are true once queues and index are flushed as they are now."""
         store = self._store
         return ProgressNotes(
             boot=store.boot,
@@ -261,11 +263,11 @@ class Housekeeper:
         )
 
     def save_sums(self, end: int, *, whole: bool = False) -> None:
-        """Sum up what was written and flushed of messages before ``end``. Waits for the disk."""
+        """Save sums of queues and index for messages before ``end``. Wait for the disk."""
         self._summing(end, None, whole=whole)()
 
     def _summing(self, end: int, without: str | None, *, whole: bool = False) -> Callable[[], None]:
-        """What a thread has to do to sum up queues and index as they are written now."""
+        """Return a function that a thread calls to sum up queues and index as they are written now."""
         store = self._store
         ends = [(queue, queue.written_bytes) for queue in store.queues if queue.topic != without]
         headers = store.index.headers()
@@ -280,13 +282,14 @@ class Housekeeper:
         return sum_up
 
     def _save_identity(self, end: int, begin: int = 0) -> None:
-        """Note which files the log has. Waits for the disk."""
+        """Save the identity of the log's files. Wait for the disk."""
         store = self._store
         begin = max(begin, self._log_begin)
         store.identity.save(identity_of(store.segments, store.identity.known, end, begin))
 
     def _place_before(self, physical: int) -> int:
-        """Where a record begins, not far before a place in the log: one that a queue knows."""
+        """Return an offset of the log, shortly before ``physical``, at which a record begins according to a
+        queue."""
         store = self._store
         log_min = store.log.min_offset
         if physical <= log_min:
@@ -296,21 +299,21 @@ class Housekeeper:
         return max((position_of(store.segments, place) for place in places), default=log_min)
 
     def queues_ms(self) -> int:
-        """Messages stored before this time are in the log for good, and in the queues as they are now.
+        """Return the store time before which all messages are flushed in the log and present in the queues.
 
-        Dispatch may be behind the log: when replicas are, or when the queues found the disk full.
+        Dispatch may lag behind the log when replicas do, or when the queues found the disk full.
         """
         store = self._store
         return min(store.dispatcher.dispatched_ms, store.flusher.flushed_store_timestamp)
 
     def save_marks(self, marks: ProgressNotes, queues_ms: int) -> None:
-        """Note what is safe, in RocketMQ's file and in ours. Waits for the disk."""
+        """Save the progress in RocketMQ's checkpoint and in kerolox's notes. Wait for the disk."""
         store = self._store
         flushed_ms = store.flusher.flushed_store_timestamp
         checkpoint = store.checkpoint
         checkpoint.commit_log_ms = max(checkpoint.commit_log_ms, flushed_ms)
         checkpoint.queues_ms = max(checkpoint.queues_ms, queues_ms)
-        # This one may fall: a full file that was cut is no longer full.
+        # This time may decrease: a full file that was cut is no longer full.
         checkpoint.index_ms = store.index.full_files_end_ms
         if store.controlled:
             checkpoint.confirmed_offset = store.progress.confirmed
@@ -320,7 +323,7 @@ class Housekeeper:
     # --- age and disk ----------------------------------------------------------------------------
 
     def _look_sooner(self) -> None:
-        """A disk that is full just after the start is looked at as often as any other."""
+        """Switch to the normal check interval when the disk is full just after the start."""
         if self._clean_timer is not None and not self._has_looked and self._is_full:
             self._clean_timer.cancel()
             self._schedule_clean()
@@ -339,7 +342,7 @@ class Housekeeper:
         self._spawn(self.run_clean())
 
     async def run_clean(self) -> None:
-        """Delete what is too old, and report whether that fails."""
+        """Delete expired files, and report failures."""
         failing = self._store.failing
         try:
             await self.clean()
@@ -349,7 +352,7 @@ class Housekeeper:
             failing.passed(Kind.LOG, CLEAN)
 
     async def clean(self) -> RetentionVerdict:
-        """One look at age and disk, and what follows from it."""
+        """Check age and disk once, and delete files or set the obstacle as needed."""
         store = self._store
         verdict = await asyncio.get_running_loop().run_in_executor(store.keeper, self._judge)
         if verdict.disk_full:
@@ -378,7 +381,7 @@ class Housekeeper:
         ]
         enough = store.options.disk_free_enough
         ratios = {path: store.files.used_ratio(path, enough) for path in store.segments.directories}
-        # New files go where there is room, as long as there is.
+        # New files go to directories with free space while there is one.
         full = {path for path, ratio in ratios.items() if ratio > store.options.disk_percent_force / 100}
         store.segments.full_directories.difference_update(set(ratios) - full)
         store.segments.full_directories.update(full)
@@ -393,9 +396,11 @@ class Housekeeper:
         )
 
     def _deletable(self) -> list[Segment]:
-        """The files of the log, of which all but the last may be deleted. Of a log that was plain and went on
-        in a DLedger group first the plain part goes, as with Apache's members; and of entries no more than is
-        committed."""
+        """Return the files of the log; all but the last one may be deleted.
+
+        If a plain log was continued as a DLedger log, the plain part goes first, as with Apache's members. Of
+        the entries only committed ones are returned.
+        """
         segments, confirmed = self._store.segments, self._store.progress.confirmed
         if self._store.ledger is None:
             return list(segments.all)
@@ -410,11 +415,11 @@ class Housekeeper:
             for segment in store.segments.all[:-1]:
                 if segment.end > offset or self._closing.is_set() or self._is_held:
                     break
-                # First the note: what is missing then was deleted on purpose.
+                # The note first, so that the next start knows the file was deleted on purpose.
                 self._log_begin = segment.end
                 flushed = store.progress.flushed
                 await loop.run_in_executor(store.keeper, self._save_identity, flushed)
-                # One file at a time, with a pause: deleting a large file keeps the disk busy.
+                # One file at a time, with a pause: the deletion of a large file keeps the disk busy.
                 await loop.run_in_executor(store.keeper, store.segments.delete_before, segment.end)
                 await self._pause(store.options.delete_pause_ms / 1000)
             log_min = store.log.min_offset
@@ -424,10 +429,10 @@ class Housekeeper:
                 await loop.run_in_executor(store.keeper, store.epochs.drop_before, log_min)
             if store.ledger is not None:
                 await store.ledger.files_deleted()
-            await self.flush(sums=True)  # progress notes and sums tell of the files there are
+            await self.flush(sums=True)  # progress notes and sums describe the remaining files
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, but not into the closing of the store."""
+        """Sleep; return early when the store closes."""
         if seconds <= 0:
             return
         pause = asyncio.ensure_future(self._store.clock.sleep(seconds))

@@ -1,10 +1,10 @@
-"""The log of a member of a DLedger group: what its entries are to the group, and how far they are committed.
+"""Log of a DLedger group member: its entries and the commit index.
 
-The member (replication/dledger) says who may append, and what a majority has; this keeps the entries and lets
-dispatch, readers and senders follow what is committed. A group of one has nobody to wait for: there an entry
-is committed as soon as it is as safe as the flush mode promises.
+The member (replication/dledger) decides who may append and what a majority has. This module keeps the
+entries; dispatch, readers and producers follow the committed ones. In a group of one member an entry is
+committed as soon as it is as safe as the flush mode promises.
 
-What is committed is noted in ``checkpoint`` as Apache's members do, as a floor for the next start.
+The commit index is saved in ``checkpoint``, as Apache's members do, as a lower bound for the next start.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ _SAVE_EVERY_S = 3.0
 
 
 class StoredLedger:
-    """The entries of one store. One event loop owns it; what may wait for the disk says so."""
+    """Entries of one store. One event loop owns it; methods that may wait for the disk say so."""
 
     def __init__(self, store: MessageStore, log: LedgerLog, directory: str, *, alone: bool) -> None:
         self._store = store
         self._log = log
-        self.directory = directory  # of this member: data, index, checkpoint and currterm lie there
+        self.directory = directory  # directory of this member, with data, index, checkpoint and currterm
         self.alone = alone
-        self.on_appended: list[Callable[[], None]] = []  # hear that the broker appended as leader
-        self.on_safe: list[Callable[[], None]] = []  # hear that ``safe_index`` grew
+        self.on_appended: list[Callable[[], None]] = []  # called when the broker has appended as leader
+        self.on_safe: list[Callable[[], None]] = []  # called when ``safe_index`` has grown
         self.waits = MajorityWaits(store.progress, store.clock)
         self._committed = NO_INDEX
         self._safe = NO_INDEX
-        self._unflushed: deque[tuple[int, int]] = deque()  # end and index of what is not yet on the medium
-        self._uncommitted: deque[int] = deque()  # where the entries behind the committed one end
-        self._seen = NO_INDEX  # entries up to this index are in those two
+        # End offset and index of entries not yet on the medium
+        self._unflushed: deque[tuple[int, int]] = deque()
+        self._uncommitted: deque[int] = deque()  # end offsets of the entries after the committed one
+        self._seen = NO_INDEX  # last index that was added to those two
         self._saved: tuple[int, int] | None = None
         self._saved_s = 0.0
         if not alone:
@@ -86,7 +87,7 @@ class StoredLedger:
         return self.safe_index if self.alone else self._committed
 
     def uncommitted(self) -> int:
-        """How many entries no majority has yet, as far as this member knows."""
+        """Return the number of entries that no majority has yet, as far as this member knows."""
         return self.end_index - self.committed_index
 
     @property
@@ -97,10 +98,11 @@ class StoredLedger:
         return "; ".join(f"{one.value}: {why}" for one, why in reasons.items()) or None
 
     async def read(self, first: int, count_max: int, bytes_max: int) -> list[LedgerEntry]:
-        """Entries from an index on: one at least, then no more than so many and so many bytes."""
+        """Return entries from an index on: at least one, at most ``count_max``, and about ``bytes_max``
+        bytes."""
         if not self.begin_index <= first <= self.end_index or first < 0:
             raise OutOfLedger(
-                f"there is no entry {first}: the log holds {self.begin_index} to {self.end_index}"
+                f"entry {first} does not exist: the log holds {self.begin_index} to {self.end_index}"
             )
         found = self._read(first, count_max, bytes_max, may_wait=False)
         if found is None:
@@ -134,8 +136,8 @@ class StoredLedger:
             at = unit.pos - start
             if decode_head(data, at) != unit:
                 raise CorruptRecord(
-                    f"entry {unit.index} is not at {unit.pos}, where the index says: the log is damaged. "
-                    f"Stop the broker and look: kerolox store verify {self._store.root}",
+                    f"entry {unit.index} is not at offset {unit.pos}, which the index names: the log is "
+                    f"damaged. Stop the broker and run: kerolox store verify {self._store.root}",
                     offset=unit.pos,
                 )
             body = data[at + ENTRY_HEAD_BYTES : at + unit.size]
@@ -145,44 +147,44 @@ class StoredLedger:
     # --- the member says ---------------------------------------------------------------------------------
 
     def lead(self, term: int) -> None:
-        """The broker may append from now on; its entries are of this term."""
+        """Let the broker append entries of this term."""
         if term < self.end_term:
-            raise OutOfLedger(f"term {term} is over: the last entry is of term {self.end_term}")
+            raise OutOfLedger(f"cannot lead in term {term}: the last entry is of term {self.end_term}")
         self._log.term = term
 
     def follow(self) -> None:
-        """It may not any more. Who waits for an entry hears that nobody knows what becomes of it."""
+        """Stop appending as leader. Waiting producers get the status "outcome unknown"."""
         self._log.term = -1
         self.waits.give_up()
 
     def pause(self, why: str | None) -> None:
-        """Nothing is appended for now; with None it is again."""
+        """Reject appends for the given reason; with None accept them again."""
         if why is None:
             self._store.state.clear(Obstacle.HANDED_OVER)
         else:
             self._store.state.set(Obstacle.HANDED_OVER, why)
 
     def append_barrier(self) -> None:
-        """Append one message that means nothing, into a topic that every broker has for itself."""
+        """Append one message without meaning, to a topic that each broker keeps for itself."""
         cursor = self._log.cursor(SELF_TEST_TOPIC, 0)
-        self._log.renew_cursors()  # earlier leaders wrote there, too, and nobody counted meanwhile
+        # Earlier leaders appended to it, and this broker did not count those messages
+        self._log.renew_cursors()
         self._log.append_own(cursor, BARRIER_BODY, self._log.store_time.now_ms())
 
     def append_leader(self, body: bytes, told: Callable[[bool], None]) -> LedgerEntry:
-        """Refused: messages come to the port of the broker, where their places in queues are given out."""
+        """Reject bodies sent to the group's port: only the broker's own port assigns queue offsets."""
         raise OutOfLedger(
-            f"{len(body)} bytes are not appended: the log of a broker holds messages alone. Send them to the "
+            f"cannot append {len(body)} bytes: the log of a broker holds only messages. Send them to the "
             "broker's own port."
         )
 
     def append_follower(self, entries: Sequence[LedgerEntry]) -> None:
-        """Keep what the leader sent. Raises OutOfLedger, with nothing written, unless that continues the
-        log."""
+        """Append the leader's entries. Raise OutOfLedger, without a write, unless they continue the log."""
         self._refuse_leader()
         self._log.append_entries(entries)
 
     async def truncate(self, entry: LedgerEntry) -> None:
-        """Let this entry be the last one. Durable when it returns."""
+        """Make this entry the last one. It is durable when the call returns."""
         self._refuse_leader()
         await self._make_last(entry)
         await self._store.flusher.flush_all()
@@ -210,11 +212,11 @@ class StoredLedger:
         await self._begin_anew(entry)
 
     def commit(self, index: int) -> None:
-        """Entries up to this index, which are here, are on a majority. Never falls."""
+        """Commit the entries up to this index: a majority has them, and so has this log. Never decreases."""
         if self.alone or index <= self._committed:
             return
         if index > self.end_index:
-            raise OutOfLedger(f"entry {index} cannot be committed: the log ends with {self.end_index}")
+            raise OutOfLedger(f"cannot commit entry {index}: the log ends with entry {self.end_index}")
         end = 0
         for _ in range(index - self._committed):
             end = self._uncommitted.popleft()
@@ -223,7 +225,7 @@ class StoredLedger:
         self._store.progress.advance()
 
     async def files_deleted(self) -> None:
-        """Old data files were deleted: the index follows."""
+        """Update the index after old data files were deleted."""
 
         def look() -> Unit | None:
             first = self._first_entry()
@@ -258,7 +260,7 @@ class StoredLedger:
                 told()
 
     def _flushed_all(self) -> None:
-        """Nothing waits for the disk. What was cut took with it who was to tell so."""
+        """Mark all entries as flushed, because the cut removed the waits that would have reported it."""
         if self._store.progress.flushed < self._store.progress.appended:
             return
         self._unflushed.clear()
@@ -268,21 +270,23 @@ class StoredLedger:
                 told()
 
     def _refuse_cut(self, last: int, position: int) -> None:
-        """Raise when entries behind this one would go that are committed."""
+        """Raise if committed entries after this one would be removed."""
         if last < self._committed:
             raise OutOfLedger(
-                f"the log is not cut back to entry {last}: up to {self._committed} they are committed, and "
-                "were acknowledged and read. The member that leads lost them. Nothing was changed: find out "
-                "which members still have them before this one copies anew.",
+                f"cannot truncate the log to entry {last}: entries up to {self._committed} are committed, "
+                "and were acknowledged and read. The leader has lost them. Nothing was changed. Find out "
+                "which members still have them before this member copies the log anew.",
                 offset=position,
             )
 
     def _refuse_leader(self) -> None:
         if self._log.term >= 0:
-            raise OutOfLedger(f"this member leads in term {self._log.term}: it takes entries from nobody")
+            raise OutOfLedger(
+                f"this member leads in term {self._log.term}: it accepts no entries from others"
+            )
 
     async def _cut(self, position: int, last: Mark) -> None:
-        """Cut the log; what is left ends with this entry."""
+        """Truncate the log so that it ends with this entry."""
         self._refuse_cut(last.index, position)
         await self._store.truncate(position)
         keeper = self._store.keeper
@@ -290,7 +294,7 @@ class StoredLedger:
         self._settle(last)
 
     def _settle(self, last: Mark) -> None:
-        """The log was cut, and this is its last entry now."""
+        """Take this entry as the last one, after the log was truncated."""
         self._log.last = last
         self._seen = last.index
         if last.index == NO_INDEX:
@@ -302,25 +306,25 @@ class StoredLedger:
         self._safe = min(self._safe, last.index)
 
     async def _begin_anew(self, entry: LedgerEntry) -> None:
-        """Nothing that is here touches the leader's log: it begins with this entry."""
+        """Begin the log anew with this entry: no entry of it adjoins the leader's log."""
         store, segments = self._store, self._log.segments
         self._refuse_cut(entry.index - 1, entry.pos)
         if segments.min_offset < segments.entries_from and segments.all:
             raise OutOfLedger(
-                f"the log would begin anew with entry {entry.index} at {entry.pos}, and the plain log before "
+                f"cannot begin the log anew with entry {entry.index} at {entry.pos}: the plain log before "
                 f"{segments.entries_from} would be lost. Nothing was changed. Stop this broker, move "
                 f"{store.root} away, and start it with a copy of another member's plain log.",
                 offset=entry.pos,
             )
         if entry.pos % segments.size:
             raise OutOfLedger(
-                f"the log cannot begin with entry {entry.index} at {entry.pos}: no file begins there, with "
-                f"files of {segments.size} bytes (mappedFileSizeCommitLog)",
+                f"cannot begin the log with entry {entry.index} at {entry.pos}: no file begins there, "
+                f"because files have {segments.size} bytes (mappedFileSizeCommitLog)",
                 offset=entry.pos,
             )
         log.warning(
-            "ledger_begins_anew entry=%d position=%d before=%d..%d reason='the leader has nothing of what is "
-            "here any more'",
+            "ledger_begins_anew entry=%d position=%d before=%d..%d reason='the leader no longer has any of "
+            "these entries'",
             entry.index, entry.pos, self.begin_index, self.end_index,
         )  # fmt: skip
         if store.log.max_offset > store.log.min_offset:
@@ -337,9 +341,9 @@ class StoredLedger:
     # --- start and stop, in threads ------------------------------------------------------------------------
 
     def place(self) -> None:
-        """Find out from where on the log is entries: after its files were found, before they are read.
+        """Find the offset at which entries begin: after the files were found, before they are read.
 
-        A log that was plain until now is recovered as one; then :meth:`begin` goes on with entries.
+        A plain log is recovered as one; then :meth:`begin` continues it with entries.
         """
         segments = self._log.segments
         own = [one.start for one in segments.all if os.path.dirname(one.path) in segments.directories]
@@ -347,13 +351,13 @@ class StoredLedger:
             segments.entries_from = own[0]
         elif segments.all:
             for segment in segments.all:
-                segment.read_only = False  # its end may be torn, and is closed
+                segment.read_only = False  # its end may be torn; it is closed later
         else:
             segments.entries_from = 0
         self._log.index.segments.load()
 
     def begin(self, end: int) -> int:
-        """Go on with entries where the log was a plain one until now; where it ends then."""
+        """Continue a plain log with entries; return the new end of the log."""
         segments = self._log.segments
         if segments.entries_from != NOWHERE:
             return end
@@ -362,15 +366,15 @@ class StoredLedger:
         for segment in segments.all[:-1]:
             segment.read_only = True
         log.warning(
-            "ledger_begins position=%d next='the plain log before it stays as it is and is not copied: it "
-            "has to be the same on all members of the group'",
+            "ledger_begins position=%d next='make sure that the plain log before it is the same on all "
+            "members: it stays unchanged and is not replicated'",
             segments.entries_from,
         )  # fmt: skip
         return segments.wrote
 
     def recover(self, start: int, end: int, dispatched: int) -> int:
-        """Bring the index in step with the entries, which were found to be good; up to where the log may be
-        seen: what the note says is committed, and what was dispatched before."""
+        """Repair the index from the recovered entries. Return the offset up to which readers may see the log:
+        the noted commit index, and anything dispatched before."""
         store, segments = self._store, self._log.segments
         if segments.entries_from == NOWHERE:
             return end
@@ -391,7 +395,7 @@ class StoredLedger:
             position = units[0].end
         else:
             position = min(first.pos, segments.entries_from)
-        while ends and ends[0] <= dispatched:  # that had been committed
+        while ends and ends[0] <= dispatched:  # dispatched before, so it had been committed
             position = ends.popleft()
             committed += 1
         self._committed, self._uncommitted = committed, ends
@@ -399,7 +403,7 @@ class StoredLedger:
         return position
 
     def _ends(self, after: int, last: int) -> Iterator[int]:
-        """Where the entries behind one end, up to the last one."""
+        """Yield the end offsets of the entries after ``after``, up to the last one."""
         while after < last:
             units = self._log.index.units(after + 1, min(last - after, 65536), may_wait=True)
             assert units is not None
@@ -407,7 +411,7 @@ class StoredLedger:
             after = units[-1].index
 
     def _first_entry(self) -> Unit | None:
-        """The first entry of the oldest data file. Waits for the disk."""
+        """Return the first entry of the oldest data file. Wait for the disk."""
         segments = self._log.segments
         for segment in segments.all:
             if segment.start >= segments.entries_from and segment.start < segments.committed:
@@ -415,11 +419,11 @@ class StoredLedger:
         return None
 
     def flush(self) -> None:
-        """Flush the index. Waits for the disk."""
+        """Flush the index. Wait for the disk."""
         self._log.index.segments.flush()
 
     def save(self, *, now: bool = False) -> None:
-        """Note what is committed, every few seconds. Waits for the disk."""
+        """Save the commit index, at most every few seconds. Wait for the disk."""
         noted = (self.committed_index, self.end_index)
         at_s = self._store.clock.monotonic_s()
         if noted == self._saved or not (now or at_s - self._saved_s >= _SAVE_EVERY_S):
@@ -437,11 +441,11 @@ class StoredLedger:
         try:
             return int(read_properties(data.decode("utf-8", "replace")).get("committedIndex", NO_INDEX))
         except ValueError:
-            log.warning("ledger_checkpoint_ignored path=%s reason='does not read'", path)
+            log.warning("ledger_checkpoint_ignored path=%s  reason='unreadable'", path)
             return NO_INDEX
 
     def close(self) -> None:
-        """Flush and note everything. Waits for the disk."""
+        """Flush the index and save the commit index. Wait for the disk."""
         self.flush()
         self.save(now=True)
         self._log.index.segments.close()

@@ -1,4 +1,4 @@
-"""The message store: a commit log, all that follows it, and how they start and stop together."""
+"""Message store: a commit log, the queues and indexes built from it, and their start and stop."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ LOCAL_HOST = host_bytes("127.0.0.1:10911")
 
 
 class MessageStore:
-    """Everything a broker keeps on disk about messages. One event loop owns it."""
+    """All message data that a broker keeps on disk. One event loop owns it."""
 
     def __init__(
         self,
@@ -81,9 +81,12 @@ class MessageStore:
         epoch_path: str = "",
         alone: bool = True,
     ) -> None:
-        """``controlled``: a controller says who leads. Then readers see what is confirmed, from the start on,
-        and the log has epochs: in ``epoch_path``, or beside it. ``alone``: with a DLedger log, the group has
-        no other member."""
+        """Set up the store without opening it.
+
+        ``controlled``: a controller elects the leader. Readers then see only confirmed messages, also during
+        the start, and the log has epochs, in ``epoch_path`` or in the store. ``alone``: with a DLedger log,
+        the group has no other member.
+        """
         self.options = options
         self.controlled = controlled
         self.root = os.path.abspath(options.store_path)
@@ -97,7 +100,8 @@ class MessageStore:
         self.recovered: Recovered | None = None
         self.boot = boot_identity() if boot is None else boot
         self._lock = StoreLock(self.files, self.root)
-        self.ahead = ThreadPoolExecutor(1, thread_name_prefix="kerolox-ahead")  # allocates the next file
+        # Allocates the next file of the log.
+        self.ahead = ThreadPoolExecutor(1, thread_name_prefix="kerolox-ahead")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="kerolox-read")  # cold reads
         self.keeper = ThreadPoolExecutor(1, thread_name_prefix="kerolox-keep")  # queue flushes, deletion
         self.reads = ReadFailures(self.files, self.root, clock)
@@ -109,7 +113,7 @@ class MessageStore:
             (_paths(options.ledger_paths) or [os.path.join(member, "data")]) if options.ledger else plain,
             options.commit_log_file_bytes,
             open_files=open_files,
-            # A member of a DLedger group may have begun with a plain log.
+            # A member of a DLedger group may have started with a plain log.
             read_only_directories=[*(plain if options.ledger else ()), *_paths(options.read_only_paths)],
             transient=options.transient and not options.ledger,
             warm=options.warm,
@@ -170,7 +174,7 @@ class MessageStore:
         self.named = NamedRecords(self.log, self.queues, self.in_reader)
         self.log.next_offset_of = self._next_offset_of
 
-        # In this order: a message is in its queue before anyone is told of it.
+        # In this order: a message is in its queue before any listener is notified.
         self.dispatcher = Dispatcher(self.log, self.failing)
         filler = UnitFiller if options.queue_extension else QueueFiller
         self.queue_filler: QueueFiller = filler(
@@ -181,10 +185,10 @@ class MessageStore:
         if options.index_enabled:
             self.dispatcher.followers.append(self.key_filler.fill)
 
-        # Told, one after the other, when the log was cut; first those who note progress in it, and last those
-        # who let clients read on. What they say has to be on disk when they have returned.
+        # Called one after the other when the log was truncated: first the parts that note progress, last the
+        # parts that let clients read on. Their changes are on disk when the call returns.
         self.on_truncated: list[Callable[[Cut], Awaitable[None]]] = []
-        self.cuts = 0  # grows whenever what readers see in threads may have become another
+        self.cuts = 0  # grows whenever data that reader threads see may have changed
         self._truncations: set[asyncio.Task[Cut | None]] = set()
         self.housekeeper = Housekeeper(self)
         self._opened = False
@@ -195,7 +199,7 @@ class MessageStore:
     # --- life ------------------------------------------------------------------------------------
 
     async def open(self, progress: Callable[[int], None] | None = None) -> Recovered:
-        """Take the directory, recover, and be ready. Raises without having changed a damaged store."""
+        """Lock the directory, recover the log and start. Raise without having changed a damaged store."""
         loop = asyncio.get_running_loop()
         try:
             self.recovered = await loop.run_in_executor(self.keeper, self._recover, progress)
@@ -222,7 +226,7 @@ class MessageStore:
         return found
 
     async def close(self) -> None:
-        """Write and flush everything, and leave the sign of a clean stop, if it was one."""
+        """Write and flush everything, and mark the stop as clean if it was."""
         if not self._opened:
             return
         self._opened = False
@@ -232,7 +236,9 @@ class MessageStore:
             if not self.state.fenced:
                 await self.flusher.flush_all()
         except StoreError as error:
-            log.error("close_flush_failed error=%r next='the next start recovers'", str(error))
+            log.error(
+                "close_flush_failed error=%r next='no action needed: the next start recovers'", str(error)
+            )
         await self.flusher.close()
         self.acks.close()
         self.state.set(Obstacle.CLOSED, "the store was closed")
@@ -269,8 +275,8 @@ class MessageStore:
         born_timestamp: int | None = None,
         born_host: bytes = LOCAL_HOST,
     ) -> Place:
-        """Store one message and wait until it is as safe as the store promises. For single messages;
-        who has many appends them to ``log``, writes once, and waits once."""
+        """Store one message and wait until it is as safe as the store promises. To store many messages,
+        append them to ``log``, write once and wait once."""
         self.state.check_writable()
         place = self.log.append(
             self.log.cursor(topic, queue_id),
@@ -298,7 +304,7 @@ class MessageStore:
         limits: ReadLimits | None = None,
         **filters: Unpack[ReadFilters],
     ) -> QueueRead:
-        """Messages of a queue from an offset on; in a thread only when they are not in memory."""
+        """Return messages of a queue from an offset on. A thread is used only when they are not in memory."""
         queue = self.queues.find(topic, queue_id)
 
         def attempt(may_wait: bool) -> QueueRead:
@@ -318,14 +324,15 @@ class MessageStore:
             return await self.in_reader(lambda: attempt(True))
 
     async def message_at(self, physical_offset: int) -> bytes:
-        """The record at a place that the store itself noted; for places that peers name, see :attr:`named`.
-        Raises CorruptRecord when none starts there."""
+        """Return the record at an offset that the store itself noted; for offsets that peers name, see
+        :attr:`named`. Raise CorruptRecord if no record starts there."""
         return await self.in_reader(lambda: self.log.record_at(physical_offset))
 
     async def find_by_key(
         self, topic: str, key: str, count_max: int = 32, begin_ms: int = 0, end_ms: int = (1 << 63) - 1
     ) -> list[bytes]:
-        """Records with this key or unique key, oldest first. The index knows hashes only: callers compare."""
+        """Return records with this key or unique key, oldest first. The index holds only hashes: the caller
+        compares keys."""
         self.key_filler.put_pending()
         count = min(count_max, self.options.query_count_max)
 
@@ -336,7 +343,7 @@ class MessageStore:
         return await self.in_reader(look)
 
     async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
-        """The first offset stored at this time or later; ``upper``: the last at or before it."""
+        """Return the first offset stored at this time or later; ``upper``: the last one at or before it."""
         queue = self.queues.find(topic, queue_id)
         if queue is None:
             return 0
@@ -347,18 +354,18 @@ class MessageStore:
         )
 
     def _store_time_at(self, physical: int) -> int:
-        """Store time of the message that a queue entry points at; -1 when it was deleted meanwhile."""
+        """Return the store time of the message that a queue entry names; -1 if it was deleted meanwhile."""
         stored_ms = self.log.store_timestamp_at(physical)
         if stored_ms < 0 and self.log.min_offset <= physical < self.segments.committed:
             raise CorruptRecord(
-                f"no record starts at {physical} of the log, where an entry of a queue points. Look: kerolox "
+                f"no record starts at log offset {physical}, which a queue entry names. Run: kerolox "
                 f"store verify {self.root}",
                 offset=physical,
             )
         return stored_ms
 
     async def earliest_time(self, topic: str, queue_id: int) -> int:
-        """Store time of the oldest message of a queue; -1 without any."""
+        """Return the store time of the oldest message of a queue; -1 if it has none."""
         queue = self.queues.find(topic, queue_id)
         if queue is None:
             return -1
@@ -378,20 +385,21 @@ class MessageStore:
         return 0 if queue is None else queue.max_offset
 
     async def delete_topic(self, topic: str, *, before: int | None = None) -> bool:
-        """Forget a topic's queues. Its messages leave the log with their files."""
+        """Remove a topic's queues. Its messages leave the log when their files expire."""
         return await self.housekeeper.delete_topic(topic, before=before)
 
     # --- another broker leads ------------------------------------------------------------------------
 
     async def begin_at(self, offset: int) -> None:
-        """Let a log in which nothing is yet begin where the broker that leads has its own begin.
+        """Set the beginning of an empty log to the beginning of the leader's log.
 
-        A multiple of the file size: a log begins with a file.
+        ``offset`` must be a multiple of the file size, because a log begins with a file.
         """
         low, end = self.log.min_offset, self.log.max_offset
         if low != end or offset % self.segments.size:
             raise StoreError(
-                f"the log cannot begin at {offset}: it holds {low} to {end} in files of {self.segments.size}",
+                f"cannot begin the log at {offset}: it holds {low} to {end} in files of "
+                f"{self.segments.size} bytes",
                 offset=offset,
             )
 
@@ -407,33 +415,35 @@ class MessageStore:
         self.segments.prepare_next(self.ahead)
 
     async def truncate(self, offset: int, *, untold: bool = False) -> Cut | None:
-        """Drop everything from ``offset`` on and go on from there: the broker that leads does not have it.
+        """Truncate a follower's log at ``offset``, because the leader does not have the rest.
 
-        A follower's store only. What was taken; None when the log ends there anyway. Raises
-        :class:`kerolox.store.truncate.CannotTruncate` where no record begins, and DiskFull where there is no
+        Return what was removed; None if the log already ends there. Raise
+        :class:`kerolox.store.truncate.CannotTruncate` if no record begins there, and DiskFull if there is no
         room to note the cut, both with nothing changed. An offset before the first file must be a multiple of
         the file size: then the log begins anew there.
-        ``untold``: nobody who notes progress is here; they are told by the next start (:meth:`finish_cut`).
+
+        ``untold``: the listeners are not registered yet; the next start notifies them (:meth:`finish_cut`).
         """
-        # To its end, also when the caller is cancelled: half a cut is finished by the next start only.
+        # The cut runs to its end even when the caller is cancelled: only the next start can finish half a
+        # cut.
         task = asyncio.get_running_loop().create_task(Truncation(self, offset, untold=untold).run())
         self._truncations.add(task)
         task.add_done_callback(self._truncations.discard)
         return await asyncio.shield(task)
 
     async def cuts_over(self) -> None:
-        """Wait until no cut is under way: those go on when whoever asked for them is stopped."""
+        """Wait until no cut is under way: cuts continue after their callers are cancelled."""
         if self._truncations:
             await asyncio.wait(self._truncations)
 
     async def tell_truncated(self, cut: Cut) -> None:
-        """Tell those who listen."""
+        """Notify the listeners of a cut."""
         for told in self.on_truncated:
             await told(cut)
 
     async def finish_cut(self) -> None:
-        """Tell those who listen of a cut of the log that was made before they were there: by this start, or
-        offline. For whoever opens a store and has its tables, before anything is appended."""
+        """Notify the listeners of a cut that this start, or an offline tool, has finished. Call it once the
+        store is open and its tables are loaded, before anything is appended."""
         if self.recovered is not None and self.recovered.cut is not None:
             await self.tell_truncated(self.recovered.cut)
             await asyncio.get_running_loop().run_in_executor(self.keeper, self.cut_note.remove)
@@ -446,10 +456,11 @@ class MessageStore:
     def _close_files(self) -> None:
         clean = not self.state.fenced
         try:
-            self.key_filler.put_pending()  # fails again if it did: the marks must not claim those keys
+            # Fails again if it failed before: the notes must not claim those keys.
+            self.key_filler.put_pending()
             flush(self.queues.write())
             self.index.flush()
-            noted = self.housekeeper.note()  # no more than is flushed of the log
+            noted = self.housekeeper.note()  # never more than the flushed log
             self.housekeeper.save_sums(noted.dispatched, whole=True)
             clean = clean and noted.dispatched >= self.progress.appended
             if clean:
@@ -461,7 +472,7 @@ class MessageStore:
             self.housekeeper.save_marks(noted, self.housekeeper.queues_ms())
         except StoreError as error:
             clean = False
-            log.error("close_failed error=%r next='the next start recovers'", str(error))
+            log.error("close_failed error=%r next='no action needed: the next start recovers'", str(error))
         for part in (self.queues, self.index, self.ledger, self.segments, self.checkpoint, self.marks):
             try:
                 if part is not None:
@@ -476,7 +487,7 @@ class MessageStore:
             except StoreError as error:
                 log.error("abort_not_removed error=%r", str(error))
         else:
-            log.warning("abort_kept next='the next start recovers as after a crash'")
+            log.warning("abort_kept next='no action needed: the next start recovers as after a crash'")
 
     def _stop_threads(self) -> None:
         for pool in (self.ahead, self._readers, self.keeper):
@@ -489,8 +500,8 @@ class MessageStore:
         return 0 if queue is None else queue.next_offset
 
     async def in_reader(self, look: Callable[[], T]) -> T:
-        """Run what may wait for the disk in one of the reading threads: once more when the log was cut
-        meanwhile, for it may have seen some of what is gone."""
+        """Run ``look``, which may wait for the disk, in a reader thread. Repeat it if the log was truncated
+        meanwhile, because it may have read removed data."""
         while True:
             cuts = self.cuts
             try:
@@ -511,4 +522,4 @@ def _memory_bytes() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
-        return 24 << 30  # what RocketMQ assumes when it cannot tell
+        return 24 << 30  # RocketMQ's assumption when the size is unknown

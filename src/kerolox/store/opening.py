@@ -1,7 +1,7 @@
-"""Open a store: find out what its files hold, and bring queues and index in step with the log.
+"""Open a store: examine its files, and bring queues and index in step with the log.
 
-What sums vouch for is believed. What they do not, and what the log contradicts, is made again from the log;
-nothing of that is silent. Where the log itself is damaged the start is refused.
+Data that the saved sums cover is trusted. Data that they do not cover, or that contradicts the log, is
+rebuilt from the log, with a log line. A store whose log is damaged is not opened.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Queues without sums are compared with the whole log if it is no larger: some seconds, once.
+# Queues without sums are compared with the whole log if it is no larger than this: some seconds, once.
 COMPARED_BYTES_MAX = 2 << 30
 SUMMED_BESIDE = 4
 _LIGHT_QUEUE_PREFIX = "%LMQ%"
 
 
 class Opening:
-    """One start of one store. Blocking: for a thread, before anything else uses the store."""
+    """One start of one store. It blocks: run it in a thread, before anything else uses the store."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._sums: Sums | None = None
-        # Queues of which something comes again from the log, and from where on.
+        # Queues to be refilled from the log, and the log offset from which on.
         self._floors: dict[tuple[str, int], int] = {}
-        self._counts: dict[tuple[str, int], int] = {}  # the offsets these had reached
-        self._vouched: dict[ConsumeQueue, int] = {}  # sums vouch for entries before these offsets only
-        self._given_to = 0  # messages that end behind this wait to be confirmed
+        self._counts: dict[tuple[str, int], int] = {}  # the queue offsets these had reached
+        self._vouched: dict[ConsumeQueue, int] = {}  # sums cover only entries before these offsets
+        self._given_to = 0  # end of the confirmed log; later messages wait to be confirmed
 
     def recover(self, progress: Callable[[int], None] | None) -> Recovered:
         store = self._store
@@ -118,7 +118,8 @@ class Opening:
         waiting = store.log.undispatched
         given = position_of(store.segments, waiting[0][PHYSICAL_OFFSET]) if waiting else found.end
         if store.controlled and self._given_to:
-            given = min(given, self._given_to)  # what ends a file is no message, and need not be confirmed
+            # The blank record at the end of a file is no message, and needs no confirmation.
+            given = min(given, self._given_to)
         store.dispatcher.dispatched = given
         if store.ledger is not None and not store.ledger.alone:
             store.progress.confirmed = store.progress.replicated = given
@@ -139,7 +140,7 @@ class Opening:
         if cut is not None:
             found.cut = cut
             store.checkpoint.save()
-            # The note stays until the tables fit, too: a start that is killed before tells them next time.
+            # The note stays until the tables fit, too: after a kill before that the next start notifies them.
             store.cut_note.save_untold(cut)
         elif untold is not None:
             if found.end <= untold.end:
@@ -149,11 +150,11 @@ class Opening:
         return found
 
     def _judge_files(self, cut: Cut | None, marks: ProgressNotes, crashed: bool) -> None:
-        """Raise when a file of the log is missing at its beginning, or is not of this log."""
+        """Raise if the log's first file is missing, or a file belongs to another log."""
         store = self._store
         identity = store.identity.load()
         if identity is not None and not store._lock.signed:
-            log.info("log_identity_made_again reason='another broker has used the store since'")
+            log.info("log_identity_made_again reason='another broker has used the store in the meantime'")
             identity = store.identity.known = None
         if identity is not None and cut is not None:
             identity = identity.before(cut.end)
@@ -167,15 +168,15 @@ class Opening:
                 count = store.files.close_to_others(path)
             except DiskError as error:
                 log.warning(
-                    "store_open_to_others path=%s error=%r next='with access control only the owner of the "
-                    "store should read it: chmod -R go= %s'", path, str(error), path,
+                    "store_open_to_others path=%s error=%r next='remove the rights of other users, because "
+                    "access control is on: chmod -R go= %s'", path, str(error), path,
                 )  # fmt: skip
                 continue
             if count:
                 log.info("store_closed_to_others path=%s changed=%d", path, count)
 
     def _cut_under_way(self, crashed: bool) -> tuple[Cut | None, Cut | None]:
-        """The cut that is to be finished; or the one of which only those who noted progress did not hear."""
+        """Return the cut to be finished, and the finished cut that the progress tables do not know yet."""
         cut = self._store.cut_note.load()
         if cut is not None and cut.files_cut:
             return None, cut
@@ -186,13 +187,13 @@ class Opening:
 
     def _forget_cut(self, cut: Cut) -> None:
         log.warning(
-            "cut_forgotten offset=%d path=%s reason='another broker has used the store since'",
+            "cut_forgotten offset=%d path=%s reason='another broker has used the store in the meantime'",
             cut.end, self._store.cut_note.path,
         )  # fmt: skip
         self._store.cut_note.remove()
 
     def _finish_cut(self, cut: Cut, marks: ProgressNotes) -> ProgressNotes:
-        """The process died while it cut the log. Nothing vouches for what the cut may have changed."""
+        """Finish a cut during which the process died. Data that the cut may have changed is not trusted."""
         store = self._store
         log.warning("cut_finished offset=%d reason='the process died while the log was cut'", cut.end)
         store.sums.remove()
@@ -200,7 +201,7 @@ class Opening:
         store.segments.truncate_to(min(cut.end, store.segments.wrote))
         clear_log(store, cut)
         store.segments.close()
-        store.segments.load()  # what is there counts as written until it was read
+        store.segments.load()  # all data in the files counts as written until it was read
         clear_epochs(store, cut)
         clear_timer(store, cut)
         store.checkpoint.cut(cut.end, cut.stored_ms)
@@ -209,19 +210,19 @@ class Opening:
         )
 
     def _refuse_lost_log(self, marks: ProgressNotes, cut: Cut | None) -> None:
-        """A store without a log is new, or was being cut back to nothing, or has lost it."""
+        """Raise if a store without log files had messages and was not being truncated to nothing."""
         store = self._store
         if cut is None:
             ends = len(store.queues), store.queues.max_physical
             refuse_lost_log(store.segments, marks, self._sums, *ends, store.root)
 
     def circumstances(self, marks: ProgressNotes, crashed: bool) -> Circumstances:
-        """What is known before the log is read."""
+        """Return the facts known before the log is read."""
         store = self._store
         queues_end = store.queues.max_physical if self._sums is None else self._sums.end
-        # Ours was the last hand on the store if its end is where we noted it: then what is missing
-        # now has vanished, and is made again from the log.
-        # Sums know better which queues and files there were.
+        # If the noted end of the store is its end now, kerolox used the store last: missing queues and index
+        # files have vanished and are rebuilt from the log. With sums this is not needed, because they list
+        # the queues and files.
         ours = self._sums is None and (crashed or (marks.log_end != UNKNOWN and queues_end <= marks.log_end))
         queue_files = sum(queue.file_count for queue in store.queues)
         queues_vanished = ours and (len(store.queues) < marks.queues or queue_files < marks.queue_files)
@@ -236,7 +237,7 @@ class Opening:
         if queues_vanished or index_vanished:
             log.warning(
                 "rebuilding queues=%d of %d queue_files=%d of %d index_files=%d of %d "
-                "reason='files have vanished' next='the whole log is read'",
+                "reason='files have vanished' next='no action needed: the whole log is read'",
                 len(store.queues),
                 marks.queues,
                 queue_files,
@@ -246,11 +247,12 @@ class Opening:
             )
         if store.options.index_enabled and store.index.damage:
             log.warning(
-                "index_damaged reason=%r next='it is made again: the whole log is read'", store.index.damage
+                "index_damaged reason=%r next='no action needed: it is rebuilt from the whole log'",
+                store.index.damage,
             )
             index_vanished = True
         elif self._compares_all and crashed and store.options.index_enabled and len(store.index):
-            log.info("index_made_again reason='no sums vouch for it'")
+            log.info("index_made_again reason='no saved sums cover it'")
             index_vanished = True
         return Circumstances(
             crashed=crashed,
@@ -265,12 +267,13 @@ class Opening:
     # --- queues --------------------------------------------------------------------------------------
 
     def _judge_queues(self, sums: Sums, crashed: bool) -> None:
-        """Find out what of every queue its sums vouch for. Changes nothing."""
+        """Compare every queue with its sums. Changes nothing."""
         store = self._store
         log_min = max(0, store.segments.min_offset)
         known = {(queue.topic, queue.queue_id): queue for queue in sums.queues}
         queues = [(queue, known.get((queue.topic, queue.queue_id))) for queue in store.queues]
-        # All entries are read, twenty bytes for each message: side by side, as sums let other threads run.
+        # All entries are read, twenty bytes for each message, by several threads: computing sums releases the
+        # interpreter.
         with ThreadPoolExecutor(SUMMED_BESIDE, thread_name_prefix="kerolox-sums") as pool:
             judged = list(
                 pool.map(lambda pair: None if pair[1] is None else pair[0].vouched(pair[1]), queues)
@@ -281,7 +284,7 @@ class Opening:
                 self._refuse_light(queue)
                 log.warning(
                     "queue_damaged topic=%r queue=%d path=%s first=%d end=%d reason='not the bytes that were "
-                    "written' next='entries from there on are made again from the log'",
+                    "written' next='no action needed: its later entries are rebuilt from the log'",
                     *key,
                     queue.path,
                     unlike,
@@ -291,16 +294,19 @@ class Opening:
                 self._counts[key] = of_queue.end // ENTRY_SIZE
                 self._floors[key] = max(log_min, queue.physical_before(unlike))
             elif crashed and not self._is_light(queue):
-                # What came later has no sum, and its messages are read again anyway.
+                # Later entries have no sum, and their messages are read again anyway.
                 self._vouched[queue] = 0 if of_queue is None else of_queue.end // ENTRY_SIZE
         for key, of_queue in known.items():
             if store.queues.find(*key) is None:
-                log.warning("queue_missing topic=%r queue=%d next='it is made again from the log'", *key)
+                log.warning(
+                    "queue_missing topic=%r queue=%d next='no action needed: it is rebuilt from the log'",
+                    *key,
+                )
                 self._counts[key] = of_queue.end // ENTRY_SIZE
                 self._floors[key] = log_min
 
     def _recover_queues(self, sums: Sums, crashed: bool) -> None:
-        """Find the end of every queue; cut off what sums do not vouch for."""
+        """Find the end of every queue; truncate entries that the sums do not cover."""
         store = self._store
         known = {(queue.topic, queue.queue_id): queue for queue in sums.queues}
         store.queues.recover(crashed=crashed, vouched=self._vouched)
@@ -308,7 +314,7 @@ class Opening:
             key = queue.topic, queue.queue_id
             if key in self._floors:
                 if queue.max_physical < store.log.min_offset:
-                    queue.delete()  # what is left of it has no message in the log
+                    queue.delete()  # its remaining entries have no message in the log
             elif key in known:
                 queue.adopt(known[key])
 
@@ -318,21 +324,23 @@ class Opening:
     def _refuse_light(self, queue: ConsumeQueue) -> None:
         if self._is_light(queue):
             raise StoreError(
-                f"{queue.path} is damaged, and light queues are made again from the log only with "
-                "enableMultiDispatch=true and enableLmq=true. Set both and start again.",
+                f"{queue.path} is damaged, and light queues are rebuilt from the log only with "
+                "enableMultiDispatch=true and enableLmq=true. Set both and restart.",
                 path=queue.path,
             )
 
     @property
     def _compares_all(self) -> bool:
-        """Whether nothing vouches for queues and index, and the log is small enough to do it."""
+        """Return True if there are no sums, and the log is small enough to compare queues and index with
+        it."""
         segments = self._store.segments
         return self._sums is None and segments.wrote - max(0, segments.min_offset) <= COMPARED_BYTES_MAX
 
     def _wanted(self, trusted: int) -> Callable[[Entry], bool]:
-        """Which messages may be missing in their queue: those from ``trusted`` on, and more of some queues.
+        """Return a test for messages that may be missing in their queue: those from ``trusted`` on, and for
+        some queues earlier ones.
 
-        Older ones of queues that are not there belong to topics that were deleted.
+        Earlier messages of queues that do not exist belong to deleted topics.
         """
         floors = {(topic.encode(), queue_id): floor for (topic, queue_id), floor in self._floors.items()}
         light = [floor for (topic, _), floor in self._floors.items() if topic.startswith(_LIGHT_QUEUE_PREFIX)]
@@ -355,7 +363,7 @@ class Opening:
         try:
             found = self._recover_log(known, progress)
         except QueueGap as gap:
-            log.warning("rebuilding reason=%r next='the whole log is read'", str(gap))
+            log.warning("rebuilding reason=%r next='no action needed: the whole log is read'", str(gap))
             found = self._recover_log(msgspec.structs.replace(known, queues_vanished=True), progress)
         store.queue_filler.deleted = {}
         store.deleted.fit(found.end)
@@ -367,20 +375,24 @@ class Opening:
                 queue.count_from(count)
         store.deleted.finish(store.queues)
         if crashed:
-            # What was read may still be only in memory: from here on it counts as safe.
+            # Data that was read may still be only in memory: it is flushed before it counts as safe.
             store.segments.flushed = found.start
             for segment in store.segments.all:
                 segment.named = False
             store.segments.flush()
-        # The progress notes below say that queues and index hold all of it, so the next start may skip it.
+        # The progress notes saved next state that queues and index hold all of it, so the next start may skip
+        # it.
         flush(store.queues.write())
         store.index.sync(store.index.write())
         return found
 
     def _confirmed(self, known: Circumstances, found: Recovered) -> int:
-        """Up to where messages are given out. In a DLedger group: what is known to be on a majority. Under a
-        controller: what was confirmed when that was noted last, and what lies in queues, for that was. The
-        rest waits until this broker leads, or its leader says so."""
+        """Return the offset up to which messages are dispatched.
+
+        In a DLedger group: the offset that a majority is known to have. Under a controller: the last noted
+        confirmed offset, or the end of the queues, because only confirmed messages enter them. Later messages
+        wait until this broker leads, or its leader confirms them.
+        """
         store = self._store
         if store.ledger is not None:
             seen = max(known.queues_end, known.marks.dispatched)
@@ -392,7 +404,7 @@ class Opening:
         )
 
     def _give(self, entries: list[Entry]) -> None:
-        """Give out what is confirmed, and let the rest wait."""
+        """Dispatch the confirmed entries, and keep the rest for later."""
         store = self._store
         given = self._bounded(entries)
         if given:
@@ -416,7 +428,7 @@ class Opening:
         store, sums = self._store, self._sums
         segments = store.segments
         store.log.undispatched.clear()
-        # The queues have all before this, whatever has to be read for the index.
+        # The queues hold all messages before this, even if earlier ones are read for the index.
         trusted = choose_start(
             segments, store.checkpoint, msgspec.structs.replace(known, index_vanished=False)
         )
@@ -425,7 +437,7 @@ class Opening:
             start = store.log.min_offset
         read_from = start
         if read_from > store.log.min_offset:
-            # The last of the log is checked at every start: it is what a crash, or a copy, may have spoilt.
+            # The end of the log is checked at every start: a crash or a copy may have damaged it.
             read_from = min(start, self._checked_from(start))
         refuse_gaps(segments, read_from, store.root)
         found, kept = find_end(
@@ -446,7 +458,7 @@ class Opening:
             and not self._index_agrees(found, kept)
         ):
             known = msgspec.structs.replace(known, index_vanished=True)
-        # The log is good. Only from here on anything is changed.
+        # The log is good. Nothing is changed before this line.
         found.dispatched_from = start
         store.index.settle()
         if sums is not None:
@@ -455,7 +467,7 @@ class Opening:
             self._note_unfinished(0)
         if known.queues_vanished:
             for queue in store.queues:
-                # One whose messages all left the log keeps its files: they are what it counts by.
+                # A queue whose messages have all left the log keeps its files, because they hold its offset.
                 if queue.max_physical > store.log.min_offset:
                     queue.delete()
         elif sums is None or not known.crashed:
@@ -475,8 +487,10 @@ class Opening:
         return found
 
     def _checked_from(self, start: int) -> int:
-        """Where a record begins, :data:`CHECKED_BYTES` before ``start`` or more. Without our sums, or where
-        they name a place at which no record begins any more, a file begins there."""
+        """Return an offset at least :data:`CHECKED_BYTES` before ``start`` at which a record begins.
+
+        Without sums, or if no record begins any more at the offset they name, it is the beginning of a file.
+        """
         segments, first = self._store.segments, self._store.log.min_offset
         before = start - CHECKED_BYTES
         if self._sums is not None and self._sums.before != UNKNOWN:
@@ -489,7 +503,7 @@ class Opening:
         return before - before % segments.size if segment is None else segment.start
 
     def _compare(self, found: Recovered, kept: list[Entry] | None, start: int, trusted: int) -> None:
-        """Cut queues where the log contradicts them: what was cut then comes from it."""
+        """Truncate queues where they contradict the log: those entries are then rebuilt from it."""
         store = self._store
         comparison = Comparison(store.queues, store.log)
         levels = parse_levels(store.options.delay_levels)
@@ -502,8 +516,8 @@ class Opening:
             key = queue.topic, queue.queue_id
             if offset < queue.next_offset or physical < trusted or not found.crashed:
                 log.warning(
-                    "queue_damaged topic=%r queue=%d path=%s first=%d end=%d reason='the log says otherwise' "
-                    "next='entries from there on are made again from the log'",
+                    "queue_damaged topic=%r queue=%d path=%s first=%d end=%d reason='differs from the log' "
+                    "next='no action needed: its later entries are rebuilt from the log'",
                     *key,
                     queue.path,
                     offset,
@@ -514,7 +528,7 @@ class Opening:
             self._floors[key] = min(self._floors.get(key, start), start)
 
     def _index_agrees(self, found: Recovered, kept: list[Entry] | None) -> bool:
-        """Whether the index that another broker left has every key, and nothing else."""
+        """Return True if the index that another broker left has every key, and no other."""
         store = self._store
         findings: list[Finding] = []
         layout = find_layout(store.root, store.options)
@@ -525,18 +539,19 @@ class Opening:
         for path, physical, time_ms in store.index.claims():
             said_ms = store.log.store_timestamp_at(physical)
             if physical >= store.log.min_offset and said_ms != time_ms:
-                what = f"its header has {time_ms} as the time of the message at {physical}, not {said_ms}"
+                what = f"its header gives the message at {physical} the time {time_ms}, not {said_ms}"
                 findings.append(Finding("index header", path, what))
         for finding in findings[:1]:
             log.warning(
-                "index_damaged path=%s reason=%r next='it is made again from the log'",
+                "index_damaged path=%s reason=%r next='no action needed: it is rebuilt from the log'",
                 finding.path,
                 finding.what,
             )
         return not findings
 
     def _note_unfinished(self, dispatched: int) -> None:
-        """Should this be broken off, the next start must not take what there is by then for all."""
+        """Note that the rebuild is unfinished: after a kill the next start must not take its result for
+        complete."""
         self._write_abort()
         self._store.marks.save(ProgressNotes(boot=self._store.boot, dispatched=dispatched))
 
@@ -546,7 +561,7 @@ class Opening:
 
 
 def refuse_other_log(store: MessageStore) -> None:
-    """Raise when the messages of this store are in a log that the options do not name."""
+    """Raise if the messages of this store are in a log that the options do not name."""
     own = None if store.ledger is None else os.path.basename(store.ledger.directory)
     others = [name for name in ledgers_in(store.root, store.files) if name != own]
     if others:
@@ -554,9 +569,9 @@ def refuse_other_log(store: MessageStore) -> None:
             "enableDLegerCommitLog is not set" if own is None else f"dLegerSelfId={own.partition('-')[2]}"
         )
         raise StoreError(
-            f"{store.path(others[0])} holds the log of a member of a DLedger group, and {set_to}. Nothing "
-            "was changed. Start it with enableDLegerCommitLog=true and "
-            f"dLegerSelfId={others[0].partition('-')[2]}: its messages are in no other log, and there is no "
-            "way back to a plain one but sending them anew.",
+            f"{store.path(others[0])} holds the log of a DLedger group member, but {set_to}. Nothing "
+            "was changed. Start the broker with enableDLegerCommitLog=true and "
+            f"dLegerSelfId={others[0].partition('-')[2]}: the messages are in no other log. To return to a "
+            "plain log, send the messages anew.",
             path=store.path(others[0]),
         )

@@ -1,10 +1,10 @@
-"""Make consume queues and key index again from the commit log.
+"""Rebuild consume queues and key index from the commit log.
 
-They are built in new directories beside the old ones, flushed, and swapped in at the end: whoever
-interrupts this has the old ones, or the new, or none, and none is made again at the next start.
+They are built in new directories beside the old ones, flushed, and swapped in at the end. After an
+interruption the store has the old ones, the new ones, or none; the next start rebuilds missing ones.
 
-Messages that are lost leave holes in their queues. A hole is filled with entries that point at the next
-message of the queue, marked as such: see FORMAT.md, "Lost messages".
+Lost messages leave holes in their queues. A hole is filled with entries that point at the next message of the
+queue, marked as such: see FORMAT.md, "Lost messages".
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ _WRITE_EVERY = 8  # batches of eight megabytes
 
 
 class DamagedLog(StoreError):
-    """The log cannot be read to its end, so nothing was rebuilt."""
+    """Log that cannot be read to its end. Nothing was rebuilt."""
 
 
 class Rebuilt(msgspec.Struct):
-    """What was made."""
+    """Result of a rebuild."""
 
     log_end: int = 0
     records: int = 0
     queues: int = 0
-    holes: int = 0  # queue offsets whose messages are lost
-    kept_queues: int = 0  # without messages in the log, kept for the offset they have reached
-    restarted: int = 0  # queues whose numbers began again: the topic had been deleted
+    holes: int = 0  # queue offsets of lost messages
+    kept_queues: int = 0  # queues without messages in the log, kept for the offset they have reached
+    restarted: int = 0  # queues whose offsets begin again at 0, because the topic had been deleted
     left_out: int = 0  # messages of deleted topics
     index_files: int = 0
     put_aside: list[str] = []
@@ -76,7 +76,7 @@ class Rebuilt(msgspec.Struct):
 
 
 class MendingQueue(ConsumeQueue):
-    """A queue that begins anew where its topic did."""
+    """Queue under rebuild that begins anew where its topic was created again."""
 
     __slots__ = ("of",)
 
@@ -89,7 +89,7 @@ class MendingQueue(ConsumeQueue):
 
 
 class MendingQueues(ConsumeQueues):
-    """Queues being rebuilt."""
+    """Queues under rebuild."""
 
     def __init__(self, files: Files, directory: str, layout: Layout, log_min: int) -> None:
         self.entries_per_file = layout.queue_file_bytes // ENTRY_SIZE
@@ -111,7 +111,7 @@ class MendingQueues(ConsumeQueues):
 
 
 class MendingFiller(QueueFiller):
-    """Fills queues, and the holes in them."""
+    """Filler of queues and of the holes in them."""
 
     def __init__(self, queues: MendingQueues, layout: Layout) -> None:
         super().__init__(queues, layout.delay_levels, multi_dispatch=layout.light_queues)
@@ -141,7 +141,7 @@ class MendingFiller(QueueFiller):
         sys_flag: int,
         properties: bytes,
     ) -> None:
-        """Add one entry wherever it belongs: behind a hole, in a queue that begins anew, or not again."""
+        """Add one entry: after a hole, to a queue that begins anew, or not at all if the queue has it."""
         if sys_flag & INNER_BATCH or queue.next_offset < queue_offset:
             self._append_with_care(queue, physical, size, code, queue_offset, sys_flag, properties)
         else:
@@ -151,9 +151,9 @@ class MendingFiller(QueueFiller):
         of = self._mending
         if queue.max_physical < 0:
             if of.log_min:
-                return  # those before were deleted with their log files
-            # The log is there from its beginning, so those before are lost. RocketMQ would leave
-            # blank entries, and later lose messages over them.
+                return  # the earlier messages were deleted with their log files
+            # The log exists from offset 0, so the earlier messages are lost. RocketMQ would leave blank
+            # entries, and later lose messages over them.
             queue._set_end(queue_offset - queue_offset % of.entries_per_file)
             queue.min_offset = queue.next_offset
         missing = queue_offset - queue.next_offset
@@ -161,15 +161,15 @@ class MendingFiller(QueueFiller):
             return
         if missing * RECORD_BYTES_MIN > physical - of.log_min:
             raise DamagedLog(
-                f"the message at {physical} of the log says it is number {queue_offset} in queue "
-                f"{queue.queue_id} of topic {queue.topic!r}, which has {queue.next_offset}: more are missing "
-                "than the log has room for. Look: kerolox store inspect (on the log file).",
+                f"the message at log offset {physical} has queue offset {queue_offset} in queue "
+                f"{queue.queue_id} of topic {queue.topic!r}, which ends at {queue.next_offset}: the log has "
+                "no room for that many lost messages. Inspect the log file: kerolox store inspect.",
                 offset=physical,
             )
-        # Delayed messages carry the time they are due instead of a hash; it has to stay.
+        # Entries of delayed messages hold the due time in place of the tag hash; it must stay.
         mark = code if queue.topic == SCHEDULE_TOPIC else HOLE_TAGS
         queue.extend(ENTRY.pack(physical, size, mark) * missing, queue.next_offset)
-        queue.max_physical = physical  # the message itself is still to come
+        queue.max_physical = physical  # the entry of the message itself follows
         of.holes += missing
 
 
@@ -182,7 +182,7 @@ def rebuild(
     files: Files | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Rebuilt:
-    """Build and swap. The caller holds the lock of the store. Raises with nothing changed."""
+    """Rebuild and swap in the result. The caller holds the lock of the store. Raise with nothing changed."""
     began_s = time.perf_counter()
     files = files or Files()
     made = Rebuilt()
@@ -200,7 +200,7 @@ def rebuild(
     if queues:
         filler = MendingFiller(new_queues, layout)
         left_out = topics_left_out(layout)
-        filler.deleted = DeletedTopics(files, layout.root).load()  # it passes them over
+        filler.deleted = DeletedTopics(files, layout.root).load()  # the filler skips them
         followers.append(lambda records: _fill(filler, records, left_out, made))
     if index:
         followers.append(KeyFiller(new_index, clock).fill)
@@ -219,9 +219,9 @@ def rebuild(
         offset = walk.damage.offset
         raise DamagedLog(
             f"{walk.damage.path} is damaged at byte {walk.damage.in_file} (log offset {offset}): "
-            f"{walk.damage.what}; valid records follow from offset {walk.damage.valid_from}. Choose: "
-            f"kerolox store repair {layout.root} --skip {offset} (keep what follows) or --cut {offset} "
-            "(drop everything from there on).",
+            f"{walk.damage.what}; valid records follow from offset {walk.damage.valid_from}. Run either: "
+            f"kerolox store repair {layout.root} --skip {offset} (keep the later records) or --cut {offset} "
+            "(drop all records from there on).",
             path=walk.damage.path,
             offset=offset,
         )
@@ -256,7 +256,7 @@ def _fill(filler: QueueFiller, records: list[Entry], left_out: set[bytes], made:
 
 
 class _LeftOut(set[bytes]):
-    """Topics that get no queues: all that are neither configured nor had any."""
+    """Topics that get no queues: all that are neither configured nor had queues."""
 
     def __init__(self, known: set[bytes], batch: set[bytes]) -> None:
         super().__init__(batch)
@@ -270,7 +270,8 @@ class _LeftOut(set[bytes]):
 
 
 def topics_left_out(layout: Layout) -> set[bytes]:
-    """Deleted topics, as far as that can be told, and those with batch queues, which are kept elsewhere."""
+    """Return topics that get no queues: deleted ones, as far as that is known, and topics with batch queues,
+    which have other files."""
     files = OnlyReading()
     batch = {name.encode() for name in files.list_dir(layout.path(BATCH_QUEUES))}
     had = {name.encode() for name in files.list_dir(layout.path(QUEUES))}
@@ -279,7 +280,7 @@ def topics_left_out(layout: Layout) -> set[bytes]:
         configured = {str(topic).encode() for topic in table["topicConfigTable"]}
     except (FileMissing, ProtocolError, KeyError, TypeError):
         return batch
-    # Without any queues nobody can tell a deleted topic from a lost one.
+    # Without any queues, deleted topics cannot be distinguished from lost ones.
     return _LeftOut(configured | had, batch) if had else batch
 
 
@@ -290,9 +291,10 @@ def keep_ends(
     log_end: int,
     wanted: Callable[[str, int], bool] = lambda topic, queue_id: True,
 ) -> int:
-    """No number is given twice: queues go on counting where they were.
+    """Keep the next offset of every queue, so that no offset is used twice. Return the number of queues kept
+    only for that.
 
-    So do those whose messages are all deleted, and those whose last messages are lost.
+    This includes queues whose messages are all deleted, and queues whose last messages are lost.
     """
     files = OnlyReading()
     open_files = OpenFiles(files)
@@ -323,7 +325,7 @@ def keep_ends(
 
 
 def queue_end(layout: Layout, topic: str, queue_id: int) -> int:
-    """Which number the next message of a queue has, as far as its files tell; 0 without any."""
+    """Return the next offset of a queue according to its files; 0 without any."""
     path = os.path.join(layout.path(QUEUES), topic, str(queue_id))
     files = OnlyReading()
     old = open_run(files, OpenFiles(files), [path], layout.queue_file_bytes, [])
@@ -338,7 +340,8 @@ def _entries(data: bytes) -> bytes:
 
 
 def _keep_last_numbers(old: Segments, queue: ConsumeQueue, log_end: int) -> int:
-    """Holes for lost messages at the end of a queue. They point at the one before, for want of a next."""
+    """Append holes for lost messages at the end of a queue. They point at the message before them, because no
+    later one exists."""
     last = queue.entry(queue.next_offset - 1)
     if last is None or last[1] == BLANK_SIZE:
         return 0
@@ -360,7 +363,7 @@ def _keep_last_numbers(old: Segments, queue: ConsumeQueue, log_end: int) -> int:
 
 
 def _entries_below(data: bytes, log_min: int, log_end: int) -> bytes:
-    """The valid entries at the beginning, with those that point into the log made blank."""
+    """Return the valid entries at the beginning; if any of them points into the log, all are made blank."""
     end = 0
     last = -1
     into_log = False
@@ -375,14 +378,14 @@ def _entries_below(data: bytes, log_min: int, log_end: int) -> bytes:
 
 
 def swap(layout: Layout, files: Files, clock: Clock, made: Rebuilt, *, queues: bool, index: bool) -> None:
-    forget_sums(layout, files)  # they are of the old files
+    forget_sums(layout, files)  # they describe the old files
     for name, wanted in ((QUEUES, queues), (INDEX, index)):
         path = layout.path(name)
         fresh = path + UNFINISHED
         if not wanted:
             files.remove_tree(fresh)
             continue
-        files.make_dirs(fresh)  # without any message there is none yet
+        files.make_dirs(fresh)  # without any message the directory does not exist yet
         files.sync_dir(layout.root)
         if files.exists(path):
             aside = aside_name(files, path, clock)
@@ -402,7 +405,7 @@ def note(
     queues: bool,
     index: bool,
 ) -> None:
-    """Bring our progress notes and the checkpoint in line with the new files."""
+    """Update the progress notes and the checkpoint for the new files."""
     if index and files.exists(layout.path("checkpoint")):
         checkpoint = Checkpoint(files, layout.path("checkpoint"))
         checkpoint.load()
@@ -424,7 +427,7 @@ def note(
         queue_files=UNKNOWN,
     )
     if not files.exists(layout.path("abort")):
-        # After a crash the end of the log is still to be judged. After a clean stop it is as noted.
+        # After a crash the end of the log is not known yet. After a clean stop it is the noted one.
         marks.boot = boot_identity()
         marks.log_end = marks.flushed = end
         marks.queue_files = queue_files if queues else old.queue_files

@@ -1,15 +1,15 @@
-"""From files to a consistent log: where it ends, and what has to be dispatched again.
+"""Recovery of the log: find its end, and the records to dispatch again.
 
-The log is read from a place before which everything is known to be good, record by record with CRC,
-to the first bytes that are no record. What then?
+The log is read record by record, with CRC checks, from an offset before which everything is known to be good,
+up to the first bytes that are no record. Then:
 
-* Nothing valid behind them: the torn end of the last write. Cut off.
-* Valid records behind them, power was lost, and they were never flushed: the disk wrote later pages
-  before earlier ones. Cut off too, and said aloud; nothing of it had been promised.
-* Valid records behind them otherwise: something damaged the log. RocketMQ cuts off everything
-  behind the damage without a word. We refuse to start and name the place and the command that mends it.
+* Nothing valid follows: this is the torn end of the last write. It is cut off.
+* Valid records follow, power was lost, and these bytes were never flushed: the disk wrote later pages
+  before earlier ones. It is cut off too, with a log line; none of it had been promised.
+* Valid records follow otherwise: the log is damaged. RocketMQ silently cuts off everything from the
+  damage on. kerolox refuses to start, and names the offset and the command that repairs it.
 
-So the end is found first (:func:`find_end`), and nothing is changed before that is done.
+The end is found first (:func:`find_end`), and nothing is changed before that is done.
 """
 
 from __future__ import annotations
@@ -48,25 +48,27 @@ from kerolox.store.log.readable_log import store_timestamp_of
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 8 << 20
-KEPT_MAX = 100_000  # records kept between finding the end and dispatching; more are read once more
+# Records kept in memory between finding the end and dispatching; above this they are read again.
+KEPT_MAX = 100_000
 _ZERO_PAGE = bytes(4096)
 _CRC_MARK = b"__CRC32#\x01"
-_CRC_MARK_LEFT = 6  # bytes of it that are not there by chance
+_CRC_MARK_LEFT = 6  # matching bytes of it that cannot be chance
 FILLER_TOPIC = b"kerolox_repaired"  # the topic of filler records, which a repair writes over damage
 _ZEROS = bytes(PIECE_BYTES)
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 
 def copy_anew(root: str) -> str:
-    """What to do about damage in the log of a member of a DLedger group, which is not mended in place."""
+    """Return the next step for damage in the log of a DLedger group member, which is not repaired in
+    place."""
     return (
-        f"Move {root} away and start this member empty: the others of its DLedger group copy to it what they "
-        "have. A group of one has no other copy than one you made: restore that."
+        f"Move {root} away and start this member with an empty store: it copies the log from the other "
+        "members of its DLedger group. If the group has no other member, restore a backup."
     )
 
 
 class CorruptLog(StoreError):
-    """The log is damaged in the middle. Nothing was changed."""
+    """Log that is damaged in the middle. Nothing was changed."""
 
     def __init__(
         self,
@@ -82,12 +84,12 @@ class CorruptLog(StoreError):
         self.what = what
         self.valid_from = valid_from
         mend = (
-            f"Then choose: kerolox store repair {root} --skip {offset} (keep what follows, "
-            f"{valid_from - offset} bytes are lost) or --cut {offset} (drop everything from there on)."
+            f"Then run either: kerolox store repair {root} --skip {offset} (keep the later records, "
+            f"{valid_from - offset} bytes are lost) or --cut {offset} (drop all records from there on)."
         )
         super().__init__(
             f"{path} is damaged at byte {in_file} (log offset {offset}): {what}; valid records follow from "
-            f"offset {valid_from}. Nothing was changed. Look: kerolox store verify {root}. "
+            f"offset {valid_from}. Nothing was changed. Check it: kerolox store verify {root}. "
             f"{copy_anew(root) if in_entries else mend}",
             path=path,
             offset=offset,
@@ -95,7 +97,7 @@ class CorruptLog(StoreError):
 
 
 class LogEndsEarly(StoreError):
-    """The log ends before a place it was flushed to. Nothing was changed."""
+    """Log that ends before an offset up to which it was flushed. Nothing was changed."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class LogEndsEarly(StoreError):
         in_entries: bool = False,
     ) -> None:
         mend = (
-            "Restore the file from a copy if there is one; or: kerolox store repair "
+            "Restore the file from a backup if there is one. Or run: kerolox store repair "
             f"{root} --cut {offset} (end the log there, {noted - offset} bytes are lost)."
         )
         super().__init__(
@@ -122,65 +124,66 @@ class LogEndsEarly(StoreError):
 
 
 class LogGone(StoreError):
-    """No file of the log is there, and there was one. Nothing was changed."""
+    """Store whose log had files and now has none. Nothing was changed."""
 
     def __init__(self, directories: str, queues: int, noted: int, root: str) -> None:
         super().__init__(
-            f"no file of the commit log is in {directories}, but {queues} consume queues are there, and the "
-            f"log had reached offset {noted}. Nothing was changed. Is its disk mounted? Mount it, or restore "
-            f"the files from a copy. To begin anew without these messages, move {root} aside and start.",
+            f"{directories} has no file of the commit log, but the store has {queues} consume queues, and "
+            f"the log had reached offset {noted}. Nothing was changed. Mount the disk of the log, or "
+            f"restore the files from a backup. To start without these messages, move {root} away.",
             path=directories,
             offset=noted,
         )
 
 
 class Recovered(msgspec.Struct):
-    """What recovery found and did."""
+    """Result of a recovery."""
 
     crashed: bool
-    start: int  # read from here
-    end: int  # the log ends here
+    start: int  # offset at which reading began
+    end: int  # end offset of the log
     records: int = 0
     bytes_read: int = 0
-    cut_bytes: int = 0  # dropped behind the end: torn or never flushed
-    stop: str = ""  # why the log ends where it does
+    cut_bytes: int = 0  # bytes removed after the end: torn or never flushed
+    stop: str = ""  # reason for the end of the log
     seconds: float = 0.0
     last_store_timestamp: int = 0
-    dispatched_from: int = 0  # queues and index were given what lies here and behind it
-    cut: Cut | None = None  # a cut of the log was under way when the process died, and is done now
+    dispatched_from: int = 0  # offset from which on queues and index were filled
+    cut: Cut | None = None  # cut of the log that was under way when the process died, and is now finished
 
 
 class Circumstances(msgspec.Struct, frozen=True):
-    """What is known before the log is read."""
+    """Facts known before the log is read."""
 
-    crashed: bool  # the abort file is there
-    power_lost: bool  # the operating system was started since, or that is not known
+    crashed: bool  # True if the abort file exists
+    power_lost: bool  # True if the operating system was restarted since, or that is unknown
     marks: ProgressNotes
     queues_end: int  # end of the last message in any consume queue, -1 without any
-    queues_vanished: bool = False  # they are made again from the whole log
-    index_vanished: bool = False  # likewise
-    vouched_to: int = UNKNOWN  # sums vouch for what queues and index have of messages before this
+    queues_vanished: bool = False  # True if they have vanished and are rebuilt from the whole log
+    index_vanished: bool = False  # True if it has vanished and is rebuilt from the whole log
+    vouched_to: int = UNKNOWN  # sums cover queues and index for messages before this offset
 
     @property
     def rebuild(self) -> bool:
         return self.queues_vanished or self.index_vanished
 
     def never_flushed(self, offset: int, behind_ms: int, checkpoint: Checkpoint) -> bool:
-        """Whether power may have been lost before what lies at this offset was on the medium.
+        """Return True if power may have been lost before the data at this offset reached the medium.
 
-        Behind it follows a record of the time ``behind_ms``. By our own notes, which know offsets, or
-        by the checkpoint of another broker.
+        ``behind_ms`` is the store time of a later record. The progress notes decide, because they hold
+        offsets; without them the checkpoint of another broker does.
         """
         if not (self.crashed and self.power_lost):
             return False
         if self.marks.flushed != UNKNOWN:
             return offset >= self.marks.flushed
-        # Many records share a millisecond: those of the last one flushed may be flushed or not.
+        # Many records share a millisecond: those of the last flushed one may be flushed or not.
         return behind_ms >= checkpoint.commit_log_ms
 
 
 def choose_start(segments: Segments, checkpoint: Checkpoint, known: Circumstances) -> int:
-    """Where to begin reading: a record starts there, and all before it is good and dispatched."""
+    """Return the offset at which reading begins: a record starts there, and all earlier ones are good and
+    dispatched."""
     first = max(0, segments.min_offset)
     if known.rebuild or known.queues_end < 0:
         return first
@@ -189,11 +192,11 @@ def choose_start(segments: Segments, checkpoint: Checkpoint, known: Circumstance
         if record_starts(segments, vouched_to, vouched_to):
             return vouched_to
     if known.marks.dispatched != UNKNOWN:
-        # Between the last message in a queue and the mark lies only what is in no queue.
+        # Between the last message in a queue and the noted offset are only messages without a queue.
         marked = max(first, min(known.marks.dispatched, known.queues_end))
         if record_starts(segments, marked, known.queues_end):
             return marked
-    # Without our progress notes (another broker wrote last) by whole files, as it would.
+    # Without progress notes (another broker wrote last) start at a file, as that broker would.
     if known.crashed:
         limit_ms = checkpoint.min_timestamp_ms
         for segment in reversed(segments.all):
@@ -217,9 +220,10 @@ def find_end(
     root: str = "",
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Recovered, list[Entry] | None]:
-    """Read to the end of the log, changing nothing: what was found, and the records unless too many.
+    """Read to the end of the log, changing nothing. Return the result, and the records unless there are too
+    many.
 
-    Raises :class:`CorruptLog`. Blocking: for a thread, before anything else uses the log.
+    Raise :class:`CorruptLog`. Blocks: run it in a thread, before anything else uses the log.
     """
     began_s = time.perf_counter()
     found = Recovered(crashed=known.crashed, start=start, end=start)
@@ -259,7 +263,7 @@ def find_end(
 
 
 def end_of(entry: Entry) -> int:
-    """Where a record ends in the log, and the next one or its entry begins."""
+    """Return the log offset at which a record ends, and the next record or its entry begins."""
     return entry[PHYSICAL_OFFSET] + entry[SIZE]
 
 
@@ -270,8 +274,8 @@ def dispatch_found(
     dispatch: Callable[[list[Entry]], None],
     start: int | None = None,
 ) -> None:
-    """Give the followers everything :func:`find_end` found, read once more if it was too much to keep; or
-    only what lies at ``start`` and behind it."""
+    """Dispatch everything that :func:`find_end` found from ``start`` on, reading it again if it was too much
+    to keep."""
     start = found.start if start is None else start
     if kept is not None:
         kept = [entry for entry in kept if entry[PHYSICAL_OFFSET] >= start]
@@ -285,7 +289,7 @@ def dispatch_found(
 
 
 def cut_behind(segments: Segments, found: Recovered) -> None:
-    """Make the end that was found the end of the files."""
+    """Truncate the files to the end that was found."""
     if segments.last is None:
         return
     end_of_files = segments.wrote
@@ -297,10 +301,10 @@ def cut_behind(segments: Segments, found: Recovered) -> None:
 def records_from(
     segments: Segments, position: int, check: int
 ) -> Iterator[tuple[int, list[Entry], Stop, str]]:
-    """The records from a place on, a piece of a file at a time: where they begin, why they end.
+    """Yield the records from an offset on, one piece of a file at a time: their position, and why they end.
 
-    Only records that lie where they say count. The last piece is one that ends in anything but the end
-    of its bytes, or of its file.
+    Only records that lie at the offset they name count. The last piece is the first one that does not end at
+    the end of its bytes or of its file.
     """
     piece_bytes = PIECE_BYTES
     after: Mark | None = None
@@ -335,7 +339,7 @@ def records_from(
 
 
 def refuse_early_end(segments: Segments, found: Recovered, noted: int, root: str) -> None:
-    """Raise unless the log reaches the place it is known to have been flushed to."""
+    """Raise unless the log reaches the offset up to which it was flushed."""
     if found.end >= noted:
         return
     segment = segments.segment_at(found.end)
@@ -349,7 +353,8 @@ def refuse_early_end(segments: Segments, found: Recovered, noted: int, root: str
 
 
 def refuse_gaps(segments: Segments, before: int, root: str) -> None:
-    """Raise when a file is missing in what is not read at this start. The rest is judged as it is read."""
+    """Raise if a file is missing in the part that this start does not read. The rest is judged while
+    reading."""
     for low, high in segments.gaps:
         if low < before:
             behind = find_record_after(segments, high)
@@ -368,7 +373,7 @@ def _judge_end(
     look_from: int,
     last_term: int,
 ) -> None:
-    # What lies at the end itself is bad.
+    # The bytes at the end itself are bad, so the search begins after them.
     behind = find_record_after(segments, max(look_from, found.end + 1), last_term)
     if behind is None:
         return
@@ -376,8 +381,8 @@ def _judge_end(
     if known.never_flushed(found.end, behind_ms, checkpoint):
         found.cut_bytes = valid_from - found.end
         log.warning(
-            "unflushed_records_cut offset=%d next_valid=%d reason=%r next='power was lost before they were "
-            "flushed; with SYNC_FLUSH none of them had been acknowledged'",
+            "unflushed_records_cut offset=%d next_valid=%d reason=%r next='use SYNC_FLUSH to keep every "
+            "acknowledged message: power was lost before these records were flushed'",
             found.end,
             valid_from,
             found.stop,
@@ -395,11 +400,11 @@ def _judge_end(
 def find_record_after(
     segments: Segments, offset: int, term_min: int = -1, *, before: int | None = None
 ) -> tuple[int, int] | None:
-    """The first whole record behind an offset that lies where it says: position and store time. ``before``:
-    only one that begins before this offset.
+    """Return position and store time of the first whole record after an offset that lies at the offset it
+    names. ``before``: only a record that begins before this offset.
 
-    An entry of a ledger counts if it is of this term at least: Apache's members leave behind the end of their
-    log what was cut off, which is older than what they got instead.
+    An entry of a ledger counts only if it has at least this term: Apache's members leave truncated entries
+    after the end of their log, and those are older than the entries that replaced them.
     """
     for segment in segments.all:
         if segment.end <= offset:
@@ -411,7 +416,7 @@ def find_record_after(
             if before is not None:
                 if low >= before:
                     break
-                high = min(high, before + 8)  # the magic lies behind the size
+                high = min(high, before + 8)  # the magic follows the size
             found = _find_record(segments, low, min(high, segments.wrote), segment.end, term_min)
             if found is not None:
                 return found if before is None or found[0] < before else None
@@ -426,7 +431,8 @@ def _find_record(
     while position < high:
         data = segments.read(position, min(PIECE_BYTES, high - position))
         at = -1
-        written = data != _ZEROS[: len(data)]  # mostly not, and a look takes a tenth of a search
+        # Usually false, and this comparison takes a tenth of the time of a search.
+        written = data != _ZEROS[: len(data)]
         while written:
             at = min((i for i in (data.find(magic, at + 1) for magic in _MAGICS) if i >= 0), default=-1)
             if at < 0:
@@ -446,19 +452,19 @@ def _find_record(
                 if entry is None or entry.pos != candidate - head or entry.term < term_min:
                     continue
             return candidate - head, result.entries[0][STORE_TIMESTAMP]
-        # A magic may lie across two pieces.
+        # A magic number may cross two pieces.
         position += len(data) if position + len(data) >= high else max(1, len(data) - 3)
     return None
 
 
 def first_bad(entries: list[Entry], position: int, data: bytes, head: int = 0) -> tuple[int, str] | None:
-    """The number of the first record that does not lie where it says, or breaks the CRC it carries. Before
-    each lie ``head`` bytes of its entry."""
+    """Return the number of the first record that does not lie at the offset it names, or that breaks its own
+    CRC. ``head`` bytes of its entry precede each record."""
     at = head
-    sealed = True  # whether the record before carries a CRC of its own
+    sealed = True  # True if the previous record carries its own CRC
     for number, entry in enumerate(entries):
         if entry[PHYSICAL_OFFSET] != position + at:
-            return number, f"a record says it lies at {entry[PHYSICAL_OFFSET]}"
+            return number, f"a record names another offset, {entry[PHYSICAL_OFFSET]}"
         end = at + entry[SIZE]
         if data and entry[PROPERTIES][-20:-11] == _CRC_MARK:
             if not record_crc_ok(data[at:end]):
@@ -473,8 +479,8 @@ def first_bad(entries: list[Entry], position: int, data: bytes, head: int = 0) -
 
 
 def _lost_its_crc(entries: list[Entry], number: int) -> bool:
-    """Whether a record had a CRC of its own: by what is left of it, or by zeros where those around
-    it have theirs."""
+    """Return True if a record had its own CRC: part of it is left, or it has zeros where its neighbours have
+    theirs."""
     end = entries[number][PROPERTIES][-20:]
     if sum(map(eq, end[:9], _CRC_MARK)) >= _CRC_MARK_LEFT:
         return True
@@ -486,10 +492,10 @@ def _lost_its_crc(entries: list[Entry], number: int) -> bool:
 def _first_torn(
     segments: Segments, entries: list[Entry], known: Circumstances, checkpoint: Checkpoint
 ) -> int | None:
-    """The number of the first record that a crash left without the end, or a page, of its properties.
+    """Return the number of the first record whose end, or a page of its properties, a crash left unwritten.
 
-    The CRC covers the body only, and what was not written reads as zeros. Properties end in a separator,
-    but a message of some client may not: with records behind it that were written later it is whole.
+    The CRC covers only the body, and unwritten bytes read as zeros. Properties end in a separator, but those
+    of some clients may not: if later records were written after it, the record is whole.
     """
     for number, entry in enumerate(entries):
         properties = entry[PROPERTIES]
@@ -502,7 +508,7 @@ def _first_torn(
 
 
 def record_starts(segments: Segments, offset: int, queues_end: int = UNKNOWN) -> bool:
-    """Whether a record, a blank one, or the unwritten end begins here."""
+    """Return True if a record, a blank record, or the unwritten end begins here."""
     readable = segments.readable(offset)
     if readable == 0:
         return offset == segments.wrote
@@ -511,7 +517,7 @@ def record_starts(segments: Segments, offset: int, queues_end: int = UNKNOWN) ->
     head = head_bytes(segments, offset)
     if result.entries:
         return result.entries[0][PHYSICAL_OFFSET] == offset + head
-    if result.stop is Stop.INCOMPLETE:  # a record larger than what was read
+    if result.stop is Stop.INCOMPLETE:  # a record larger than the bytes read
         return len(data) == 4096 and int.from_bytes(data[head + 28 : head + 36], "big") == offset + head
     if result.stop is Stop.UNWRITTEN:
         return offset == queues_end  # zeros may also be part of a body

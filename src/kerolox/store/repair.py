@@ -1,7 +1,7 @@
-"""Repair a store as a whole: the log first, if asked, then queues and index, with a note around it.
+"""Repair of a whole store: the log first, if requested, then queues and index, recorded in a note.
 
-Interrupted at any place (a kill, a full disk) the store is not opened by a broker, and the same command goes
-on. See :mod:`kerolox.store.offline.repair_note`.
+While a repair is interrupted (a kill, a full disk) no broker opens the store, and the same command continues
+it. See :mod:`kerolox.store.offline.repair_note`.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from kerolox.store.rebuild import Rebuilt, rebuild
 
 
 class Repair:
-    """One repair of one store. The caller holds the lock of the store, and plans what to do."""
+    """One repair of one store. The caller holds the lock of the store and decides the steps."""
 
     def __init__(self, layout: Layout, files: Files | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self._layout = layout
         self._files = files or Files()
         self._clock = clock
         self._note = RepairNote(self._files, layout.root)
-        self.interrupted = self._note.load()  # options of the command that is unfinished
+        self.interrupted = self._note.load()  # options of the unfinished command
         if self.interrupted is not None:
             clear_interrupted(layout, self._files)
 
     def skip(self, plan: Skip) -> str | None:
-        """Step over damage; where the damaged bytes were saved."""
+        """Replace damaged bytes by filler records; return the path of the saved bytes."""
         self._note.save(f"--skip {plan.offset}")
         return apply_skip(self._layout, plan, self._files)
 
     def cut(self, plan: MendCut) -> list[str]:
-        """End the log; where the rest was put."""
+        """Truncate the log; return the paths of the removed data."""
         self._note.save(f"--cut {plan.offset}")
         return apply_cut(self._layout, plan, self._files, self._clock)
 
     def rebuild(
         self, *, queues: bool, index: bool, progress: Callable[[int, int], None] | None = None
     ) -> Rebuilt:
-        """Make queues and index again from the log. With both the repair is finished."""
+        """Rebuild queues and index from the log. With both the repair is finished."""
         changed = self._note.load() is not None
         if not changed:
             words = " ".join(word for word, wanted in (("--queues", queues), ("--index", index)) if wanted)

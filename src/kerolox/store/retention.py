@@ -1,7 +1,8 @@
-"""What may be deleted, and when the disk is too full to go on. Decisions only; see MessageStore for the acts.
+"""Retention: which files are deleted, and when the disk is too full for messages.
 
-Commit-log files go oldest first and never the last one: by age at the hours set for it or when the disk
-is filling, before their time when it is nearly full. Queues and index follow the log's new beginning.
+This module only decides; MessageStore acts. Commit-log files are deleted oldest first and never the last one:
+by age at the configured hours or when the disk is filling, and before they expire when it is nearly full.
+Queues and index follow the log's new beginning.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import msgspec
 from kerolox.store.options import StoreOptions
 
 MS_PER_HOUR = 3_600_000
-MANUAL_ROUNDS = 20  # an order to delete counts for this many rounds, as in RocketMQ
+MANUAL_ROUNDS = 20  # rounds for which a deletion order counts, as in RocketMQ
 
 
 class LogFile(msgspec.Struct, frozen=True):
-    """A commit-log file as retention sees it."""
+    """Commit-log file as retention sees it."""
 
     start: int
     end: int
@@ -26,10 +27,10 @@ class LogFile(msgspec.Struct, frozen=True):
 
 
 class RetentionVerdict(msgspec.Struct, frozen=True):
-    """What to do now."""
+    """Decision of one retention round."""
 
-    delete_before: int | None  # offset; None: nothing
-    disk_full: bool  # refuse messages
+    delete_before: int | None  # log offset; None: delete nothing
+    disk_full: bool  # True: reject messages
     reason: str
 
 
@@ -43,10 +44,11 @@ def judge(
     queue_disk_ratio: float | None = None,
     was_full: bool = False,
 ) -> RetentionVerdict:
-    """Which files are to go. ``disk_ratio`` is used/total, below 0 when it cannot be told.
+    """Decide which files to delete. ``disk_ratio`` is used/total, below 0 when it is unknown.
 
-    With several directories the emptiest decides: new files can still go there. A disk that ``was_full``
-    stays so until its usage has fallen to where files are no longer deleted before their time.
+    With several directories the emptiest one decides, because new files can still go there. A disk that
+    ``was_full`` stays full until its usage has fallen to the level at which files are no longer deleted
+    before they expire.
     """
     ratio = disk_ratio if queue_disk_ratio is None else max(disk_ratio, queue_disk_ratio)
     full = ratio > (options.disk_percent_force if was_full else options.disk_percent_full) / 100
@@ -60,19 +62,21 @@ def judge(
     if ratio > options.disk_percent_max / 100 or forced or full:
         why = f"the disk is {ratio * 100:.0f}% full"
     elif unknown:
-        why = "how full the disk is cannot be told"
+        why = "the disk usage is unknown"
     else:
-        why = "an order was given" if ordered else f"it is {hour} o'clock"
+        why = "a deletion was ordered" if ordered else f"it is {hour} o'clock"
     before: int | None = None
     for count, file in enumerate(files[:-1], start=1):
         old = file.modified_ms + options.keep_hours * MS_PER_HOUR <= now_ms
         if count > options.delete_batch_max or not (old or forced):
             break
         before = file.end
-    return RetentionVerdict(before, full, why if before is not None else f"{why}, but nothing may go yet")
+    return RetentionVerdict(
+        before, full, why if before is not None else f"{why}, but no file may be deleted yet"
+    )
 
 
 def delete_hours(text: str) -> frozenset[int]:
-    """``04;16`` → hours of the day. Words that are no hour are passed over."""
+    """Return the hours of the day in ``04;16``. Words that are no hour are ignored."""
     words = [word.strip() for word in text.split(";")]
     return frozenset(int(word) for word in words if word.isascii() and word.isdigit() and int(word) < 24)

@@ -1,7 +1,7 @@
-"""Failures of the store that have not passed yet: obstacles, counted log lines, figures.
+"""Failures of the store that have not ended yet: obstacles, counted log lines, metrics.
 
-One object per store. The part that meets a failure reports it here and is told the row of
-:mod:`kerolox.store.failures`; the part whose work succeeds again reports that, too.
+One object per store. A component that meets a failure reports it here and gets the row of
+:mod:`kerolox.store.failures`; it also reports when its work succeeds again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORDS = {
     (Kind.LOG, "append"): "an append failed",
     (Kind.LOG, "flush"): "a flush failed",
     (Kind.LOG, "commit"): "a flush failed",
-    (Kind.LOG, "roll"): "the log cannot go on in a new file",
+    (Kind.LOG, "roll"): "the next file of the log cannot be created",
     (Kind.LOG, "clean"): "old files of the log cannot be deleted",
     (Kind.QUEUE, "dispatch"): "messages cannot be dispatched",
     (Kind.QUEUE, "flush"): "consume queues cannot be written",
@@ -38,18 +38,18 @@ _WORDS = {
 }
 
 _NEXT = {
-    Action.REFUSE: "it is retried, and sends are taken again when it succeeds",
-    Action.REDO: "it is written again; look at the disk and the kernel log if this goes on",
-    Action.RETRY: "it is retried; until then a start after a crash reads more of the log",
-    Action.ANSWER: "requests for it are refused; what the broker did by itself is tried again, and a restart "
-    "forgets it until then",
-    Action.CARRY_ON: "the file stays for now; its removal is retried",
+    Action.REFUSE: "remove the cause; the work is retried, and sends are accepted when it succeeds",
+    Action.REDO: "check the disk and the kernel log if this continues; the data is written again",
+    Action.RETRY: "no action needed: it is retried; until then a start after a crash reads more of the log",
+    Action.ANSWER: "requests for it are rejected; changes by the broker itself are retried, and a "
+    "restart before that loses them",
+    Action.CARRY_ON: "no action needed: the file stays for now, and its removal is retried",
 }
 
 
 @dataclass(slots=True)
 class StandingFailure:
-    """One kind of work that fails."""
+    """Kind of work that is failing."""
 
     row: Row
     why: str
@@ -57,16 +57,16 @@ class StandingFailure:
     times: int
     said_s: float
     obstacle: Obstacle | None
-    is_lifted: bool = False  # the obstacle, for a trial
+    is_lifted: bool = False  # the obstacle is cleared for a trial
 
 
 class StandingFailures:
-    """The failures of one store, by kind of file and work. The event loop owns it."""
+    """Failures of one store, by kind of file and work. The event loop owns it."""
 
     def __init__(self, state: StoreState, clock: Clock) -> None:
         self.state = state
         self.current: dict[tuple[Kind, str], StandingFailure] = {}
-        # By kind, operation and name of the error, since the start.
+        # Failures since the start, by kind, operation and name of the error.
         self.counted: Counter[tuple[str, str, str]] = Counter()
         self._clock = clock
 
@@ -79,9 +79,9 @@ class StandingFailures:
         operation: Operation | None = None,
         full: bool = False,
     ) -> Row:
-        """Do what the table says about this failure of ``work``, and return its row.
+        """Apply the table's row to this failure of ``work``, and return the row.
 
-        ``full``: what could not be written does not fit into memory any more, so sends are refused as well.
+        ``full``: the unwritten data no longer fits into memory, so sends are refused as well.
         """
         row = decide_error(kind, error, operation)
         number = error.os_error if isinstance(error, DiskError) else None
@@ -100,7 +100,7 @@ class StandingFailures:
         if standing is None:
             standing = StandingFailure(row, why, now_s, 0, now_s, None)
             self.current[kind, work] = standing
-            if obstacle is None:  # an obstacle has its own line
+            if obstacle is None:  # an obstacle has its own log line
                 self._say(kind, work, standing, row)
         standing.times += 1
         standing.row, standing.why = row, why
@@ -116,15 +116,15 @@ class StandingFailures:
         return row
 
     def lift(self, kind: Kind, work: str) -> None:
-        """Let the work be tried again: sends are taken until it fails once more. Not reported: it is a trial
-        every second."""
+        """Allow a trial of the work: sends are accepted until it fails once more. Not reported, because there
+        is a trial every second."""
         standing = self.current.get((kind, work))
         if standing is not None and standing.obstacle is not None:
             self.state.clear(standing.obstacle, by=_name(kind, work), quiet=True)
             standing.obstacle, standing.is_lifted = None, True
 
     def passed(self, kind: Kind, work: str) -> None:
-        """Note that the work succeeded. Costs nothing when it did before."""
+        """Note that the work succeeded. Cheap when it has not failed."""
         if not self.current:
             return
         standing = self.current.pop((kind, work), None)
@@ -141,7 +141,7 @@ class StandingFailures:
         return (kind, work) in self.current
 
     def reasons(self) -> list[str]:
-        """Return the failures that are no obstacle, in words: for ``/healthz``."""
+        """Return descriptions of the failures that are no obstacle, for ``/healthz``."""
         return [each.why for each in self.current.values() if each.obstacle is None]
 
     def _say(self, kind: Kind, work: str, standing: StandingFailure, row: Row) -> None:

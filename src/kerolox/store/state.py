@@ -1,4 +1,4 @@
-"""Whether the store may be written and read, and if not, why. In words, because people ask."""
+"""Obstacles to writing to the store, with their reasons as text for operators."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ log = logging.getLogger(__name__)
 
 
 class Obstacle(Enum):
-    """What can stand in the way of writing."""
+    """Reasons why the store cannot be written."""
 
-    FENCED = "fenced"  # a write or flush failed: for good, until a restart has looked at the disk
-    DISK_FULL = "disk full"  # goes away when space returns
-    NO_DESCRIPTOR = "too many open files"  # goes away when a descriptor is free
-    NO_NEXT_FILE = "no next file"  # the log cannot go on in a new file; goes away when one can be made
-    BEHIND = "behind"  # queues, index or timer cannot be written, and too much waits in memory
+    FENCED = "fenced"  # a write or flush failed; stays until a restart has checked the disk
+    DISK_FULL = "disk full"  # ends when there is space
+    NO_DESCRIPTOR = "too many open files"  # ends when a descriptor is free
+    NO_NEXT_FILE = "no next file"  # the next file of the log cannot be created; ends when it can
+    BEHIND = "behind"  # queues, index or timer cannot be written, and too much data waits in memory
     FOLLOWER = "follower"  # another broker leads
-    NO_LEASE = "no lease"  # another broker may lead: the controller has not answered for too long
+    NO_LEASE = "no lease"  # another broker may lead: the controller has not answered in time
     HANDED_OVER = "handed over"  # another broker is about to lead
-    CUTTING = "cutting"  # the log is being cut back; for a moment
+    CUTTING = "cutting"  # the log is being truncated; ends within moments
     CLOSED = "closed"
 
 
-_PLANNED = (  # somebody asked for it
+_PLANNED = (  # requested, so not logged as errors
     Obstacle.CUTTING,
     Obstacle.CLOSED,
     Obstacle.FOLLOWER,
@@ -36,22 +36,22 @@ _PLANNED = (  # somebody asked for it
 
 
 class NotWritable(StoreError):
-    """The store takes no messages now. ``obstacles`` says why."""
+    """Store that accepts no messages now, for the reasons in ``obstacles``."""
 
     def __init__(self, obstacles: dict[Obstacle, str]) -> None:
         self.obstacles = dict(obstacles)
         reasons = "; ".join(f"{obstacle.value}: {why}" for obstacle, why in obstacles.items())
-        # Fenced or closed, it stays so until a restart; everything else ends by itself.
+        # A fenced or closed store stays so until a restart; all other obstacles end automatically.
         self.retriable = not obstacles.keys() & {Obstacle.FENCED, Obstacle.CLOSED}
-        super().__init__(f"the store takes no messages: {reasons}")
+        super().__init__(f"the store accepts no messages: {reasons}")
 
 
 class StoreState:
-    """The obstacles of one store."""
+    """Obstacles of one store."""
 
     def __init__(self) -> None:
         self.obstacles: dict[Obstacle, str] = {}
-        self._holders: dict[Obstacle, dict[str, str]] = {}  # the reasons, by the work that met them
+        self._holders: dict[Obstacle, dict[str, str]] = {}  # reasons, by the work that set them
         self.on_change: list[Callable[[], None]] = []
 
     @property
@@ -60,7 +60,7 @@ class StoreState:
 
     @property
     def why_follows(self) -> str:
-        """Who leads, or why nobody does, while this broker does not; empty when it does."""
+        """Return the leader, or why there is none, while this broker follows; empty while it leads."""
         return self.obstacles.get(Obstacle.FOLLOWER, "")
 
     @property
@@ -68,16 +68,16 @@ class StoreState:
         return Obstacle.FENCED in self.obstacles
 
     def check_writable(self, *, besides: Obstacle | None = None) -> None:
-        """Raise if something stands in the way of writing, ``besides`` one that does not count here."""
+        """Raise NotWritable if there is an obstacle other than ``besides``."""
         if self.obstacles and set(self.obstacles) != {besides}:
             raise NotWritable(self.obstacles)
 
     def set(self, obstacle: Obstacle, why: str, *, by: str = "", quiet: bool = False) -> None:
-        """Put an obstacle up. It stays until everything that put it up has cleared it. ``quiet``: without a
-        log line."""
+        """Set an obstacle. It stays until all work that set it has cleared it. ``quiet``: without a log
+        line."""
         self._holders.setdefault(obstacle, {}).setdefault(by, why)
         if obstacle in self.obstacles:
-            return  # the first reason is the one that matters
+            return  # the first reason is kept
         self.obstacles[obstacle] = why
         if obstacle not in _PLANNED and not quiet:
             log.error("store_not_writable obstacle=%r reason=%r", obstacle.value, why)
@@ -85,7 +85,7 @@ class StoreState:
             callback()
 
     def reword(self, obstacle: Obstacle, why: str) -> None:
-        """Another reason for an obstacle that is there, of those that have one after the other."""
+        """Replace the reason of an obstacle, if it is set, for obstacles whose reason changes over time."""
         if obstacle in self.obstacles:
             self.obstacles[obstacle] = self._holders[obstacle][""] = why
 

@@ -1,22 +1,24 @@
-"""Cut the log of a store that is running: a follower's that differs from its leader's from a place on.
+"""Truncation of the log of a running follower whose log differs from its leader's from an offset on.
 
-The new leader never had what lies behind that place, so it goes, with everything that followed from it. A
-follower that led before may have dispatched, indexed and delivered it. In this order:
+The new leader never had the data after that offset, so it is removed with everything derived from it. A
+follower that led before may have dispatched, indexed and delivered it. The steps:
 
-1. Nobody writes, flushes, dispatches or keeps house any more; what is under way is waited for.
-2. In a thread: is it the place of a record? What lies behind it, and where do the queues end before it? Until
-   here nothing was changed, and what is wrong is refused. Then the note ``kerolox.cut``, flushed: without
-   room for it, too, nothing was changed, and the same cut succeeds once there is room.
-3. On the loop, in one step: the log, its progress, the queues and cursors end there. Who waited for the flush
-   of a message behind it is told that it is gone. Whoever reads from now on reads what is left; a read that
-   is under way in a thread is made again.
-4. In a thread: the files. The log (files behind the end are removed, the rest of the last one is zeroed), the
+1. Writes, flushes, dispatch and housekeeping stop; those under way are awaited.
+2. In a thread: check that a record begins or ends at the offset, and find the records after it and the ends
+   of the queues. Up to here nothing was changed, and errors reject the cut. Then the note ``kerolox.cut`` is
+   written and flushed: if there is no room for it, nothing was changed either, and the same cut succeeds
+   once there is room.
+3. On the loop, in one step: the log, its progress, the queues and cursors end at the offset. Producers that
+   wait for the flush of a later message are told that it is gone. New reads see only the rest; a read that
+   is under way in a thread is repeated.
+4. In a thread: the files. The log (files after the end are removed, the rest of the last one is zeroed), the
    queues and their extensions, the index, the epochs, the timer's files, the notes. Then sums and progress
-   notes of what is left.
-5. Those in ``MessageStore.on_truncated``, in the order of the list.
-6. The note is removed, and all goes on. Where they are not there, it stays for the start that has them.
+   notes of the rest.
+5. The listeners in ``MessageStore.on_truncated``, in the order of the list.
+6. The note is removed, and all work resumes. If the listeners are not registered yet, the note stays for the
+   start that has them.
 
-From the note on, whatever fails fences the store, and the next start finishes the cut.
+Once the note is written, every failure fences the store, and the next start finishes the cut.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LOOKED_AT = 16  # queues that are asked where a record begins
+LOOKED_AT = 16  # queues that are searched for the start of a record
 _AT_REAL_TOPIC = names.marker(names.REAL_TOPIC)
 _AT_TIMER_OUT = names.marker(names.TIMER_OUT_MS)
 _TIMER = reserved.TIMER_TOPIC.encode()
@@ -68,11 +70,11 @@ _ALLOWED = {Obstacle.FOLLOWER, Obstacle.DISK_FULL}
 
 
 class CannotTruncate(StoreError):
-    """The log cannot be cut there, or not now. Nothing was changed."""
+    """Cut that is impossible at this offset, or at the moment. Nothing was changed."""
 
 
 class Truncation:
-    """One cut of one store. The loop owns it."""
+    """One cut of one store. The event loop owns it."""
 
     def __init__(self, store: MessageStore, offset: int, *, untold: bool = False) -> None:
         self._store = store
@@ -81,7 +83,7 @@ class Truncation:
         self._queues: list[QueueCut] = []
 
     async def run(self) -> Cut | None:
-        """Cut, and say what was taken; None when the log ends there anyway."""
+        """Truncate the log and return what was removed; None if it already ends there."""
         store = self._store
         async with store.housekeeper.alone():
             self._check_state()
@@ -98,9 +100,10 @@ class Truncation:
                 await self._carry_out(cut)
             finally:
                 store.state.clear(Obstacle.CUTTING)
-                store.dispatcher.held = store.state.fenced  # for good: who follows may be half cut
+                # Stays held if fenced: the queues and the index may be half cut
+                store.dispatcher.held = store.state.fenced
                 store.flusher.release()
-                store.dispatcher.run()  # what was flushed meanwhile
+                store.dispatcher.run()  # messages that were flushed meanwhile
         log.warning(
             "log_truncated offset=%d before=%d bytes=%d records=%d stored_ms=%d..%d queues=%d "
             "reason='the leader does not have the rest'",
@@ -118,27 +121,28 @@ class Truncation:
             await self._in_keeper(lambda: self._clear(cut))
             store.log.begin()
             await store.housekeeper.make_safe(sums=True)
-            store.flusher.release()  # those who are told may wait for a flush
+            store.flusher.release()  # the listeners may wait for a flush
             if self._untold:
                 await self._in_keeper(lambda: store.cut_note.save_untold(cut))
             else:
                 await store.tell_truncated(cut)
                 await self._in_keeper(store.cut_note.remove)
-            # Last: the room that the cut has made is for what it has to write.
+            # Last, because the listeners need the space that the cut has freed.
             store.segments.prepare_next(store.ahead)
         except BaseException as error:
-            # Without a note nothing has changed. One that is there would be carried out by the next start.
+            # Without a note nothing has changed. The next start would carry out a note that exists.
             if is_noted or not await self._in_keeper(self._take_note_back):
                 store.state.set(
                     Obstacle.FENCED,
-                    f"the log could not be cut back to {cut.end}: {error}; the next start finishes it",
+                    f"the log could not be truncated to {cut.end}: {error}; the next start finishes it",
                 )
             raise
         finally:
-            store.cuts += 1  # what was read of the index meanwhile may be half of it
+            store.cuts += 1  # reads of the index made meanwhile may have seen half of it
 
     def _take_note_back(self) -> bool:
-        """Remove a note that could not be written safely; False when that is not certain. In a thread."""
+        """Remove a note that was not written safely; return False if that is not certain. Runs in a
+        thread."""
         try:
             self._store.cut_note.remove()
         except StoreError as error:
@@ -146,7 +150,7 @@ class Truncation:
             return False
         return True
 
-    # --- whether ---------------------------------------------------------------------------------------
+    # --- checks ----------------------------------------------------------------------------------------
 
     def _check_state(self) -> None:
         store = self._store
@@ -155,34 +159,34 @@ class Truncation:
             raise NotWritable(hindered)
         if Obstacle.FOLLOWER not in store.state.obstacles:
             raise CannotTruncate(
-                f"the log cannot be cut back to {self._offset}: this store leads, and others copy what it "
-                "has. Only a follower's log is cut: let it follow first."
+                f"cannot truncate the log to {self._offset}: this store leads, and followers copy its log. "
+                "Only a follower's log can be truncated: make this broker a follower first."
             )
         if store.log.unwritten:
             raise CannotTruncate(
-                f"the log cannot be cut back to {self._offset}: {store.log.unwritten} messages are appended "
-                "and not yet written. Try again when their write has ended.",
+                f"cannot truncate the log to {self._offset}: {store.log.unwritten} messages are appended and "
+                "not yet written. Retry when they are written.",
             )
 
     def _check_range(self, end: int) -> None:
-        """Raise unless something is to be cut there, as far as can be told without reading."""
+        """Raise unless the offset is inside the log, as far as that is known without reading."""
         offset, first, size = self._offset, self._store.log.min_offset, self._store.segments.size
         if not 0 <= offset < end:
             raise CannotTruncate(
-                f"the log cannot be cut back to {offset}: it holds {first} to {end}. A follower asks its "
-                "leader for what it does not have.",
+                f"cannot truncate the log to {offset}: it holds {first} to {end}. A follower copies missing "
+                "records from its leader.",
                 offset=offset,
             )
         if offset < first and offset % size:
             below = offset - offset % size
             raise CannotTruncate(
-                f"the log cannot be cut back to {offset}: it begins at {first}, so nothing would be left, "
-                f"and a log begins with a file. Cut it back to {below}, and copy from there on.",
+                f"cannot truncate the log to {offset}: it begins at {first}, so nothing would be left, and "
+                f"a log begins with a file. Truncate it to {below}, and copy from there on.",
                 offset=offset,
             )
 
     def _plan(self) -> Cut:
-        """Find out what is to be cut. Raises with nothing changed. In a thread."""
+        """Find out what the cut removes. Raise with nothing changed. Runs in a thread."""
         store, offset = self._store, self._offset
         if store.segments.transient:
             store.segments.commit()
@@ -196,21 +200,23 @@ class Truncation:
         return msgspec.structs.replace(taken, end=offset, stored_ms=stored_ms, queues=ends)
 
     def _check_place(self) -> int:
-        """When the message before the place was stored. Raises unless a record begins there, or ends."""
+        """Return the store time of the message before the offset. Raise unless a record begins or ends
+        there."""
         store, offset = self._store, self._offset
         before, behind, stored_ms = boundaries(store, offset)
         if before == offset or behind == offset:
             return stored_ms
         raise CannotTruncate(
-            f"the log cannot be cut back to {offset}: that is inside of a record. Records begin and end at "
-            f"{before} and {behind}. The two logs differ in more than their ends: let this broker copy anew.",
+            f"cannot truncate the log to {offset}: that is inside the record from {before} to {behind}. The "
+            "two logs differ in more than their ends: empty this broker's store, so that it copies anew.",
             offset=offset,
         )
 
     # --- carrying it out -------------------------------------------------------------------------------
 
     def _lower(self, cut: Cut) -> None:
-        """In one step of the loop, without the disk: from here on nobody sees what is cut."""
+        """Lower all ends in one step of the loop, without the disk: from here on no reader sees the removed
+        data."""
         store, offset = self._store, cut.end
         store.cuts += 1
         store.segments.lower_to(offset)
@@ -228,9 +234,9 @@ class Truncation:
         store.acks.cut(offset, cut.stored_ms)
 
     def _clear(self, cut: Cut) -> None:
-        """The files. In a thread; the loop touches none of them meanwhile."""
+        """Cut the files. Runs in a thread; the loop touches none of them meanwhile."""
         store = self._store
-        store.sums.remove()  # of what was before
+        store.sums.remove()  # they describe the old files
         cut_identity(store, cut)
         clear_log(store, cut)
         for queue_cut in self._queues:
@@ -248,7 +254,7 @@ class Truncation:
 
 
 def clear_log(store: MessageStore, cut: Cut) -> None:
-    """Let the log end there; begin anew there when nothing is left. In a thread."""
+    """End the log's files at the cut; begin anew there if nothing is left. Runs in a thread."""
     segments = store.segments
     segments.clear_behind()
     if segments.last is None and cut.end % segments.size == 0:
@@ -256,13 +262,14 @@ def clear_log(store: MessageStore, cut: Cut) -> None:
 
 
 def cut_identity(store: MessageStore, cut: Cut) -> None:
-    """What is written behind the cut has another identity. In a thread, before the files are changed."""
+    """Shorten the saved identity, because data written after the cut has another one. Runs in a thread,
+    before the files are changed."""
     if store.identity.known is not None:
         store.identity.save(store.identity.known.before(cut.end))
 
 
 def clear_epochs(store: MessageStore, cut: Cut) -> None:
-    """Its epochs end with the log, whether there is a controller at the moment or not. In a thread."""
+    """End the epochs with the log, with or without a controller at the moment. Runs in a thread."""
     try:
         store.epochs.load()
     except CorruptRecord as error:
@@ -279,15 +286,15 @@ def clear_timer(store: MessageStore, cut: Cut) -> None:
 
 
 def boundaries(store: MessageStore, offset: int) -> tuple[int, int, int]:
-    """Where the last record that begins before a place does so, and where it ends; and when the last one that
-    lies before the place was stored. What is behind the last record, or its file, counts as one. In a thread.
-    """
+    """Return the begin and end of the last record that begins before an offset, and the store time of the
+    last record that ends at or before it. The unwritten end of the log or of a file counts as a record. Runs
+    in a thread."""
     segments = store.segments
     first = segments.segment_at(offset - 1)
     assert first is not None
     newest = nlargest(LOOKED_AT, store.queues, key=attrgetter("max_physical"))
     known = max((position_of(segments, queue.place_before(offset - 1)) for queue in newest), default=0)
-    # All files begin with a record, but one in which the log was begun anew.
+    # All files begin with a record, except one in which the log was begun anew.
     start = max(known, first.start if record_starts(segments, first.start) else store.log.min_offset)
     before, stored_ms = start, 0
     for position, entries, stop, _ in records_from(segments, start, CHECK_NONE):
@@ -307,7 +314,7 @@ def boundaries(store: MessageStore, offset: int) -> tuple[int, int, int]:
 
 
 def what_is_taken(readable: ReadableLog, begin: int, end: int) -> Cut:
-    """What lies between two places of the log that others have noted to be there. In a thread."""
+    """Return what a cut between two offsets removes, as far as others have noted it. Runs in a thread."""
     delayed: dict[int, int] = {}
     timer = False
     due: list[int] = []
@@ -321,7 +328,7 @@ def what_is_taken(readable: ReadableLog, begin: int, end: int) -> Cut:
         for entry in entries:
             topic, properties = entry[TOPIC], entry[PROPERTIES]
             level = names.find(properties, names.AT_DELAY)
-            # A message that was delivered has in it where it was to go; one that waits lies elsewhere.
+            # A delivered message names its destination topic; a waiting one is stored under another topic.
             if level is not None and level.isdigit() and names.find(properties, _AT_REAL_TOPIC) == topic:
                 delayed[int(level)] = delayed.get(int(level), 0) + 1
             due_ms = names.find(properties, _AT_TIMER_OUT)
@@ -343,6 +350,6 @@ def what_is_taken(readable: ReadableLog, begin: int, end: int) -> Cut:
 
 
 def _offsets_noted(readable: ReadableLog, entry: Entry) -> list[int]:
-    """The half messages an op message notes the end of: their offsets, with commas."""
+    """Return the offsets of the half messages whose end an op message notes, separated by commas."""
     body = decode_record(readable.read(entry[PHYSICAL_OFFSET], entry[SIZE])).body
     return [int(word) for word in body.split(b",") if word.isdigit() and len(word) < 20]

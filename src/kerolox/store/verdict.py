@@ -1,8 +1,8 @@
-"""May a store be opened? One answer, for the start, ``store verify`` and ``store repair``.
+"""Decision if a store may be opened, for the start, ``store verify`` and ``store repair``.
 
-Everything here reads only. The files of a log are judged by what they prove (each begins with a record that
-lies where it says) and by our own note of their identity. Damage inside of files is judged where they are
-read: see :mod:`kerolox.store.recovery`.
+Everything here only reads. The files of a log are judged by their content (each begins with a record that
+lies at the offset it names) and by the saved note of their identity. Damage inside files is judged where they
+are read: see :mod:`kerolox.store.recovery`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _LOOK_COUNT = 8
 
 
 class NotThisLog(StoreError):
-    """A file of the log that is missing at its beginning, or is not of this log. Nothing was changed."""
+    """File of the log that is missing at the beginning, or belongs to another log. Nothing was changed."""
 
 
 def identity_of(segments: Segments, known: LogIdentity | None, end: int, begin: int = 0) -> LogIdentity:
-    """Return the identity of the log up to ``end``, with a beginning at ``begin`` or behind. Reads only files
-    that are not ``known``. Waits for the disk."""
+    """Return the identity of the log up to ``end``, with a beginning at ``begin`` or later. Read only files
+    that are not ``known``. Wait for the disk."""
     old = {} if known is None else {head.start: head for head in known.heads}
     heads: list[FileHead] = []
     for segment in segments.all:
@@ -45,8 +45,8 @@ def identity_of(segments: Segments, known: LogIdentity | None, end: int, begin: 
 
 
 def doubtful_from(marks: ProgressNotes, boot: str, *, crashed: bool) -> int:
-    """Return the offset from which on a loss of power may have taken what was written. ``boot``: the run of
-    the operating system now."""
+    """Return the offset from which on a power loss may have taken written data. ``boot``: the current run of
+    the operating system."""
     if not crashed or (marks.boot and marks.boot == boot):
         return NOWHERE
     return max(0, marks.flushed)
@@ -55,9 +55,11 @@ def doubtful_from(marks: ProgressNotes, boot: str, *, crashed: bool) -> int:
 def judge_files(
     segments: Segments, identity: LogIdentity | None, root: str, doubtful: int = NOWHERE
 ) -> Iterator[NotThisLog]:
-    """Go through the reasons not to believe in the files of a log, the oldest first. ``identity``: our note,
-    when no other broker has used the store since it was written. Zeros from ``doubtful`` on are left to the
-    search for the end of the log. Reads a few pages of each file."""
+    """Yield the reasons not to trust the files of a log, the oldest file first.
+
+    ``identity``: the saved note, if no other broker has used the store since it was written. Zeros from
+    ``doubtful`` on are left to the search for the end of the log. Reads a few pages of each file.
+    """
     if segments.first is None:
         return
     if identity is not None and segments.min_offset > identity.begin:
@@ -67,7 +69,7 @@ def judge_files(
     for segment in segments.all:
         records, data, stop = _first_records(segments, segment)
         if stop is Stop.UNWRITTEN and not records:
-            unwritten = unwritten or segment  # made ahead, if nothing follows
+            unwritten = unwritten or segment  # prepared in advance, if nothing follows
             continue
         if unwritten is not None and unwritten.start < doubtful:
             yield _strange(
@@ -79,31 +81,29 @@ def judge_files(
             size = size_at(segments, segment.start, data)
             if stop is Stop.BLANK and not head_bytes(segments, segment.start) and size != segment.size:
                 yield _strange(segments, segment, f"it begins with a blank record of {size} bytes", root)
-            continue  # damaged, or what a repair put in place of a missing file
-        # One of them may be damaged; a file of another place has all of them elsewhere.
+            continue  # damaged, or made by a repair in place of a missing file
+        # One record may be damaged; in a file from elsewhere all of them name other offsets.
         shift = {record[PHYSICAL_OFFSET] - place for place, record in _placed(segments, at, records)}
         if 0 not in shift:
             lies_at = records[0][PHYSICAL_OFFSET]
-            yield _strange(segments, segment, f"its first record says it lies at {lies_at}, not {at}", root)
+            yield _strange(segments, segment, f"its first record names offset {lies_at}, not {at}", root)
             continue
         noted = heads.get(segment.start)
         if noted is not None and noted != (found := _head(segments, segment, records, data)):
-            why = (
-                f"its first record was stored at {found.store_ms}, the one that was there at {noted.store_ms}"
-            )
+            why = f"its first record was stored at {found.store_ms}, the noted one at {noted.store_ms}"
             yield _strange(segments, segment, why, root)
 
 
 def noted_end(marks: ProgressNotes, sums: Sums | None) -> int:
-    """Return the offset up to which the log was flushed when our notes were written, at least."""
+    """Return the lowest offset up to which the log was flushed when the notes were saved."""
     return max(marks.dispatched, UNKNOWN if sums is None else sums.end)
 
 
 def refuse_lost_log(
     segments: Segments, marks: ProgressNotes, sums: Sums | None, queues: int, queues_end: int, root: str
 ) -> None:
-    """Raise when there is no file of a log that had messages. ``queues_end``: of the last message in any of
-    the consume queues."""
+    """Raise if a log that had messages has no file. ``queues_end``: end of the last message in any consume
+    queue."""
     noted = max(marks.log_end, noted_end(marks, sums), queues_end)
     if segments.first is None and noted > 0:
         raise LogGone(", ".join(segments.directories), queues, noted, root)
@@ -112,13 +112,13 @@ def refuse_lost_log(
 def refuse_strange_files(
     segments: Segments, identity: LogIdentity | None, root: str, doubtful: int = NOWHERE
 ) -> None:
-    """Raise the first reason, if there is one."""
+    """Raise the first reason of :func:`judge_files`, if there is one."""
     for refusal in judge_files(segments, identity, root, doubtful):
         raise refusal
 
 
 def _first_records(segments: Segments, segment: Segment) -> tuple[list[Entry], bytes, Stop]:
-    """The first whole records of a file, its first bytes, and why there are no more."""
+    """Return the first whole records of a file, its first bytes, and the reason why there are no more."""
     readable = segments.readable(segment.start)
     if not readable:
         return [], b"", Stop.UNWRITTEN
@@ -133,7 +133,7 @@ def _first_records(segments: Segments, segment: Segment) -> tuple[list[Entry], b
 
 
 def _placed(segments: Segments, at: int, records: list[Entry]) -> Iterator[tuple[int, Entry]]:
-    """Records, and where they lie."""
+    """Yield records with their offsets."""
     head = head_bytes(segments, at)
     for record in records:
         yield at, record
@@ -148,8 +148,8 @@ def _head(segments: Segments, segment: Segment, records: list[Entry], data: byte
 def _begins_late(segments: Segments, begin: int, root: str) -> NotThisLog:
     path = os.path.join(segments.directories[0], segment_name(begin - begin % segments.size))
     return NotThisLog(
-        f"{path} is missing: the log begins at offset {segments.min_offset}, and no retention deleted what "
-        f"lay from {begin} on: {segments.min_offset - begin} bytes are gone. Nothing was changed. "
+        f"{path} is missing: the log begins at offset {segments.min_offset}, but retention has deleted only "
+        f"the files before {begin}. {segments.min_offset - begin} bytes are missing. Nothing was changed. "
         f"{_step(segments, begin, root)}",
         path=path,
         offset=begin,
@@ -158,9 +158,9 @@ def _begins_late(segments: Segments, begin: int, root: str) -> NotThisLog:
 
 def _strange(segments: Segments, segment: Segment, why: str, root: str) -> NotThisLog:
     return NotThisLog(
-        f"{segment.path} is not the file of the log that was there (log offset {segment.start}): {why}. Was "
-        "it swapped with another one, or copied from another store? Nothing was changed. Look: kerolox store "
-        f"verify {root}. {_step(segments, segment.start, root)}",
+        f"{segment.path} is not the original file of the log (log offset {segment.start}): {why}. It may "
+        "have been swapped with another file or copied from another store. Nothing was changed. Check it: "
+        f"kerolox store verify {root}. {_step(segments, segment.start, root)}",
         path=segment.path,
         offset=segment.start,
     )
@@ -170,6 +170,6 @@ def _step(segments: Segments, offset: int, root: str) -> str:
     if offset >= segments.entries_from:
         return copy_anew(root)
     return (
-        f"Put the right files in place. Or take the log as it is now: kerolox store repair {root} (queues "
-        "and index are made again from what is there; the rest is lost)."
+        f"Restore the original files. Or accept the log as it is now: kerolox store repair {root} (rebuilds "
+        "queues and index from it; missing messages are lost)."
     )

@@ -1,17 +1,16 @@
-"""For tests of code that uses kerolox: real servers on free ports, movable time, a bad network.
+"""Test tools for code that uses kerolox: real servers on free ports, movable time, a bad network.
 
 ::
 
     async with running_broker() as broker:              # in this process and event loop
         async with Producer(broker.nameserver_address, group="shop") as producer: ...
-
     with broker_in_thread() as broker: ...              # for code without await
-    with broker_process() as broker: broker.kill()      # a process of its own, that can be killed
+    with broker_process() as broker: broker.kill()      # a separate process that can be killed
     async with running_cluster(brokers=2, followers=1) as cluster: await cluster.kill("broker-a")
-    async with running_controlled(brokers=3) as group: await group.kill(1)  # another one leads
+    async with running_controlled(brokers=3) as group: await group.kill(1)  # another broker is elected
     async with unreliable_network(broker.nameserver_address) as network: network.cut()
 
-With pytest there is a fixture: a test that takes ``kerolox_broker`` gets a broker. See
+With pytest there is a fixture: a test with the argument ``kerolox_broker`` gets a broker. See
 :mod:`kerolox.testing.pytest_plugin`. The names are loaded when they are first used.
 """
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from kerolox.testing.threads import BrokerThread as BrokerThread
     from kerolox.testing.threads import broker_in_thread as broker_in_thread
 
-# Public name → the module it lives in.
+# Public name → its module.
 _PLACES = {
     "BrokerProcess": "kerolox.testing.process",
     "BrokerThread": "kerolox.testing.threads",

@@ -14,13 +14,14 @@ import msgspec
 
 from kerolox.net.signing import Credentials
 
-ADMIN = Credentials("admin", "admin's secret")  # may do everything
+ADMIN = Credentials("admin", "admin's secret")  # has all rights
 INNER = Credentials("inner", "the servers' secret")
 
 
 def secured(**options: Any) -> dict[str, Any]:
-    """The options of a broker that lets known users in and does what their rules say. Its first user is
-    ``ADMIN``; name servers take everybody unless they get these options too, with an ``access_path``."""
+    """Return the options of a broker that requires authentication and enforces access policies. Its first
+    user is ``ADMIN``. Name servers accept all clients unless they get these options too, with an
+    ``access_path``."""
     return {
         "authentication": True,
         "authorization": True,

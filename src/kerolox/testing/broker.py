@@ -1,13 +1,13 @@
-"""A name server and a broker for tests: real ones, in the test's process, on free ports.
+"""Name server and broker for tests: real ones, in the test's process, on free ports.
 
 ::
 
     async with running_broker() as running:
-        running.nameserver_address  # what a client is given
+        running.nameserver_address  # address for clients
         running.broker              # the broker itself
-        await running.stop()        # gone, as far as clients can tell
-        await running.kill()        # the same without a good-bye, its files as they were at that moment
-        await running.start()       # back, at the same address, with its messages
+        await running.stop()        # clients can no longer connect
+        await running.kill()        # like SIGKILL, with its files as they were at that moment
+        await running.start()       # running again, at the same address, with its messages
 """
 
 from __future__ import annotations
@@ -39,39 +39,44 @@ from kerolox.testing.nameserver import running_nameserver
 
 log = logging.getLogger(__name__)
 
-# Small files: a test writes little, and starts often.
+# Small files, because a test writes little and starts often.
 SMALL = {
     "commit_log_file_bytes": 16 << 20,
     "queue_file_bytes": 6000 * 20,
     "index_slots": 5000,
     "index_entries": 20_000,
-    "disk_free_enough": 64 << 20,  # tests run on disks that are nearly full, too
+    "disk_free_enough": 64 << 20,  # tests also run on disks that are nearly full
 }
 
 
-# The arguments beside a broker's options: errors about misspelt ones suggest these too.
+# Arguments other than a broker's options: errors about misspelt ones suggest these too.
 HOW = ("brokers", "followers", "sync", "clock", "directory")
 
 
 def broker_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A broker's options by our names, from our names and RocketMQ's keys: ``transaction_check_ms=1000`` or
-    ``transactionCheckInterval=1000``. Text is read as in a file. Raises OptionError for what is no option."""
+    """Return a broker's options by kerolox's names, from those names or RocketMQ's keys:
+    ``transaction_check_ms=1000`` or ``transactionCheckInterval=1000``. Text is parsed as in a file. Raise
+    OptionError for an unknown option."""
     known = {word: spec for spec in specs(BrokerOptions) for word in (spec.key, spec.name)}
     found: dict[str, Any] = {}
     for word, value in given.items():
         spec = known.get(word)
         if spec is None:
             near = nearest(word, (*known, *HOW))
-            raise OptionError(word, value, f"an option of the broker, by our name or RocketMQ's key.{near}")
+            raise OptionError(
+                word, value, f"an option of the broker, by kerolox's name or RocketMQ's key.{near}"
+            )
         if spec.name in found:
-            raise OptionError(word, value, f"each option once: {spec.key} and {spec.name} are the same")
+            raise OptionError(
+                word, value, f"only one of {spec.key} and {spec.name}: they are the same option"
+            )
         found[spec.name] = value if word == spec.name and not isinstance(value, str) else spec.parse(value)
     return found
 
 
 @dataclass
 class RunningBroker:
-    """A broker and the name server it is registered at."""
+    """Broker, and the name server it is registered at."""
 
     broker: Broker
     nameserver: NameServer
@@ -80,7 +85,7 @@ class RunningBroker:
 
     @property
     def address(self) -> str:
-        """The address of the broker."""
+        """Return the address of the broker."""
         return self.broker.address
 
     @property
@@ -88,7 +93,7 @@ class RunningBroker:
         return self.nameserver.address
 
     async def create_topic(self, topic: str, *, queues: int = 4, attributes: str = "") -> None:
-        """Make a topic, so that consumers find it before anybody sends. ``attributes`` as mqadmin's."""
+        """Create a topic, so that consumers find it before the first send. ``attributes`` as in mqadmin."""
         async with Dialer() as dialer:
             admin = Admin(NameServers([self.nameserver_address], dialer), dialer)
             config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
@@ -99,14 +104,14 @@ class RunningBroker:
         return not self._is_down
 
     async def stop(self) -> None:
-        """Stop the broker; the name server stays. Nobody can connect until it starts again."""
+        """Stop the broker; the name server keeps running. No client can connect until it starts again."""
         self._is_down = True
         await self.broker.close()
 
     async def kill(self) -> None:
-        """End it as SIGKILL does: connections close without a word, and nothing more is written."""
+        """End the broker as SIGKILL does: connections close without notice, and nothing more is written."""
         if not isinstance(self.files, MortalFiles):
-            raise KeroloxError("a broker that was given files of its own is killed by them: files.kill()")
+            raise KeroloxError("cannot kill a broker that got a Files object: call kill() of that object")
         if self._is_down:
             return
         self._is_down = True
@@ -114,7 +119,7 @@ class RunningBroker:
         await bury(self.broker)
 
     async def start(self) -> None:
-        """Start the broker again: the same address, the same files."""
+        """Start the broker again, with the same address and files."""
         before = self.broker
         await before.close()
         options = replace(before.options, **before.endpoints.as_options())
@@ -126,8 +131,8 @@ class RunningBroker:
 
 
 async def bury(broker: Broker) -> None:
-    """Close what is left of a broker whose files are dead. First, and at once, its connections: nobody hears
-    from it any more."""
+    """Close the remains of a broker whose files are dead: first its connections, so that no peer gets
+    anything more from it."""
     servers, replication = broker.ports.servers, broker.replication
     if broker.controlled is not None:
         await broker.controlled.controllers.close()
@@ -139,7 +144,7 @@ async def bury(broker: Broker) -> None:
         follower.close()
     if replication.follower.link is not None:
         replication.follower.link.close()
-    # Without its connection it does not take leave of the name servers.
+    # Without its connection it cannot unregister at the name servers.
     await asyncio.gather(
         broker.registrations._dialer.close(), broker.ports.followers.close(), *map(Server.close, servers)
     )
@@ -158,8 +163,8 @@ async def running_broker(
     files: Files | None = None,
     **options: Any,
 ) -> AsyncIterator[RunningBroker]:
-    """``options`` are those of :class:`BrokerOptions`, by our names or RocketMQ's keys. With a ``directory``
-    the files stay; with a ``nameserver`` the broker registers there."""
+    """Run a name server and a broker. ``options`` are those of :class:`BrokerOptions`, by kerolox's names or
+    RocketMQ's keys. With a ``directory`` the files stay; with a ``nameserver`` the broker registers there."""
     own = broker_settings(options)
     async with AsyncExitStack() as stack:
         place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kerolox-broker-")))
@@ -173,8 +178,8 @@ async def running_broker(
             "broker_name": "broker-a",
             "nameservers": nameserver.address,
             "store_path": str(place / "store"),
-            "property_filter": True,  # as `kerolox up` has it
-            "send_wait_ms": 10_000,  # machines that test are busy: nobody is refused for having waited
+            "property_filter": True,  # the same as in `kerolox up`
+            "send_wait_ms": 10_000,  # test machines are busy: no send is rejected for having waited
             **SMALL,
             **own,
         }

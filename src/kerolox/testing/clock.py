@@ -1,4 +1,4 @@
-"""Time you can move."""
+"""Clock that tests can move."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from kerolox.clock import Clock
 
-# When time is moved far, a beat is called about so often on the way, unless it would be called less;
-# but every half an hour at least: some look at the hour of the day.
+# When time is moved far, a beat is called about this many times on the way, unless it would be called less;
+# but at least every half an hour, because some callbacks check the hour of the day.
 BEATS_MAX = 10
 BEAT_GAP_S_MAX = 1800.0
 
@@ -23,17 +23,17 @@ class _Timer:
         self.callback = callback
         self.cancelled = False
         self.set_s = set_s
-        self.beat_s = beat_s  # of a beat: its time; 0 for what is due at a certain moment
+        self.beat_s = beat_s  # interval of a beat; 0 for a timer with a fixed time
 
     def cancel(self) -> None:
         self.cancelled = True
 
 
 class ManualClock(Clock):
-    """A clock that stands still until :meth:`advance` moves it, firing what became due, in order.
+    """Clock that stands still until :meth:`advance` moves it and fires the due timers in order.
 
-    An hour of a real broker takes some hundred timers: those that are due at a moment fire at that moment, of
-    the regular looks at something (:meth:`Clock.beat`) only some.
+    An hour of a real broker takes some hundred timers: timers with a fixed time fire at that time, regular
+    checks (:meth:`Clock.beat`) only some of the times.
     """
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
@@ -41,7 +41,7 @@ class ManualClock(Clock):
         self._monotonic_s = 1000.0
         self._timers: list[tuple[float, int, _Timer]] = []
         self._numbers = itertools.count()
-        self.fired = 0  # timers, so far
+        self.fired = 0  # number of timers fired so far
 
     def wall_ms(self) -> int:
         return int(self._wall_ms + 0.001)  # see advance
@@ -75,22 +75,22 @@ class ManualClock(Clock):
 
     @property
     def pending(self) -> int:
-        """How many timers wait."""
+        """Return the number of waiting timers."""
         return sum(not timer.cancelled for _, _, timer in self._timers)
 
     def step_wall(self, delta_ms: int) -> None:
-        """Set the wall clock forwards or back, as an administrator would: timers do not notice."""
+        """Set the wall clock forwards or back, as an administrator would. Timers are not affected."""
         self._wall_ms += delta_ms
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass. Each due timer fires at its own moment, and what it wakes runs before the next.
+        """Let time pass. Each due timer fires at its own time, and the tasks it wakes run before the next.
 
-        Beats fire at moments of theirs too, but not at all of them; at the last one always.
+        Beats fire at their times too, but not at all of them; always at the last one.
         """
         end_s = self._monotonic_s + seconds
         gap_s = min(seconds / BEATS_MAX, BEAT_GAP_S_MAX)
         await _settle()
-        # Many small steps add up to a little more or less than their sum: a nanosecond does not count.
+        # The sum of many small steps is slightly wrong: a nanosecond does not count.
         while self._timers and self._timers[0][0] <= end_s + 1e-9:
             due_s, _, timer = heapq.heappop(self._timers)
             if timer.cancelled:
@@ -100,7 +100,7 @@ class ManualClock(Clock):
                 self._push(later_s, timer)
                 continue
             self.fired += 1
-            self._move_to(due_s)  # what looks at the time finds its moment reached
+            self._move_to(due_s)  # code that reads the time finds its moment reached
             timer.callback()
             await _settle()
         self._move_to(max(end_s, self._monotonic_s))
@@ -112,9 +112,9 @@ class ManualClock(Clock):
 
 
 def _later(timer: _Timer, due_s: float, gap_s: float, end_s: float) -> float:
-    """The moment at which a beat is called, instead of the next one: the last of its moments until the gap is
-    over, or until time stands still again."""
-    beat_s, timer.beat_s = timer.beat_s, 0.0  # postponed once: then it is due
+    """Return the time at which a beat is called instead of its next time: its last time before the gap is
+    over, or before time stands still again."""
+    beat_s, timer.beat_s = timer.beat_s, 0.0  # postponed only once: then it is due
     if not beat_s:
         return due_s
     until_s = min(timer.set_s + gap_s, end_s)
@@ -122,6 +122,6 @@ def _later(timer: _Timer, due_s: float, gap_s: float, end_s: float) -> float:
 
 
 async def _settle(rounds: int = 10) -> None:
-    # A fired timer wakes tasks, which wake others: a few turns of the loop let them all run.
+    # A fired timer wakes tasks, which wake others: a few rounds of the loop let them all run.
     for _ in range(rounds):
         await asyncio.sleep(0)

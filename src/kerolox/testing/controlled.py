@@ -1,20 +1,20 @@
-"""Brokers of one name under a controller, for tests: one of them leads, and another one when that is gone.
+"""Brokers of one name under a controller, for tests: one of them leads, and another is elected when it fails.
 
 ::
 
     async with running_controlled(brokers=3) as group:
-        group.nameserver_address            # what a client is given
-        await group.leading()               # the RunningBroker that leads, once one does
-        await group.in_sync(3)              # so many have everything
+        group.nameserver_address            # address for clients
+        await group.leading()               # the RunningBroker that leads, once there is one
+        await group.in_sync(3)              # the in-sync set has 3 members
         number = group.number_of(await group.leading())
-        await group.kill(number)            # as SIGKILL does; stop(number): as an operator
-        await group.leading(but=number)     # another one leads
-        await group.start_again(number)     # the same addresses and files
-        group.control_link(number).cut()    # its way to the controller, until heal()
-        group.link(number).cut()            # its way to whoever leads, likewise; also one_way=..., slow(...)
+        await group.kill(number)            # like SIGKILL; stop(number): as an operator
+        await group.leading(but=number)     # another broker leads
+        await group.start_again(number)     # with the same addresses and files
+        group.control_link(number).cut()    # its connection to the controller, until heal()
+        group.link(number).cut()            # its connection to the leader; also one_way=..., slow(...)
         await group.stop_controller()       # and start_controller()
 
-Brokers are numbered from 1 on, by the ids the controller gives them.
+Brokers are numbered from 1 on, by the ids that the controller assigns.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ PORT_TRIES = 1000
 
 
 class NotThereYet(KeroloxError):
-    """What was waited for did not come to pass in time."""
+    """Condition that was not met in time."""
 
 
 class ControlLink:
-    """The way of one broker to the controllers."""
+    """Connection of a broker to the controllers."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
 
     def cut(self, *, silently: bool = False) -> None:
-        """Close its connections, and every new one, until :meth:`heal`. ``silently``: they stay, and nothing
-        that goes either way arrives until then."""
+        """Close its connections, and every new one, until :meth:`heal`. ``silently``: they stay open, and no
+        data arrives in either direction until then."""
         if silently:
             self._relay.stall(answers=True)
             self._relay.stall(answers=False)
@@ -74,13 +74,13 @@ class ControlLink:
 
 @dataclass
 class RunningControlled:
-    """A controller, a name server, and brokers of one name."""
+    """Controller, name server, and brokers of one name."""
 
     controller: Controller
     nameserver: NameServer
-    brokers: dict[int, RunningBroker] = field(default_factory=dict)  # by number
+    brokers: dict[int, RunningBroker] = field(default_factory=dict)  # brokers by number
     _control_links: dict[int, ControlLink] = field(default_factory=dict)
-    _relays: dict[int, Relay] = field(default_factory=dict)  # to whoever leads
+    _relays: dict[int, Relay] = field(default_factory=dict)  # relays to the leader
     _clock: Clock = SYSTEM_CLOCK
 
     @property
@@ -97,36 +97,38 @@ class RunningControlled:
         return next(number for number, one in self.brokers.items() if one is broker)
 
     def control_link(self, number: int) -> ControlLink:
-        """What lies between this broker and the controller."""
+        """Return the link between this broker and the controller."""
         self.broker(number)
         return self._control_links[number]
 
     def link(self, number: int) -> FollowerLink:
-        """The way of this broker to the one that leads, whichever that is: what it copies, and what it asks
-        it."""
+        """Return the link of this broker to the current leader, for replication and requests."""
         self.broker(number)
         return FollowerLink(self._relays[number])
 
     @property
     def leader(self) -> RunningBroker | None:
-        """Of those that run: the one that leads, in the newest epoch."""
+        """Return the leader in the newest epoch, among the running brokers; None without one."""
         leaders = [one for one in self.brokers.values() if one.is_running and one.broker.leadership.leads]
         return max(leaders, key=lambda one: _epoch(one), default=None)
 
     async def kill(self, number: int) -> None:
-        """End a broker at once: connections close without a word, nothing more is written."""
+        """End a broker as SIGKILL does: connections close without notice, and nothing more is written."""
         await self.broker(number).kill()
 
     async def stop(self, number: int) -> None:
         await self.broker(number).stop()
 
     async def start_again(self, number: int) -> None:
-        """Start a broker that was stopped or killed: the same addresses, the same files."""
+        """Start a broker that was stopped or killed, with the same addresses and files."""
         await self.broker(number).start()
         self._use_link(number)
 
     def _use_link(self, number: int) -> None:
-        """Brokers ask who leads some round trips after their start: soon enough to be shown the way."""
+        """Route the broker's connection to the leader through its relay.
+
+        Brokers ask for the leader only some round trips after their start, so this is early enough.
+        """
         relay, controlled = self._relays[number], self.broker(number).broker.controlled
 
         async def way(found: LeaderAddress) -> LeaderAddress:
@@ -139,7 +141,7 @@ class RunningControlled:
         await self.controller.close()
 
     async def start_controller(self) -> None:
-        """Start it again, at the same address, with its files."""
+        """Start the controller again, with the same address and files."""
         before = self.controller
         await before.close()
         options = before.options
@@ -150,29 +152,29 @@ class RunningControlled:
     # --- waiting --------------------------------------------------------------------------------------
 
     async def leading(self, *, but: int = 0, timeout_s: float = WAIT_S) -> RunningBroker:
-        """Wait until a broker leads, another one than ``but``; it."""
+        """Wait until a broker other than ``but`` leads, and return it."""
         await self.until(
             lambda: self.leader is not None and self.leader is not self.brokers.get(but),
-            "a broker that leads", timeout_s,
+            "leader", timeout_s,
         )  # fmt: skip
         assert self.leader is not None
         return self.leader
 
     async def has_role(self, number: int, timeout_s: float = WAIT_S) -> None:
-        """Wait until a broker knows whether it leads."""
+        """Wait until a broker knows its role."""
         one = self.broker(number)
         await self.until(lambda: not one.broker.leadership.waits_for, f"role of broker {number}", timeout_s)
 
     async def in_sync(self, count: int, timeout_s: float = WAIT_S) -> None:
-        """Wait until the in-sync set has so many members, the leader counted."""
+        """Wait until the in-sync set has ``count`` members, including the leader."""
         await self.until(lambda: len(self._members()) == count, f"{count} brokers in sync", timeout_s)
 
     async def caught_up(self, timeout_s: float = WAIT_S) -> None:
-        """Wait until every broker that runs has what the leader has: messages in their queues, topics."""
-        await self.until(lambda: not self._lacking(), "brokers that have all", timeout_s)
+        """Wait until every running broker has what the leader has: messages, queues, topics."""
+        await self.until(lambda: not self._lacking(), "replication to all brokers", timeout_s)
 
     async def until(self, condition: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
-        """Wait for anything. Raises NotThereYet, which says how the brokers stand."""
+        """Wait until a condition is true. Raise NotThereYet with the state of the brokers."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():  # noqa: ASYNC110
@@ -220,8 +222,8 @@ def _describe(one: RunningBroker) -> str:
 
 
 def _lasting_port() -> int:
-    """A port for a broker that starts again and again: with those beside it, and none of those that outgoing
-    connections get, which may take it meanwhile."""
+    """Return a port for a broker that starts several times: free with its neighbours, and outside the range
+    of outgoing connections, which could take it in between."""
     for _ in range(PORT_TRIES):
         port = random.randrange(*LASTING_PORTS)
         try:
@@ -245,10 +247,10 @@ async def running_controlled(
     clock: Clock = SYSTEM_CLOCK,
     **options: Any,
 ) -> AsyncIterator[RunningControlled]:
-    """So many brokers ``broker-a`` under a controller, and a name server. The first one leads at first, and
-    all are in sync. ``options`` are those of all brokers."""
+    """Run ``brokers`` brokers ``broker-a`` under a controller, and a name server. The first one is the first
+    leader, and all are in sync. ``options`` apply to all brokers."""
     if isinstance(brokers, bool) or not isinstance(brokers, int) or not 1 <= brokers <= BROKERS_MAX:
-        raise OptionError("brokers", brokers, f"how many, 1 to {BROKERS_MAX}")
+        raise OptionError("brokers", brokers, f"a number from 1 to {BROKERS_MAX}")
     own = {"ha_heartbeat_ms": HEARTBEAT_MS, "slave_read": True, **broker_settings(options)}
     async with AsyncExitStack() as stack:
         place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kerolox-group-")))

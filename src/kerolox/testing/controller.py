@@ -1,4 +1,4 @@
-"""A controller for tests: on a free port, with its files in a directory that goes away."""
+"""Controller for tests: on a free port, with its files in a temporary directory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from kerolox.controller.options import ControllerOptions
 async def running_controller(
     *, clock: Clock = SYSTEM_CLOCK, directory: Path | None = None, **options: Any
 ) -> AsyncIterator[Controller]:
-    """``async with running_controller() as controller: controller.address``.
+    """Run a controller: ``async with running_controller() as controller: controller.address``.
 
-    ``options`` are those of :class:`ControllerOptions` by our names. With a ``directory`` the files stay.
+    ``options`` are those of :class:`ControllerOptions` by kerolox's names. With a ``directory`` the files
+    stay.
     """
     with tempfile.TemporaryDirectory(prefix="kerolox-controller-") as temporary:
         place = directory or Path(temporary)

@@ -1,4 +1,4 @@
-"""How one member of etcd is run, for those who have the program: Debian's package is etcd-server."""
+"""Running of etcd members, if the program is installed: Debian's package is etcd-server."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class EtcdPlace:
-    """Where one member listens: for clients, and for the other members."""
+    """Listen addresses of a member: for clients, and for the other members."""
 
     client: str  # host:port
     peer: str
 
 
 def find_etcd() -> str | None:
-    """The program, if it is there."""
+    """Return the path of the program; None if it is not installed."""
     return shutil.which("etcd")
 
 
 def member_command(
     program: str, name: str, directory: Path, places: Mapping[str, EtcdPlace], *, joins: bool = False
 ) -> list[str]:
-    """The command that runs the member of this name, on one machine: small, and quick to elect. ``joins``: a
-    cluster that is there already."""
+    """Return the command that runs the member of this name, on one machine, with small files and fast
+    elections. ``joins``: the cluster exists already."""
     own = places[name]
     cluster = ",".join(f"{each}=http://{place.peer}" for each, place in places.items())
     return [

@@ -1,17 +1,17 @@
-"""Disks that lie.
+"""Disks with faults.
 
-:class:`FaultyFiles` is a real directory behind a layer that can lose power, tear a write, fail or
-stall a flush, fill up, turn read-only, and claim that data is not in memory. Give it to a store in
-place of :class:`kerolox.store.disk.files.Files`::
+:class:`FaultyFiles` is a real directory behind a layer that can lose power, tear a write, fail or stall a
+flush, fill up, become read-only, and report data as not in memory. Pass it to a store in place of
+:class:`kerolox.store.disk.files.Files`::
 
     disk = FaultyFiles()
     store = open_store(files=disk)
     ...
-    disk.power_loss(seed=7)          # what was not flushed is gone, handles are dead
-    store = open_store(files=disk)   # what does it remember?
+    disk.power_loss(seed=7)          # unflushed data is gone, handles are dead
+    store = open_store(files=disk)   # check what it has kept
 
-What was written but not flushed is remembered by keeping the old content of each page of 4 KiB when
-it is first written; a flush forgets it, power loss puts it back.
+Unflushed writes are tracked by keeping the old content of each page of 4 KiB at its first write; a flush
+drops it, a power loss restores it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _KEPT_MAX = 64 * 1024 * 1024
 
 
 class PowerLost(StoreError):
-    """The process this handle belonged to is dead, as far as the test is concerned."""
+    """Handle of a process that is dead in the test."""
 
 
 class _Unsynced:
-    """The old pages of a file, as the medium still holds them, and its old length (None: as it is)."""
+    """Old pages of a file, as the medium still has them, and its old length (None: unchanged)."""
 
     __slots__ = ("pages", "size")
 
@@ -49,14 +49,14 @@ class _Unsynced:
 
 
 class _Disk:
-    """What the medium holds of one file, as far as it differs from what was written."""
+    """Content of a file on the medium, as far as it differs from the written one."""
 
     __slots__ = ("lost", "since", "syncing")
 
     def __init__(self) -> None:
-        self.since = _Unsynced()  # written since the last flush began
-        self.syncing: list[_Unsynced] = []  # covered by flushes still under way, oldest first
-        self.lost = _Unsynced()  # a flush of it failed: later ones say "done" and do not write it
+        self.since = _Unsynced()  # pages written since the last flush began
+        self.syncing: list[_Unsynced] = []  # pages covered by flushes still under way, oldest first
+        self.lost = _Unsynced()  # pages of a failed flush: later flushes report success and do not write them
 
     def begin_sync(self) -> _Unsynced:
         covered, self.since = self.since, _Unsynced()
@@ -64,12 +64,12 @@ class _Disk:
         return covered
 
     def end_sync(self, covered: _Unsynced) -> None:
-        # It waited for all that was written before it, hence also for what older flushes cover.
+        # It waited for all earlier writes, including those that older flushes cover.
         while covered in self.syncing:
             done = self.syncing.pop(0)
             for page in done.pages:
-                self.lost.pages.pop(page, None)  # written again, and this time it arrived
-            self.lost.size = None  # the kernel drops pages that it could not write, not the length
+                self.lost.pages.pop(page, None)  # written again, successfully
+            self.lost.size = None  # the kernel drops unwritten pages, not the length
 
     def fail_sync(self, covered: _Unsynced) -> None:
         if covered in self.syncing:
@@ -88,11 +88,11 @@ class _Failure:
     number: int
     operation: Operation
     path_contains: str
-    left: int  # times; below 0: always
+    left: int  # remaining times; below 0: always
 
 
 class FaultyFile(File):
-    """A file of a :class:`FaultyFiles`."""
+    """File of a :class:`FaultyFiles`."""
 
     __slots__ = ("_disk", "_faults", "_life")
 
@@ -145,7 +145,7 @@ class FaultyFile(File):
             return None
         faults._refuse_reads("read", self.path, offset)
         faults._count_read(self.path, offset, hot=True)
-        # Whether a page happens to be in memory is no business of a test: only is_cold decides.
+        # Tests must not depend on pages that happen to be in memory: only is_cold decides.
         return super().pread(size, offset)
 
     def read_messages(self, entries: bytes, count: int, base: int, *, may_wait: bool) -> bytes | None:
@@ -219,10 +219,10 @@ class FaultyFile(File):
 
 
 class FaultyFiles(Files):
-    """A file system with faults to be switched on. Without any it behaves like the real one.
+    """File system with faults that tests switch on. Without any it behaves like the real one.
 
-    ``really_sync=False`` (the default) counts flushes without doing them, which is faster and, as
-    power loss is simulated, loses nothing.
+    ``really_sync=False`` (the default) counts flushes without doing them, which is faster and loses nothing,
+    because power loss is simulated.
     """
 
     def __init__(self, *, really_sync: bool = False) -> None:
@@ -233,17 +233,17 @@ class FaultyFiles(Files):
         self.writes = 0
         self.synced_paths: Counter[str] = Counter()
         self.cold_answers = 0
-        self.failed_reads = 0  # by fail_reads
-        # Error number with which an operation on a path fails; None: it works. For faults that fail() cannot
-        # describe. An open for reading counts as READ.
+        self.failed_reads = 0  # reads that fail_reads has failed
+        # Returns the error number with which an operation on a path fails; None: it succeeds. For faults that
+        # fail() cannot describe. An open for reading counts as READ.
         self.fault: Callable[[Operation, str], int | None] | None = None
         self.fault_hits = 0
         self.reads: deque[tuple[str, int, bool, int]] = deque(maxlen=100_000)  # path, offset, hot, thread
-        self.usage: DiskUsage | None = None  # what disk_usage answers, if set
+        self.usage: DiskUsage | None = None  # result of disk_usage, if set
         self.read_only = False
         self.cold: Callable[[str, int, int], bool] | None = None
         self._space: int | None = None
-        self._blocks: dict[str, int] = {}  # of sparse files: how many bytes have blocks
+        self._blocks: dict[str, int] = {}  # of sparse files: number of bytes with blocks
         self._tear_after: int | None = None
         self._read_failures: dict[str, int] = {}  # part of a path → error number
         self._failures: list[_Failure] = []
@@ -257,17 +257,17 @@ class FaultyFiles(Files):
         self._lock = threading.RLock()
         self._disks: dict[str, _Disk] = {}
         self._handles: set[FaultyFile] = set()
-        # Steps that undo changes of names, in order, with the directory whose sync makes them stay.
+        # Steps that undo changes of names, in order, with the directory whose sync makes them permanent.
         self._names: list[tuple[str, Callable[[], None]]] = []
 
     # Faults
 
     def power_loss(self, seed: int | None = None, *, names: bool = False) -> None:
-        """Lose what was not flushed; all open handles are dead. Without a seed, all of it is lost.
+        """Lose unflushed data; all open handles are dead. Without a seed, all of it is lost.
 
-        With a seed a random part of the unflushed pages is lost, as a disk writes them in no order.
-        With ``names``, files created, renamed or removed since their directory was synced are as
-        before; with a seed only from a random moment on, as file systems keep the order of these.
+        With a seed a random part of the unflushed pages is lost, because a disk writes them in any order.
+        With ``names``, the creation, renaming and removal of files since the sync of their directory is
+        undone; with a seed only from a random moment on, because file systems keep their order.
         """
         chance = None if seed is None else random.Random(seed)
         with self._lock:
@@ -283,28 +283,28 @@ class FaultyFiles(Files):
             self._names.clear()
 
     def kill(self) -> None:
-        """The process dies, the machine lives on: handles are dead, what was written stays."""
+        """Kill the process but not the machine: handles are dead, written data stays."""
         with self._lock:
             self._die()
 
     def tear_next_write(self, after: int) -> None:
-        """The next write stops after this many bytes and the process dies in it."""
+        """Stop the next write after this many bytes, and kill the process in it."""
         self._tear_after = after
 
     def fail_syncs(self, count: int | None = None, *, path_contains: str = "") -> None:
-        """The next ``count`` flushes fail with EIO, or all from now on; of files so named only.
+        """Fail the next ``count`` flushes with EIO, or all from now on; only those of matching files.
 
-        As with a real kernel, what a failed flush covered is then lost on :meth:`power_loss`, even if
-        a later flush succeeded, unless it was written again in between.
+        As with a real kernel, data that a failed flush covered is then lost on :meth:`power_loss`, even if a
+        later flush succeeded, unless it was written again in between.
         """
         self._sync_failures = -1 if count is None else count
         self._sync_failure_paths = path_contains
 
     def fail_reads(self, number: int | None = errno.EIO, *, path_contains: str = "") -> None:
-        """Let files and directories so named fail to be opened, read, listed and looked at, with this error
-        number; None ends it."""
+        """Fail to open, read, list and stat matching files and directories with this error number; None ends
+        it."""
         with self._lock:
-            failures = dict(self._read_failures)  # replaced, never changed: readers are in threads
+            failures = dict(self._read_failures)  # replaced, never changed, because threads read it
             if number is None:
                 failures.pop(path_contains, None)
             else:
@@ -314,19 +314,19 @@ class FaultyFiles(Files):
     def fail(
         self, number: int, operation: Operation, *, path_contains: str = "", count: int | None = None
     ) -> None:
-        """Let this operation fail with this error number: the next ``count`` times, or until :meth:`mend`; of
-        files so named only. Flushes fail by :meth:`fail_syncs`."""
+        """Fail this operation with this error number: the next ``count`` times, or until :meth:`mend`; only
+        on matching files. For flushes use :meth:`fail_syncs`."""
         with self._lock:
             self._failures.append(_Failure(number, operation, path_contains, -1 if count is None else count))
 
     def mend(self) -> None:
-        """End what :meth:`fail` and :meth:`fail_syncs` began."""
+        """End the faults of :meth:`fail` and :meth:`fail_syncs`."""
         with self._lock:
             self._failures.clear()
             self._sync_failures = 0
 
     def stall_syncs(self, for_s: float | None = None) -> None:
-        """Flushes wait: this long each, or until :meth:`release_syncs`."""
+        """Make flushes wait: this long each, or until :meth:`release_syncs`."""
         self._stall_s = for_s
         if for_s is None:
             self._flowing.clear()
@@ -336,27 +336,27 @@ class FaultyFiles(Files):
         self._flowing.set()
 
     def wait_for_stalled_sync(self, timeout_s: float = 10.0) -> bool:
-        """Wait until a flush hangs in the stall; False if none did in time."""
+        """Wait until a flush is stalled; return False if none was in time."""
         with self._stall_changed:
             return self._stall_changed.wait_for(lambda: self._stalled > 0, timeout_s)
 
     def fill(self, free_bytes: int = 0) -> None:
-        """From now on files may grow by this much in all, then the disk is full."""
+        """Let files grow by this much in total from now on; then the disk is full."""
         with self._lock:
             self._space = free_bytes
 
     def make_room(self) -> None:
-        """The disk is not full any more."""
+        """End the full disk."""
         with self._lock:
             self._space = None
 
     def is_cold(self, path: str, offset: int, size: int) -> bool:
-        """Whether a read counts as not in memory: what the function ``cold`` says, if it is set."""
+        """Return True if a read counts as not in memory, as the function ``cold`` decides if it is set."""
         return self.cold is not None and self.cold(path, offset, size)
 
     @property
     def reading_threads(self) -> set[int]:
-        """The threads in which a read that may wait for the disk was done."""
+        """Return the threads that made a read which may wait for the disk."""
         return {thread for _, _, hot, thread in self.reads if not hot}
 
     # The file system
@@ -525,7 +525,7 @@ class FaultyFiles(Files):
         return True
 
     def _spend_blocks(self, path: str, end: int) -> bool:
-        """Pay for the blocks of a sparse file up to ``end``; any other file has all of its own."""
+        """Count the blocks of a sparse file up to ``end`` as used; any other file has all its blocks."""
         have = self._blocks.get(_key(path))
         if have is None or end <= have:
             return True
@@ -556,8 +556,8 @@ class FaultyFiles(Files):
 
 
 def _is_settled(changed: str, synced: str) -> bool:
-    """Whether the names in a directory are on disk now that one was synced: it is this one, or it was below
-    this one and is gone with all that was in it."""
+    """Return True if the names in ``changed`` are on disk after ``synced`` was synced: it is the same
+    directory, or one below it that was removed with its content."""
     return changed == synced or (changed.startswith(synced + os.sep) and not os.path.isdir(changed))
 
 
@@ -578,7 +578,8 @@ def _put_back(path: str, unsynced: _Unsynced, chance: random.Random | None) -> N
 
 
 def _content(path: str, disk: _Disk | None) -> bytes | None:
-    """What the medium holds of a file about to lose its name; None when not there or too large to keep."""
+    """Return the content on the medium of a file about to lose its name; None if it does not exist or is too
+    large to keep."""
     if not os.path.isfile(path) or os.path.getsize(path) > _KEPT_MAX:
         return None
     with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Files of a broker that can be killed: once it is dead, none of its writes reaches the disk any more."""
+"""Files of a broker that tests can kill: after that no write of the broker reaches the disk."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kerolox.store.errors import StoreError
 
 
 class BrokerKilled(StoreError):
-    """Who writes is dead, as far as the test is concerned."""
+    """Write of a broker that is dead in the test."""
 
 
 class MortalFiles(Files):
-    """The real file system, until the broker is killed. Then the files are as they were at that moment,
-    whatever the rest of the broker still tries."""
+    """Real file system until the broker is killed. Then the files stay as they were at that moment, whatever
+    the rest of the broker still tries."""
 
     def __init__(self) -> None:
         self.is_dead = False

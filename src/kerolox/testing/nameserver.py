@@ -1,4 +1,4 @@
-"""A name server for tests: on a free port, with its files in a directory that goes away."""
+"""Name server for tests: on a free port, with its files in a temporary directory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kerolox.testing.offsets import isolate_offsets
 async def running_nameserver(
     *, clock: Clock = SYSTEM_CLOCK, directory: Path | None = None, brokers_awaited: int = 0, **options: Any
 ) -> AsyncIterator[NameServer]:
-    """``async with running_nameserver() as nameserver: nameserver.address``.
+    """Run a name server: ``async with running_nameserver() as nameserver: nameserver.address``.
 
-    ``options`` are those of :class:`NamesrvOptions` by our names. With a ``directory`` the files stay.
+    ``options`` are those of :class:`NamesrvOptions` by kerolox's names. With a ``directory`` the files stay.
     """
     isolate_offsets()
     with tempfile.TemporaryDirectory(prefix="kerolox-nameserver-") as temporary:

@@ -1,17 +1,17 @@
-"""A network that fails on command, between clients and brokers.
+"""Network between clients and brokers that fails on command.
 
 ::
 
     async with running_broker() as running, unreliable_network(running.nameserver_address) as network:
         async with Producer(network.nameserver_address, group="shop") as producer:
             network.cut()        # close all connections; cut_in_frame(): in the middle of the next frame
-            network.stall()      # bytes wait, both ways, until
+            network.stall()      # hold all bytes, both ways
             network.resume()
-            network.refuse()     # connections are closed as soon as they open, until accept()
+            network.refuse()     # close connections as soon as they open, until accept()
             network.delay_s = 0.1
-            network.reorder = True  # answers that come together arrive last first
+            network.reorder = True  # reverse the order of answers that arrive together
 
-Clients get their routes from a name server that puts a proxy before every broker it tells of.
+Clients get their routes from a name server that names a proxy in place of every broker.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.frame import FrameSplitter, pack_frame
 
 CHUNK_BYTES = 64 * 1024
-REORDER_S = 0.005  # answers are held so long for others to overtake them
+REORDER_S = 0.005  # time that answers are held so that others can overtake them
 
 
 class Relay:
-    """Passes connections on, as well or as badly as it is told to."""
+    """Relay of connections, with the faults that tests switch on."""
 
     def __init__(self) -> None:
         self.delay_s = 0.0
-        self.bytes_per_s = 0  # of each direction of each connection; 0: as fast as it goes
+        self.bytes_per_s = 0  # limit of each direction of each connection; 0: none
         self.reorder = False
-        self._flows = {answers: asyncio.Event() for answers in (False, True)}  # by direction
+        self._flows = {answers: asyncio.Event() for answers in (False, True)}  # events by direction
         self.resume()
         self._refusing = False
         self._mid_frame = False
@@ -50,20 +50,20 @@ class Relay:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- what can go wrong --------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Close all connections at once, whatever is on its way."""
+        """Close all connections immediately, including data in transit."""
         for writer in list(self._writers):
             writer.transport.abort()
 
     def cut_in_frame(self) -> None:
-        """Pass on half of the next bytes that arrive, then close the connection."""
+        """Forward half of the next received bytes, then close the connection."""
         self._mid_frame = True
 
     def stall(self, *, answers: bool | None = None) -> None:
-        """Hold all bytes back, without closing a connection; or only those to who connected (``answers``),
-        or only those from there."""
+        """Hold all bytes back without closing a connection; or only those sent to the client (``answers``),
+        or only those from it."""
         for direction, flowing in self._flows.items():
             if answers in (None, direction):
                 flowing.clear()
@@ -90,8 +90,8 @@ class Relay:
     # --- proxies ------------------------------------------------------------------------------
 
     async def proxy(self, target: str, change: Callable[[], Callable[[bytes], bytes]] | None = None) -> str:
-        """The address from which connections are passed on to another. ``change`` makes for each of them
-        what changes the bytes that come back."""
+        """Return the address of a proxy for ``target``. ``change`` is called for each connection and returns
+        a function that changes the bytes sent to the client."""
         known = self._proxies.get(target)
         if known is not None:
             return known[1]
@@ -107,7 +107,7 @@ class Relay:
                 return
             self._writers |= {writer, to_writer}
             try:
-                if not self._is_open():  # any more
+                if not self._is_open():  # checked again: it may have been closed meanwhile
                     return
                 await asyncio.gather(
                     self._pump(reader, to_writer, answers=False),
@@ -175,13 +175,13 @@ class Relay:
 
 
 class Network(Relay):
-    """The way of clients to all brokers of a name server."""
+    """Network between clients and all brokers of a name server."""
 
     nameserver_address = ""
 
 
 def last_first(data: bytes) -> bytes:
-    """The frames of ``data`` in reverse order; ``data`` itself unless it consists of whole frames."""
+    """Return the frames of ``data`` in reverse order; ``data`` itself unless it consists of whole frames."""
     splitter = FrameSplitter()
     frames = splitter.feed(data)
     if splitter.waiting_bytes or splitter.error is not None:
@@ -190,7 +190,7 @@ def last_first(data: bytes) -> bytes:
 
 
 class _Names:
-    """A name server that leads clients into the network."""
+    """Name server that routes clients through the network."""
 
     def __init__(self, network: Network, real: str, dialer: Dialer) -> None:
         self._network = network
@@ -222,7 +222,8 @@ class _Names:
 
 @asynccontextmanager
 async def unreliable_network(nameserver: str) -> AsyncIterator[Network]:
-    """A way through which clients reach the brokers of a name server, and which can be made to fail."""
+    """Run a network through which clients reach the brokers of a name server, and which tests can make
+    fail."""
     network = Network()
     async with (
         Dialer() as dialer,

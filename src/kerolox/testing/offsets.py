@@ -11,7 +11,8 @@ from kerolox.client.consume.offset_files import DIRECTORY_VARIABLE
 
 
 def isolate_offsets() -> None:
-    """Point the variable of the offsets' folder to a temporary one, for this process and its children.
+    """Set the environment variable of the offsets' folder to a temporary one, for this process and its
+    children.
 
     A folder that the environment already names stays. The temporary one is deleted when the process ends.
     """
@@ -22,5 +23,5 @@ def isolate_offsets() -> None:
 
 
 def _remove(folder: str, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child leaves it to its parent
+    if os.getpid() == owner:  # a forked child leaves the folder to its parent
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,11 +1,11 @@
-"""A name server and a broker as a process of their own, that can be killed.
+"""Name server and broker in a separate process that tests can kill.
 
 ::
 
     with broker_process() as broker:
         ...
-        broker.kill()       # SIGKILL: no goodbye, nothing flushed
-        broker.start()      # again, at the same addresses, on the same files
+        broker.kill()       # SIGKILL: connections close without notice, nothing is flushed
+        broker.start()      # again, with the same addresses and files
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ STOP_S = 30.0
 
 
 class BrokerProcess:
-    """``kerolox up`` in a folder."""
+    """Process that runs ``kerolox up`` in a folder."""
 
     def __init__(self, directory: Path, *settings: str) -> None:
         self.directory = directory
-        self.nameserver_address = self.address = "127.0.0.1:0"  # free ones; kept when it starts again
+        self.nameserver_address = self.address = "127.0.0.1:0"  # free ports; kept for later starts
         self._settings = settings
         self._process: subprocess.Popen[str] | None = None
 
@@ -47,22 +47,22 @@ class BrokerProcess:
         ]  # fmt: skip
 
     def start(self) -> None:
-        """Start it, and wait until it is ready."""
+        """Start the process, and wait until it is ready."""
         self.stop()
         self._process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         found = _READY.match(self._process.stdout.readline())
         if found is None:
             self.kill()
-            raise KeroloxError("kerolox up did not start; what it says is on stderr")
+            raise KeroloxError("kerolox up did not start; read its error on stderr")
         self.nameserver_address, self.address = found.groups()
 
     def kill(self) -> None:
-        """End it at once, as a crash does."""
+        """Kill the process, like a crash."""
         self._end(kill=True)
 
     def stop(self) -> None:
-        """Ask it to stop, and wait until it has."""
+        """Stop the process, and wait until it has ended."""
         self._end(kill=False)
 
     def _end(self, *, kill: bool) -> None:
@@ -79,8 +79,8 @@ class BrokerProcess:
 
 @contextmanager
 def broker_process(*settings: str, directory: Path | None = None) -> Iterator[BrokerProcess]:
-    """A running one. ``settings`` are the broker's, by RocketMQ's keys: ``"flushDiskType=SYNC_FLUSH"``. With
-    a ``directory`` its files stay."""
+    """Run a :class:`BrokerProcess`. ``settings`` are the broker's, by RocketMQ's keys:
+    ``"flushDiskType=SYNC_FLUSH"``. With a ``directory`` its files stay."""
     isolate_offsets()
     with ExitStack() as stack:
         place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kerolox-process-")))

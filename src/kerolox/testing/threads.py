@@ -1,4 +1,4 @@
-"""Brokers in a thread: for tests without await, and for tests with an event loop of any kind.
+"""Brokers in a thread: for tests without await, and for tests with any kind of event loop.
 
 ::
 
@@ -6,7 +6,7 @@
         with kerolox.blocking.Producer(broker.nameserver_address, group="shop") as producer: ...
 
     with broker_in_thread(brokers=2, followers=1) as brokers:
-        brokers.kill("broker-a")            # its follower is left
+        brokers.kill("broker-a")            # its follower keeps running
         brokers.start_again("broker-a")
 """
 
@@ -30,7 +30,7 @@ START_S = 60.0
 
 
 class BrokerThread:
-    """A name server and one or more brokers that run in a thread of their own. All methods wait."""
+    """Name server and one or more brokers that run in a separate thread. All methods wait."""
 
     def __init__(self, cluster: RunningCluster, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self.cluster = cluster
@@ -39,59 +39,59 @@ class BrokerThread:
 
     @property
     def nameserver_address(self) -> str:
-        """What a client is given."""
+        """Return the address for clients."""
         return self.cluster.nameserver_address
 
     @property
     def address(self) -> str:
-        """The address of the broker; with several, of the first."""
+        """Return the address of the broker; with several, of the first."""
         return self.cluster.brokers[0].address
 
     def create_topic(self, topic: str, *, queues: int = 4, attributes: str = "") -> None:
-        """Make a topic, so that consumers find it before anybody sends."""
+        """Create a topic, so that consumers find it before the first send."""
         self.run(lambda: self.cluster.create_topic(topic, queues=queues, attributes=attributes))
 
     def stop(self, number: int = 0) -> None:
-        """Stop one broker: clients lose their connections, and nobody answers at its address."""
+        """Stop one broker: clients lose their connections, and its address no longer answers."""
         self.run(self.cluster.brokers[number].stop)
 
     def start(self, number: int = 0) -> None:
-        """Start it again: the same address, the same messages."""
+        """Start a broker again, with the same address and messages."""
         self.run(self.cluster.brokers[number].start)
 
     def kill(self, name: str = "broker-a", broker_id: int = 0) -> None:
-        """End a leader, or the follower with this id, as SIGKILL does."""
+        """Kill a leader, or the follower with this id, as SIGKILL does."""
         self.run(lambda: self.cluster.kill(name, broker_id))
 
     def start_again(self, name: str = "broker-a", broker_id: int = 0) -> None:
-        """Start one that was stopped or killed: the same addresses, the same files."""
+        """Start a broker that was stopped or killed, with the same addresses and files."""
         self.run(lambda: self.cluster.start_again(name, broker_id))
 
     def caught_up(self, timeout_s: float = CAUGHT_UP_S) -> None:
-        """Wait until every follower has what its leader has now. Raises NotCaughtUp."""
+        """Wait until every follower has what its leader has now. Raise NotCaughtUp."""
         self.run(lambda: self.cluster.caught_up(timeout_s))
 
     def link(self, name: str, follower_id: int) -> LinkTwin:
-        """What lies between a leader and the follower with this id."""
+        """Return the link between a leader and the follower with this id."""
         return LinkTwin(self, self.cluster.link(name, follower_id))
 
     def advance(self, seconds: float) -> None:
         """Let time pass for the servers, if they were started with ``clock="manual"``.
 
-        Clients go by the machine's clock: after 120 s at once a broker takes those connected for dead.
+        Clients use the machine's clock: after 120 s at once a broker takes connected clients for dead.
         """
         clock = self.clock
         if not isinstance(clock, ManualClock):
-            raise KeroloxError("these servers run by the machine's clock: start them with clock='manual'")
+            raise KeroloxError("these servers use the machine's clock: start them with clock='manual'")
         self.run(lambda: clock.advance(seconds))
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run something where the servers run, and wait for it."""
+        """Run a coroutine on the servers' event loop, and wait for it."""
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
 
 
 class LinkTwin:
-    """The link of a follower, from another thread. See :class:`kerolox.testing.FollowerLink`."""
+    """Link of a follower, for use from another thread. See :class:`kerolox.testing.FollowerLink`."""
 
     def __init__(self, thread: BrokerThread, link: FollowerLink) -> None:
         self._thread = thread
@@ -117,9 +117,9 @@ class LinkTwin:
 def broker_in_thread(
     brokers: int = 1, *, directory: Path | None = None, clock: Clock | str = SYSTEM_CLOCK, **options: Any
 ) -> Iterator[BrokerThread]:
-    """A name server and brokers, until the block ends. ``clock="manual"``: time stands still until
-    :meth:`BrokerThread.advance`. ``options`` are what :func:`running_cluster` takes: followers, sync, and
-    those of BrokerOptions, by our names or RocketMQ's keys."""
+    """Run a name server and brokers until the block ends. ``clock="manual"``: time stands still until
+    :meth:`BrokerThread.advance`. ``options`` are those of :func:`running_cluster`: followers, sync, and those
+    of BrokerOptions, by kerolox's names or RocketMQ's keys."""
     if clock == "manual":
         clock = ManualClock(SYSTEM_CLOCK.wall_ms())
     if not isinstance(clock, Clock):

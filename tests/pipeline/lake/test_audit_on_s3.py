@@ -194,7 +194,7 @@ def test_what_is_no_store(s3: S3Server, tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="there is nothing, or no such bucket"):
             plan_stores([there])
     storage.put("file", b"")
-    with pytest.raises(KeroloxError, match="holds no commit log"):
+    with pytest.raises(KeroloxError, match="has no commit log"):
         plan_stores([storage])
     wrong = RemoteStore("s3://bucket/store", {**s3.options, "endpoint_url": "http://127.0.0.1:1"})
     wrong.options["config_kwargs"] = {"retries": {"max_attempts": 0}}

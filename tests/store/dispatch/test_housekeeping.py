@@ -68,7 +68,7 @@ async def test_old_files_go_gently_and_everything_follows(rig: Rig) -> None:
     store.housekeeper.order_deletion()
     began_s = rig.clock.monotonic_s()
     verdict = await passing(rig, asyncio.ensure_future(store.housekeeper.clean()))
-    assert verdict.reason == "an order was given"  # type: ignore[attr-defined]
+    assert verdict.reason == "a deletion was ordered"  # type: ignore[attr-defined]
     assert round(rig.clock.monotonic_s() - began_s, 6) >= 0.5  # a tenth of a second after each
     assert log_files(rig.path)[0] == store.log.min_offset == files[5]
     low = store.min_offset("T", 0)
@@ -127,7 +127,7 @@ async def test_a_full_disk_refuses_and_recovers_by_itself(rig: Rig) -> None:
     rig.disk.usage = usage(91)
     await store.housekeeper.clean()
     with pytest.raises(
-        NotWritable, match="disk full: the disk is 91% full, but nothing may go yet; free space"
+        NotWritable, match="disk full: the disk is 91% full, but no file may be deleted yet; free space"
     ):
         await store.put("T", 0, b"refused")
     assert len(await bodies(store)) == 10  # reading goes on

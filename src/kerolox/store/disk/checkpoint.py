@@ -1,8 +1,8 @@
-"""What is known to be safe: the file ``checkpoint``.
+"""The file ``checkpoint``: times and offsets up to which the store is known to be safe.
 
-Five numbers at the start of 4096 bytes. Crash recovery starts from the newest commit-log file that
-begins before :attr:`Checkpoint.min_timestamp_ms`, so a value too small costs time, a value too large
-costs messages. Hence anything doubtful is read as 0.
+Five numbers at the start of 4096 bytes. Crash recovery starts from the newest commit-log file that begins
+before :attr:`Checkpoint.min_timestamp_ms`, so a value too small costs time, and a value too large costs
+messages. Therefore every doubtful value is read as 0.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _FIELDS = struct.Struct(
     ">q"  # store time of the last message known to be flushed in the commit log
     "q"  # store time of the last message dispatched to a consume queue
     "q"  # end time of the last full and flushed index file
-    "q"  # how far the master had flushed (5.0 on)
-    "q"  # how far the log is confirmed (5.1 on)
+    "q"  # flushed offset of the master (5.0 on)
+    "q"  # confirmed offset of the log (5.1 on)
 )
 SIZE = PAGE
-_SLACK_MS = 3000  # store times of one moment may differ by this much between log and queues
+_SLACK_MS = 3000  # allowed difference between store times of log and queues for the same moment
 _FUTURE_MS = 24 * 3600 * 1000
 
 
 class Checkpoint:
-    """The numbers, to be set as things become safe, and written by :meth:`save`."""
+    """Numbers of the checkpoint, set as data becomes safe, and written by :meth:`save`."""
 
     def __init__(self, files: Files, path: PathLike) -> None:
         self._files = files
@@ -46,24 +46,26 @@ class Checkpoint:
 
     @property
     def min_timestamp_ms(self) -> int:
-        """Messages stored before this are in the log and in the queues."""
+        """Return the time before which all stored messages are in the log and in the queues."""
         return max(0, min(self.commit_log_ms, self.queues_ms) - _SLACK_MS)
 
     @property
     def min_timestamp_with_index_ms(self) -> int:
-        """Messages stored before this are also in the key index."""
+        """Return the time before which all stored messages are also in the key index."""
         return min(self.min_timestamp_ms, self.index_ms)
 
     def load(self, now_ms: int | None = None) -> bool:
-        """Read the file; False when there is none. A missing, short or senseless field becomes 0.
+        """Read the file; return False if it does not exist. A missing, short or invalid field becomes 0.
 
-        With ``now_ms`` a time more than a day ahead counts as senseless.
+        With ``now_ms``, a time more than a day ahead counts as invalid.
         """
         try:
             data = self._files.read_if_exists(self.path)
         except DiskError as error:
             logger.warning(
-                "checkpoint_unreadable path=%s error=%r next='all files are scanned'", self.path, error
+                "checkpoint_unreadable path=%s error=%r next='no action needed: all files are scanned'",
+                self.path,
+                error,
             )
             data = b""
         if data is None:
@@ -75,20 +77,21 @@ class Checkpoint:
                 logger.warning("checkpoint_time_ignored path=%s field=%r value=%d", self.path, name, value)
                 value = 0
             setattr(self, name, value)
-        # RocketMQ stores -1 for "never told".
+        # RocketMQ stores -1 for "not known".
         self.master_flushed_offset = times[3] if times[3] >= -1 else 0
         self.confirmed_offset = times[4] if times[4] >= -1 else 0
         return True
 
     def cut(self, offset: int, stored_ms: int) -> None:
-        """The log ends here now; the last message before was stored at this time."""
+        """Lower the numbers after a cut of the log at ``offset``; ``stored_ms`` is the store time of the last
+        message."""
         self.commit_log_ms = min(self.commit_log_ms, stored_ms)
         self.queues_ms = min(self.queues_ms, stored_ms)
         self.master_flushed_offset = min(self.master_flushed_offset, offset)
         self.confirmed_offset = min(self.confirmed_offset, offset)
 
     def save(self) -> None:
-        """Write and flush; waits for the disk, so call it in a thread."""
+        """Write and flush. Waits for the disk: call it in a thread."""
         data = _FIELDS.pack(
             self.commit_log_ms,
             self.queues_ms,
@@ -99,7 +102,7 @@ class Checkpoint:
         with self._lock:
             if self._file is None:
                 self._file = self._open()
-            # Forty bytes at the start of a file are one sector: written whole or not at all.
+            # Forty bytes at the start of a file are in one sector: written whole or not at all.
             self._file.pwrite(data, 0)
             self._file.sync()
 

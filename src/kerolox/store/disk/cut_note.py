@@ -1,9 +1,9 @@
-"""A cut of the log that is under way: ``kerolox.cut``, our own note, there only as long as the cut takes.
+"""Note of a cut of the log under way: the file ``kerolox.cut``, which exists only during a cut.
 
-Written and flushed before the first file is touched, removed when all of them fit the new end and all who
-noted progress were told: so a start that finds it finishes the cut, and a crash leaves the store as it was
-before, or as it is after. Without the note half a cut would look like damage. RocketMQ's broker ignores it.
-See FORMAT.md, "A cut under way".
+It is written and flushed before the first file is touched, and removed when all files fit the new end and all
+listeners that note progress were notified. A start that finds it finishes the cut, so after a crash the store
+is as before the cut or as after it. Without the note half a cut would look like damage. RocketMQ's broker
+ignores the file. See FORMAT.md, "A cut under way".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CRC_DIGITS = 10
 
 
 class QueueEnd(NamedTuple):
-    """A queue that the cut makes shorter, and its next offset then."""
+    """Queue that the cut shortens, with its new next offset."""
 
     topic: str
     queue_id: int
@@ -33,48 +33,49 @@ class QueueEnd(NamedTuple):
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Where the log ends now, and what was taken with the rest: for those who noted that it was there."""
+    """New end of the log, and the removed data, for components that have noted it as existing."""
 
     end: int
-    stored_ms: int = 0  # when the last message before was stored; 0: there is none, or nobody knows
+    stored_ms: int = 0  # store time of the last message before the end; 0: there is none, or it is unknown
     queues: list[QueueEnd] = []
-    records: int = 0  # how many messages were taken,
-    first_ms: int = 0  # and when the first
-    last_ms: int = 0  # and the last of them was stored
-    delayed: dict[int, int] = {}  # by delay level: how many messages had been delivered behind the end
-    timer: bool = False  # whether messages of the timer lay there, waiting or delivered
-    due_ms: int | None = None  # when the earliest of the delivered ones was due
-    half_ended: int | None = None  # the lowest offset of a half message whose end was noted there
-    files_cut: bool = False  # the files are as they should be: only those who noted progress are to be told
+    records: int = 0  # number of removed messages
+    first_ms: int = 0  # store time of the first removed message
+    last_ms: int = 0  # store time of the last removed message
+    delayed: dict[int, int] = {}  # by delay level: number of removed messages that the level had delivered
+    timer: bool = False  # True if messages of the timer were removed, waiting or delivered
+    due_ms: int | None = None  # earliest due time of the removed messages that the timer had delivered
+    half_ended: int | None = None  # lowest offset of a half message whose end was noted in the removed part
+    files_cut: bool = False  # True once the files are cut, and only listeners remain to be notified
 
     def end_of(self, topic: str, queue_id: int) -> int | None:
-        """The next offset of a queue that became shorter; None for another."""
+        """Return the next offset of a shortened queue; None for another queue."""
         return next((one.end for one in self.queues if (one.topic, one.queue_id) == (topic, queue_id)), None)
 
 
 class CutNoteFile:
-    """Reads and writes the note of one store. All of it waits for the disk."""
+    """File with the note of one store. All methods wait for the disk."""
 
     def __init__(self, files: Files, directory: PathLike) -> None:
         self.path = os.path.join(os.fspath(directory), NAME)
         self._files = files
 
     def load(self) -> Cut | None:
-        """None when no cut is under way. Raises CorruptRecord: what half a cut left cannot be told from
-        damage."""
+        """Return the note; None if no cut is under way. Raise CorruptRecord if it is damaged: half a cut
+        cannot be distinguished from damage."""
         data = self._files.read_if_exists(self.path)
         if data is None:
             return None
         line, _, rest = data.partition(b"\n")
         try:
             if int(rest[:_CRC_DIGITS]) != crc32(line):
-                raise ValueError("its CRC is another one")
+                raise ValueError("its CRC does not match")
             return msgspec.json.decode(line, type=Cut)
         except (ValueError, msgspec.DecodeError) as error:
             raise CorruptRecord(
-                f"{self.path} does not read: {error}. It says where the log was being cut when the process "
-                "died. If this broker follows another one, move the store away and let it copy anew; else "
-                "move this file away, and start again: the log then ends as kerolox store verify says.",
+                f"{self.path} is damaged: {error}. It names the offset to which the log was being truncated "
+                "when the process died. If this broker follows another one, move the store away: it copies "
+                "anew. Otherwise move this file away and restart: the log then ends where kerolox store "
+                "verify reports.",
                 path=self.path,
             ) from None
 
@@ -83,7 +84,7 @@ class CutNoteFile:
         self._files.write_atomic(self.path, b"%b\n%0*d\n" % (line, _CRC_DIGITS, crc32(line)))
 
     def save_untold(self, cut: Cut) -> None:
-        """Note that the files are cut, and nobody was told yet."""
+        """Note that the files are cut, and the listeners are not notified yet."""
         self.save(msgspec.structs.replace(cut, files_cut=True))
 
     def remove(self) -> None:

@@ -1,8 +1,8 @@
-"""The epochs of a log: which leader wrote which part of it. ``epochFileCheckpoint``, as RocketMQ keeps it.
+"""Epochs of a log: the leader that wrote each part of it. ``epochFileCheckpoint``, in RocketMQ's format.
 
-Brokers under a controller have it. It belongs to the log: what the log loses, by a cut or by its age, it
-loses too, and a cut of both is one act (:mod:`kerolox.store.truncate`). An epoch without a byte leaves no
-trace. See ``protocol/epoch_file.py`` for its text.
+Brokers under a controller have this file. It belongs to the log: a cut, or the deletion of old files, removes
+epochs too, and a cut of both is one act (:mod:`kerolox.store.truncate`). An epoch without any byte of the log
+is not kept. See ``protocol/epoch_file.py`` for its text.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ Epochs = tuple[Epoch, ...]
 
 
 class EpochsFall(StoreError):
-    """An epoch that is to begin is older than what the log holds. Nothing was changed."""
+    """New epoch that is older than those of the log. Nothing was changed."""
 
 
 class EpochFile:
-    """The list, in memory and on disk. Changes wait for the disk, and one thread makes them (the store's
-    keeper); ``entries`` may be read anywhere."""
+    """List of epochs, in memory and on disk. Changes wait for the disk, and only one thread makes them (the
+    store's keeper); ``entries`` may be read by any thread."""
 
     def __init__(self, files: Files, path: PathLike) -> None:
-        self.entries: Epochs = ()  # oldest first; both numbers rise
+        self.entries: Epochs = ()  # oldest first; epoch numbers and offsets increase
         self.path = os.fspath(path)
         self.is_loaded = False
         self._files = files
 
     def load(self) -> None:
-        """Read it, once. Raises CorruptRecord when neither it nor RocketMQ's copy beside it reads."""
+        """Read the file once. Raise CorruptRecord if neither it nor RocketMQ's copy beside it can be read."""
         if self.is_loaded:
             return
         found: Epochs | None = None
@@ -52,45 +52,45 @@ class EpochFile:
                 wrong.append(f"{path}: {error}")
                 continue
             if found:
-                break  # of an empty list RocketMQ, which never writes one, reads the copy
+                break  # for an empty list RocketMQ, which never writes one, reads the copy
         if found is None and wrong:
             raise CorruptRecord(
-                f"the epochs of the log do not read: {'; '.join(wrong)}. Nothing was changed. Restore the "
-                "file from a copy, or move it away and start again: the log is then compared with the "
-                "leader's byte by byte where both end.",
+                f"cannot read the epochs of the log: {'; '.join(wrong)}. Nothing was changed. Restore the "
+                "file from a backup, or move it away and restart: the ends of this log and the leader's "
+                "are then compared byte by byte.",
                 path=self.path,
             )
         if wrong:
-            log.warning("epoch_file_damaged reason=%r next='its copy is used'", wrong[0])
+            log.warning("epoch_file_damaged reason=%r next='no action needed: its copy is used'", wrong[0])
         self.entries = found or ()
         self.is_loaded = True
 
     # --- changes: the file first -----------------------------------------------------------------------
 
     def begin(self, number: int, start: int, log_min: int) -> None:
-        """This broker leads, and the log goes on at ``start``. To go on in the last epoch changes nothing."""
+        """Begin an epoch at ``start``, led by this broker. Does nothing if the last epoch has this number."""
         kept = _before(self.entries, start)
         if kept and kept[-1].number == number:
             return
         if kept and kept[-1].number > number:
             raise EpochsFall(
-                f"epoch {number} cannot begin at {start}: the log before it was written in epoch "
-                f"{kept[-1].number}, from {kept[-1].start} on. The controller knows less than this broker: "
-                "its state was lost, or is an older copy. Restore it, or let it count on from there.",
+                f"cannot begin epoch {number} at {start}: the log before it was written in epoch "
+                f"{kept[-1].number}, from {kept[-1].start} on. The controller's state was lost, or is an "
+                f"older copy. Restore it, or make it continue after epoch {kept[-1].number}.",
                 path=self.path,
                 offset=start,
             )
         self._save(self._bounded((*kept, Epoch(number, start)), log_min))
 
     def heard(self, epoch: Epoch, log_min: int) -> None:
-        """The leader's log has this epoch, and this log goes on in it. Raises EpochsFall when a later one has
+        """Record an epoch of the leader that this log continues in. Raise EpochsFall if a later epoch has
         begun here meanwhile: this broker was elected while it copied."""
         if epoch in self.entries:
             return
         if self.entries and self.entries[-1].number > epoch.number:
             last = self.entries[-1]
             raise EpochsFall(
-                f"epoch {epoch.number} from {epoch.start} is over: epoch {last.number} has begun at "
+                f"epoch {epoch.number} from {epoch.start} has ended: epoch {last.number} began at "
                 f"{last.start}",
                 path=self.path,
                 offset=epoch.start,
@@ -98,20 +98,21 @@ class EpochFile:
         self.begin(*epoch, log_min)
 
     def take(self, epochs: Epochs) -> None:
-        """These are the epochs of the log: it was found to be the leader's."""
+        """Replace the epochs by the leader's, because the log was found to be the leader's."""
         if epochs != self.entries:
             self._save(epochs)
 
     def cut(self, offset: int) -> None:
-        """The log ends here now."""
+        """Remove the epochs that begin at or after a cut of the log."""
         self._keep(_before(self.entries, offset))
 
     def fit(self, end: int) -> None:
-        """The log was found to end here. An epoch may have begun there."""
+        """Remove the epochs that begin after the recovered end of the log. One may begin exactly there."""
         self._keep(tuple(epoch for epoch in self.entries if epoch.start <= end))
 
     def drop_before(self, log_min: int) -> None:
-        """The log begins here now. The epoch that ended here stays: a follower may be as far."""
+        """Remove the epochs before the new beginning of the log. One that ends exactly there stays, because a
+        follower may be at that offset."""
         self._keep(_from(self.entries, log_min))
 
     def _bounded(self, epochs: Epochs, log_min: int) -> Epochs:
@@ -121,7 +122,8 @@ class EpochFile:
         if len(epochs) > EPOCHS_MAX:
             log.warning(
                 "epochs_forgotten count=%d before=%d reason='a handshake with a follower has room for %d' "
-                "next='a follower that shares only older ones with this log has to copy anew'",
+                "next='if a follower shares only older epochs with this log, empty its store: it copies "
+                "anew'",
                 len(epochs) - EPOCHS_MAX, epochs[-EPOCHS_MAX].start, EPOCHS_MAX,
             )  # fmt: skip
         return epochs[-EPOCHS_MAX:]
@@ -132,7 +134,7 @@ class EpochFile:
 
     def _save(self, epochs: Epochs) -> None:
         self._files.make_dirs(os.path.dirname(self.path))
-        # RocketMQ's copy is older, and would be read for an empty list.
+        # RocketMQ's copy is older, and would be read in place of an empty list.
         if self._files.remove(self.path + BACKUP):
             self._files.sync_dir(os.path.dirname(self.path))
         self._files.write_atomic(self.path, encode_epochs(epochs))
@@ -144,7 +146,7 @@ def _before(epochs: Epochs, offset: int) -> Epochs:
 
 
 def _from(epochs: Epochs, log_min: int) -> Epochs:
-    """Without those that ended before this place."""
+    """Return the epochs without those that ended before this offset."""
     ends = [epoch.start for epoch in epochs[1:]]
     first = sum(end < log_min for end in ends)
     return epochs[first:]

@@ -1,17 +1,16 @@
-"""The one door to the disk.
+"""Access to the disk: every file of the store, and every question about the disk, goes through
+:class:`Files`.
 
-Every file of the store, and every question about the disk, goes through a :class:`Files`, so that a
-test can put a disk that lies in its place (:mod:`kerolox.testing.faults`).
+So a test can replace it by a disk that fails (:mod:`kerolox.testing.faults`).
 
-Nothing is memory mapped. A page fault on a map holds the interpreter for as long as the disk takes
-and a full disk kills the process (SIGBUS); ``pwrite`` and ``pread`` let other threads run and answer
-with an error. Written once per pass they are also faster than a map. Blocks are really allocated when
-a file is created, or in steps before they are written, so that a write does not find the disk full.
+Nothing is memory mapped. A page fault on a map holds the interpreter for as long as the disk takes, and a
+full disk kills the process (SIGBUS). ``pwrite`` and ``pread`` let other threads run and report errors. With
+one write per pass they are also faster than a map. Blocks are allocated when a file is created, or in steps
+before they are written, so that a write does not find the disk full.
 
-Linux is what this is made for. Elsewhere it works, with these differences: without ``RWF_NOWAIT``
-nobody can tell whether a read would block, so :meth:`File.pread_hot` just reads; without
-``posix_fallocate`` zeros are written; without ``pread`` (Windows) all reads and writes of the process
-take turns.
+The module is made for Linux. Elsewhere it works with these differences: without ``RWF_NOWAIT`` it is unknown
+if a read would block, so :meth:`File.pread_hot` just reads; without ``posix_fallocate`` zeros are written;
+without ``pread`` (Windows) all reads and writes of the process are serialised.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ _PARTS_MAX = 1000  # IOV_MAX is 1024 on Linux and macOS
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _O_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-# Old kernels and some file systems refuse the flag; what they refuse it with.
-_GAP_MAX = 8 << 10  # between messages that are read at once: a short gap costs less than another call
-_PLACE = struct.Struct(">qi8x")  # of a message: an entry of a queue, see store/FORMAT.md
-_NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # nor can there be one
+_GAP_MAX = 8 << 10  # gap between messages that are read together: a short gap costs less than another call
+_PLACE = struct.Struct(">qi8x")  # place of a message: an entry of a queue, see store/FORMAT.md
+_NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # no file of this name exists, or can exist
+# Errors of old kernels and some file systems that reject RWF_NOWAIT.
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 _turns = threading.Lock()
@@ -65,7 +64,7 @@ def _pwrite(fd: int, data: Buffer, offset: int) -> int:
 
 
 def _read_now(fd: int, size: int, offset: int) -> bytes | None:
-    """The bytes if all of them are in memory. None: part of it is cold, or behind the end of the file."""
+    """Return the bytes if all of them are in memory; None if some are cold, or after the end of the file."""
     buffer = bytearray(size)
     try:
         got = os.preadv(fd, [buffer], offset, _NOWAIT)  # type: ignore[arg-type]
@@ -78,9 +77,9 @@ read_now: Final = compiled("read_now", _read_now)
 
 
 def _read_messages(fd: int, entries: bytes, count: int, base: int, may_wait: bool) -> bytes | None:
-    """The messages that the first entries of a queue name, in a file that begins at ``base`` of the log: one
-    behind the other, without what lies between them. None: part of it is cold, and it may not wait; or behind
-    the end of the file."""
+    """Return the messages that the first entries of a queue name, back to back, from a file that begins at
+    log offset ``base``. None if some are cold and ``may_wait`` is false, or if they are after the end of the
+    file."""
     read = _pread if may_wait else _read_now
     return collect_messages(entries, count, base, lambda size, offset: read(fd, size, offset))
 
@@ -88,7 +87,8 @@ def _read_messages(fd: int, entries: bytes, count: int, base: int, may_wait: boo
 def collect_messages(
     entries: bytes, count: int, base: int, read: Callable[[int, int], bytes | None]
 ) -> bytes | None:
-    """The same by a function that reads so many bytes from a place on, neighbours with small gaps at once."""
+    """Return the messages of queue entries, using ``read(size, offset)``; neighbours with small gaps are read
+    together."""
     parts: list[bytes] = []
     places = list(_PLACE.iter_unpack(entries[: count * _PLACE.size]))
     number = 0
@@ -111,7 +111,7 @@ read_messages: Final = compiled("read_messages", _read_messages)
 
 def _sync_data(fd: int) -> None:
     if sys.platform == "darwin":
-        # fsync on macOS stops at the drive's cache; only this one reaches the medium.
+        # fsync on macOS stops at the drive's cache; only F_FULLFSYNC reaches the medium.
         import fcntl
 
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
@@ -123,7 +123,7 @@ def _sync_data(fd: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """Bytes of a file system: all, free, and free for this user."""
+    """Space of a file system in bytes: total, free, and free for this user."""
 
     total: int
     free: int
@@ -131,7 +131,7 @@ class DiskUsage:
 
     @property
     def ratio(self) -> float:
-        """Used share, rounded up to a hundredth; -1 when the file system does not say."""
+        """Return the used share, rounded up to a hundredth; -1 if the file system does not report it."""
         used = self.total - self.free
         whole = used + self.available
         if self.total <= 0 or whole <= 0:
@@ -139,13 +139,13 @@ class DiskUsage:
         return -(-used * 100 // whole) / 100
 
     def ratio_unless(self, enough: int) -> float:
-        """The share, but 0 with so many bytes free (0: never). A tenth of a large disk is more room than most
-        brokers will ever need."""
+        """Return the used share, but 0 if ``enough`` bytes are free (0: never). A tenth of a large disk is
+        more space than most brokers will ever need."""
         return 0.0 if 0 < enough <= self.available else self.ratio
 
 
 class File:
-    """An open file. Reads and writes name their place, so threads may share it."""
+    """Open file. Reads and writes name their offset, so threads may share it."""
 
     __slots__ = ("_fd", "_hot_known", "path", "read_only", "size")
 
@@ -176,7 +176,7 @@ class File:
             self.size = offset + len(data)
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
-        """Write the parts one after the other, in one system call where there is one for it."""
+        """Write the parts one after the other, in one system call if the system has one for it."""
         if len(parts) > _PARTS_MAX or not hasattr(os, "pwritev"):
             self.pwrite(b"".join(parts), offset)
             return
@@ -191,7 +191,7 @@ class File:
             self.size = offset + total
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Up to ``size`` bytes, fewer only at the end of the file. May wait for the disk."""
+        """Return up to ``size`` bytes, fewer only at the end of the file. May wait for the disk."""
         try:
             data = _pread(self._fd, size, offset)
             if len(data) == size or not data:
@@ -209,7 +209,8 @@ class File:
         return b"".join(parts)
 
     def pread_into(self, view: memoryview, offset: int) -> int:
-        """Fill the view, less of it only at the end of the file. Returns how much. May wait for the disk."""
+        """Fill the view, less of it only at the end of the file. Return the number of bytes. May wait for the
+        disk."""
         if not hasattr(os, "preadv"):
             data = self.pread(len(view), offset)
             view[: len(data)] = data
@@ -226,9 +227,9 @@ class File:
         return got
 
     def pread_hot(self, size: int, offset: int) -> bytes | None:
-        """The bytes if all of them are in memory, else None: then ``pread`` in a thread.
+        """Return the bytes if all of them are in memory, else None: then call ``pread`` in a thread.
 
-        Where the system cannot tell (not Linux; a file system that refuses the question) it reads.
+        If the system cannot answer that (not Linux, or a file system without support) it reads.
         """
         if not self._hot_known:
             return self.pread(size, offset)
@@ -241,7 +242,8 @@ class File:
             raise disk_error(error, "read", self.path, offset) from error
 
     def read_messages(self, entries: bytes, count: int, base: int, *, may_wait: bool) -> bytes | None:
-        """The messages of entries, back to back; None when they are cold and it may not wait."""
+        """Return the messages of queue entries, back to back; None if they are cold and ``may_wait`` is
+        false."""
         try:
             return read_messages(self._fd, entries, count, base, may_wait or not self._hot_known)
         except OSError as error:
@@ -251,16 +253,16 @@ class File:
             raise disk_error(error, "read", self.path, 0) from error
 
     def sync(self) -> None:
-        """Wait until what was written is on the medium. Never try again after a failure."""
+        """Wait until all writes are on the medium. Must not be repeated after a failure."""
         try:
             _sync_data(self._fd)
         except OSError as error:
             raise sync_error(error, self.path) from error
 
     def allocate(self, size: int, *, write_zeros: bool = False) -> None:
-        """Give the file this length, with blocks behind all of it.
+        """Give the file this length, with blocks allocated for all of it.
 
-        The length is set first and in one step, so that a crash leaves it old or new. With
+        The length is set first and in one step, so that a crash leaves the old or the new one. With
         ``write_zeros`` the blocks are also written, which makes the first flush of each cheaper.
         """
         start = self.size
@@ -281,9 +283,9 @@ class File:
             self.pwrite(memoryview(_ZEROS)[: size - offset], offset)
 
     def reserve(self, offset: int, end: int) -> None:
-        """Put blocks behind ``[offset, end)`` of the file as long as it is; what is there stays.
+        """Allocate blocks for ``[offset, end)`` without changing content or length.
 
-        Where the file system cannot do that, nothing happens: the writes themselves then find the room.
+        If the file system cannot do that, nothing happens, and the writes themselves allocate.
         """
         if not hasattr(os, "posix_fallocate"):
             return
@@ -294,18 +296,18 @@ class File:
                 raise disk_error(error, "allocate", self.path, end) from error
 
     def zero(self, offset: int, end: int) -> bool:
-        """Make ``[offset, end)`` read as zeros, keeping its blocks. True if anything was not zero.
+        """Make ``[offset, end)`` read as zeros, keeping its blocks. Return True if anything was not zero.
 
-        Parts never written are skipped by asking the file system for the written ones, so the
-        unused rest of a large file costs nothing.
+        Only ranges that the file system reports as written are read, so the unused rest of a large file costs
+        nothing.
         """
         changed = False
-        # All ranges before the first read: a read makes the system read ahead, and what is in memory then
-        # counts as written, so that asking again would lead through all of the file.
+        # Get all ranges before the first read: a read makes the system read ahead, and pages in memory count
+        # as written, so that asking again would lead through the whole file.
         for low, high in list(self.written_ranges(offset, end)):
             offset = low
             while offset < high:
-                # To the next page first: a written page is reported whole, its tail is mostly zeros.
+                # To the next page first: a written page is reported whole, and its tail is mostly zeros.
                 stop = min(high, offset + len(_ZEROS), (offset // PAGE + 1) * PAGE if offset % PAGE else high)
                 if not _ZEROS.startswith(self.pread(stop - offset, offset)):
                     self.pwrite(memoryview(_ZEROS)[: stop - offset], offset)
@@ -314,7 +316,8 @@ class File:
         return changed
 
     def written_ranges(self, offset: int, end: int) -> Iterator[tuple[int, int]]:
-        """The parts of ``[offset, end)`` that were ever written; all of it if the file system cannot say."""
+        """Yield the parts of ``[offset, end)`` that were ever written; all of it if the file system cannot
+        tell."""
         while offset < end:
             offset = self._next_data(offset, end)
             if offset >= end:
@@ -362,19 +365,20 @@ class File:
 
 
 class Files:
-    """The file system as it is."""
+    """File system of the operating system."""
 
-    # Of new files and directories; the process's umask takes bits away.
+    # Modes of new files and directories, before the process's umask.
     _file_mode = 0o644
     _dir_mode = 0o777
 
     def keep_private(self) -> None:
-        """Make files and directories for their owner only, from now on."""
+        """Create files and directories for their owner only, from now on."""
         self._file_mode, self._dir_mode = 0o600, 0o700
 
     def close_to_others(self, path: PathLike) -> int:
-        """Take the rights of others from a directory and all in it; returns from how many files and
-        directories. A directory that is closed is not looked into: nobody gets past it."""
+        """Remove the rights of other users from a directory and everything in it; return the number of
+        changed files and directories. A directory that is already closed is not searched, because no other
+        user gets past it."""
         name = os.fspath(path)
         if os.name != "posix" or not os.path.isdir(name) or not os.stat(name).st_mode & 0o077:
             return 0
@@ -391,7 +395,7 @@ class Files:
         return count
 
     def absolute(self, path: PathLike) -> str:
-        """The path from the root on, whatever the current directory is."""
+        """Return the absolute path."""
         return os.path.abspath(path)
 
     def open(self, path: PathLike, *, read_only: bool = False) -> File:
@@ -399,7 +403,7 @@ class Files:
         return self._open(os.fspath(path), (os.O_RDONLY if read_only else os.O_RDWR) | _O_FLAGS, read_only)
 
     def open_no_link(self, path: PathLike) -> File:
-        """Open an existing file that is to be written, unless its name is a symbolic link."""
+        """Open an existing file for writing, unless its name is a symbolic link."""
         return self._open(os.fspath(path), os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | _O_FLAGS, False)
 
     def _open(self, name: str, flags: int, read_only: bool) -> File:
@@ -416,12 +420,10 @@ class Files:
     def create(
         self, path: PathLike, size: int = 0, *, write_zeros: bool = False, sparse: bool = False
     ) -> File:
-        """Create a file that must not exist yet, of ``size`` zeros with blocks behind them.
+        """Create a file that must not exist yet, with ``size`` zeros and blocks allocated for them.
 
-        ``sparse``: without blocks, until :meth:`File.reserve` or a write puts them there.
-
-        When there is no room for it, no part of it stays behind. Its name is on the medium only after
-        :meth:`sync_dir`.
+        ``sparse``: without blocks, until :meth:`File.reserve` or a write allocates them. If there is no room
+        for the file, no part of it stays behind. Its name is on the medium only after :meth:`sync_dir`.
         """
         name = os.fspath(path)
         try:
@@ -444,7 +446,7 @@ class Files:
         return File(path, fd, size, read_only=read_only)
 
     def list_dir(self, path: PathLike) -> list[str]:
-        """The names in a directory, sorted; none when there is no such directory."""
+        """Return the names in a directory, sorted; none if it does not exist."""
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
@@ -453,16 +455,16 @@ class Files:
             raise disk_error(error, "list", os.fspath(path)) from error
 
     def exists(self, path: PathLike) -> bool:
-        """Whether there is something of this name. Raises DiskError when that cannot be told."""
+        """Return True if a file or directory of this name exists. Raise DiskError if that is unknown."""
         return self._mode(path) is not None
 
     def is_dir(self, path: PathLike) -> bool:
-        """Whether there is a directory of this name. Raises DiskError when that cannot be told."""
+        """Return True if a directory of this name exists. Raise DiskError if that is unknown."""
         mode = self._mode(path)
         return mode is not None and stat.S_ISDIR(mode)
 
     def _mode(self, path: PathLike) -> int | None:
-        """Type and rights of a file; None when there is none of this name, or cannot be."""
+        """Return type and rights of a file; None if it does not exist, or cannot."""
         try:
             return self._stat(path).st_mode
         except DiskError as error:
@@ -474,7 +476,7 @@ class Files:
         return self._stat(path).st_size
 
     def mtime_s(self, path: PathLike) -> float:
-        """When the file was last written, in seconds since 1970."""
+        """Return the time of the last write, in seconds since 1970."""
         return self._stat(path).st_mtime
 
     def _stat(self, path: PathLike) -> os.stat_result:
@@ -490,7 +492,7 @@ class Files:
             raise disk_error(error, "set the time of", os.fspath(path)) from error
 
     def make_dirs(self, path: PathLike) -> list[str]:
-        """Make the directory and those above it; the ones that were missing, outermost first.
+        """Create the directory and its missing parents; return the created ones, outermost first.
 
         They are on the medium once :meth:`sync_dir` was called for the parent of each.
         """
@@ -519,7 +521,8 @@ class Files:
             raise disk_error(error, "make directory", path) from error
 
     def remove(self, path: PathLike) -> bool:
-        """Remove a file; False when it was not there. Open handles of it go on working (not on Windows)."""
+        """Remove a file; return False if it did not exist. Open handles of it keep working (not on
+        Windows)."""
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -529,7 +532,7 @@ class Files:
         return True
 
     def remove_tree(self, path: PathLike) -> bool:
-        """Remove a directory and all in it; False when it was not there."""
+        """Remove a directory and everything in it; return False if it did not exist."""
         name = os.fspath(path)
         if not self.is_dir(name):
             return False
@@ -546,14 +549,16 @@ class Files:
         return True
 
     def rename(self, source: PathLike, target: PathLike) -> None:
-        """Rename, replacing what has that name; readers see the old or the new file, never none."""
+        """Rename a file, replacing any file of the new name; readers see the old or the new file, never
+        none."""
         try:
             os.replace(source, target)
         except OSError as error:
             raise disk_error(error, f"rename to {os.fspath(target)}", os.fspath(source)) from error
 
     def link(self, source: PathLike, target: PathLike) -> bool:
-        """Give a file another name; False where the file system cannot, or both are not on one."""
+        """Give a file another name; return False if the file system cannot, or both are not on one file
+        system."""
         try:
             os.link(source, target)
         except OSError as error:
@@ -565,7 +570,7 @@ class Files:
     def sync_dir(self, path: PathLike) -> None:
         """Wait until the names in a directory (created, renamed, removed) are on the medium."""
         if os.name == "nt":
-            return  # directories cannot be opened there; the file system journals its names
+            return  # Windows cannot open directories; its file system journals names
         name = os.fspath(path) or "."
         try:
             fd = os.open(name, os.O_RDONLY | _O_FLAGS)
@@ -574,13 +579,13 @@ class Files:
         try:
             os.fsync(fd)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EBADF):  # file systems that cannot
+            if error.errno not in (errno.EINVAL, errno.EBADF):  # file systems without this operation
                 raise sync_error(error, name) from error
         finally:
             os.close(fd)
 
     def read(self, path: PathLike) -> bytes:
-        """All of a file."""
+        """Return the whole content of a file."""
         file = self.open(path, read_only=True)
         try:
             return file.pread(file.size, 0) if file.size else b""
@@ -594,9 +599,9 @@ class Files:
             return None
 
     def write_atomic(self, path: PathLike, data: Buffer, *, keep_backup: bool = False) -> None:
-        """Replace a file as a whole: after a crash it has the old content or the new one.
+        """Replace the content of a file: after a crash it has the old content or the new one.
 
-        With ``keep_backup`` the old content is first put, by the same steps, in ``<path>.bak``.
+        With ``keep_backup`` the old content is first written, by the same steps, to ``<path>.bak``.
         """
         name = os.fspath(path)
         if keep_backup and (old := self.read_if_exists(name)) is not None:
@@ -613,7 +618,7 @@ class Files:
         self.sync_dir(os.path.dirname(name))
 
     def disk_usage(self, path: PathLike) -> DiskUsage:
-        """Space on the file system that holds ``path``."""
+        """Return the space of the file system that holds ``path``."""
         name = os.fspath(path)
         try:
             if hasattr(os, "statvfs"):
@@ -626,5 +631,6 @@ class Files:
             raise disk_error(error, "ask the space of", name) from error
 
     def used_ratio(self, path: PathLike, enough: int = 0) -> float:
-        """The used share of the disk of ``path``, 0 with ``enough`` bytes free; -1 without such a path."""
+        """Return the used share of the disk of ``path``, 0 with ``enough`` bytes free; -1 if the path does
+        not exist."""
         return self.disk_usage(path).ratio_unless(enough) if self.exists(path) else -1.0

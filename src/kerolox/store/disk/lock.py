@@ -1,14 +1,12 @@
-"""One process per store directory.
+"""Lock of a store directory: only one process uses it.
 
-The lock is the one Apache RocketMQ takes: an exclusive POSIX record lock on the first byte of the
-file ``lock``, which then holds the four letters ``lock``, or ``kero`` while no other broker has used the
-store. So neither broker starts on a directory the
-other one has open.
+The lock is the one Apache RocketMQ takes: an exclusive POSIX record lock on the first byte of the file
+``lock``. Its content is ``lock``, or ``kero`` while no other broker has used the store. So neither broker
+starts on a directory that the other one has open.
 
-Two traps of such locks, and what is done about them. They never conflict inside one process: a
-registry refuses the second store. And closing *any* descriptor of the file, also one opened only to
-read it, drops the lock: the registry is asked before the file is opened, and nothing else in the
-process may open it.
+Two problems of such locks are solved here. They never conflict inside one process: a registry rejects the
+second store. And closing *any* descriptor of the file, even one opened only for reading, drops the lock: the
+registry is checked before the file is opened, and no other code of the process may open it.
 """
 
 from __future__ import annotations
@@ -23,14 +21,14 @@ from kerolox.store.disk.files import File, Files, PathLike
 from kerolox.store.errors import FileExists, StoreLocked, disk_error
 
 _MARK = b"lock"
-_SIGN = b"kero"  # in its place while no other broker has used the store
+_SIGN = b"kero"  # written in its place while no other broker has used the store
 
 _registry_lock = threading.Lock()
-_held: dict[tuple[int, int], File] = {}  # by device and inode, as the kernel tells files apart
+_held: dict[tuple[int, int], File] = {}  # by device and inode, which the kernel uses to identify files
 
 
 class StoreLock:
-    """The lock of a store directory, held from :meth:`take` to :meth:`release`."""
+    """Lock of a store directory, held from :meth:`take` to :meth:`release`."""
 
     def __init__(self, files: Files, directory: PathLike) -> None:
         self._files = files
@@ -43,7 +41,7 @@ class StoreLock:
         return self._file is not None and not self._file.closed
 
     def take(self) -> None:
-        """Take it or raise :class:`StoreLocked` with who has it. Never waits."""
+        """Acquire the lock, or raise :class:`StoreLocked` with its holder. Never waits."""
         if self.held:
             return
         with _registry_lock:
@@ -53,7 +51,7 @@ class StoreLock:
                     raise StoreLocked(
                         self.path, f"this process ({os.getpid()}), in another store", os.getpid()
                     )
-                del _held[key]  # closed behind our back: the kernel dropped that lock as well
+                del _held[key]  # closed by other code: the kernel dropped that lock as well
             file = self._open()
             try:
                 if not _try_lock(file.fileno()):
@@ -71,19 +69,19 @@ class StoreLock:
 
     @property
     def signed(self) -> bool:
-        """Whether no other broker has used the store since :meth:`sign`: RocketMQ's writes ``lock`` there."""
+        """Return True if no other broker has used the store since :meth:`sign`: RocketMQ writes ``lock``."""
         assert self._file is not None
         return self._file.pread(len(_SIGN), 0) == _SIGN
 
     def sign(self) -> None:
-        """Note that this store was opened by kerolox. Waits for the disk."""
+        """Note that kerolox opened this store. Wait for the disk."""
         assert self._file is not None
         if not self.signed:
             self._file.pwrite(_SIGN, 0)
             self._file.sync()
 
     def release(self) -> None:
-        """Let go. The file stays, as RocketMQ leaves it."""
+        """Release the lock. The file stays, as with RocketMQ."""
         with _registry_lock:
             file, self._file = self._file, None
             if file is None:
@@ -107,13 +105,13 @@ class StoreLock:
                 return self._files.create(self.path)
             except FileExists:
                 pass  # another process was faster
-        return self._files.open_no_link(self.path)  # it is written to
+        return self._files.open_no_link(self.path)  # opened for writing, because its content is changed
 
     def _locked(self, fd: int) -> StoreLocked:
         pid = _holder_pid(fd)
         if pid is not None:
             return StoreLocked(self.path, _describe(pid), pid)
-        # No pid to be had: another pid namespace, host or system. The store's own note may help.
+        # The pid is unknown: another pid namespace, host or system. The file abort may have it.
         noted = (self._files.read_if_exists(os.path.join(self.directory, "abort")) or b"").strip()
         if noted.isdigit():
             return StoreLocked(
@@ -123,7 +121,8 @@ class StoreLock:
 
 
 def is_signed(files: Files, directory: PathLike) -> bool:
-    """Whether no other broker has used a store since :meth:`StoreLock.sign`; also of one that is open."""
+    """Return True if no other broker has used a store since :meth:`StoreLock.sign`, even if the store is
+    open."""
     path = os.path.join(os.fspath(directory), "lock")
     with _registry_lock:
         key = _identity(path)
@@ -161,7 +160,7 @@ def _try_lock(fd: int) -> bool:
 
 
 def _holder_pid(fd: int) -> int | None:
-    """Who holds the lock, from the kernel; None when it does not say."""
+    """Return the pid of the lock's holder, from the kernel; None if it does not report one."""
     if sys.platform == "linux":
         layout = struct.Struct("hhqqi4x")  # type, whence, start, length, pid
     elif sys.platform == "darwin":

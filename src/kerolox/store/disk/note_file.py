@@ -1,9 +1,9 @@
-"""A small file of notes, each with its CRC in a place of its own: written often, without a flush.
+"""Small file of notes, each with its CRC and its own place: written often, without a flush.
 
-A note survives the process, and lost power only if :meth:`NoteFile.sync` was called since: so whoever reads
-one believes it only when the log proves it. A place is written anew in turns with another one, so that one of
-them is whole at any time. Notes that cannot
-be written are not missed: what they shorten is what comes twice after a kill.
+A note survives a kill of the process, but a power loss only if :meth:`NoteFile.sync` was called since.
+Readers therefore trust a note only if the log confirms it. Notes alternate between two places, so that one of
+them is whole at any time. If notes cannot be written, nothing is lost: more messages are delivered twice
+after a kill.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ CRC_BYTES = _CRC.size
 
 
 class NoteFile:
-    """One page of notes."""
+    """File with one page of notes."""
 
     def __init__(self, files: Files, directory: PathLike, name: str) -> None:
         self.path = os.path.join(os.fspath(directory), name)
         self._files = files
         self._file: File | None = None
         self._failed = False
-        self._is_named = True  # on the medium, too
+        self._is_named = True  # True if its name is on the medium, too
 
     def read(self) -> bytes:
-        """All of it; nothing when it is not there or does not read. Waits for the disk."""
+        """Return the whole file; nothing if it does not exist or cannot be read. Wait for the disk."""
         try:
             return self._files.read_if_exists(self.path) or b""
         except StoreError:
-            return b""  # a wider window, nothing more
+            return b""  # more messages are delivered twice, nothing else
 
     def open(self) -> None:
-        """Be ready to note. Waits for the disk."""
+        """Open or create the file. Wait for the disk."""
         try:
             if self._files.exists(self.path) and self._files.size(self.path) == PAGE:
                 self._file = self._files.open(self.path)
@@ -56,7 +56,7 @@ class NoteFile:
         return self._file is not None
 
     def write(self, body: bytes, at: int) -> None:
-        """One small write into the page cache."""
+        """Write a note with its CRC into the page cache."""
         if self._file is None:
             return
         try:
@@ -65,7 +65,7 @@ class NoteFile:
             self._fail(error)
 
     def sync(self) -> None:
-        """What was written so far survives a loss of power. Waits for the disk."""
+        """Flush the notes, so that they survive a power loss. Wait for the disk."""
         if self._file is None or self._failed:
             return
         try:
@@ -77,7 +77,7 @@ class NoteFile:
             self._fail(error)
 
     def forget(self, size: int) -> None:
-        """What the first bytes say is not so. Raises StoreError. Waits for the disk."""
+        """Erase the first ``size`` bytes of notes. Raise StoreError. Wait for the disk."""
         if self._file is not None:
             self._file.pwrite(bytes(size), 0)
 
@@ -90,21 +90,23 @@ class NoteFile:
         if not self._failed:
             self._failed = True
             log.warning(
-                "notes_not_written path=%s error=%r next='nothing is lost; after a kill more messages may "
-                "come twice'",
+                "notes_not_written path=%s error=%r next='follow the step in the error; until then more "
+                "messages may be delivered twice after a kill'",
                 self.path,
                 str(error),
             )
 
 
 def body_at(data: bytes, at: int, size: int, path: str) -> bytes | None:
-    """The note in this place, if one is there and whole. ``path`` is where the data is from."""
+    """Return the note at this place if it exists and is whole. ``path`` is the file of the data."""
     body, crc = data[at : at + size], data[at + size : at + size + CRC_BYTES]
     if len(crc) != CRC_BYTES or not any(body):
         return None
     if _CRC.unpack(crc)[0] != crc32(body):
         log.warning(
-            "note_damaged path=%s at=%d next='nothing is lost; more messages may come twice'", path, at
+            "note_damaged path=%s at=%d next='no action needed: more messages may be delivered twice'",
+            path,
+            at,
         )
         return None
     return body

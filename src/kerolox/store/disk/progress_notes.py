@@ -1,7 +1,9 @@
-"""Our own notes beside RocketMQ's files: ``kerolox.marks``. Its broker ignores the file; we can do without.
+"""Progress notes of kerolox beside RocketMQ's files: ``kerolox.marks``. RocketMQ ignores the file, and a
+store works without it.
 
-They make a start shorter and its judgement sharper: from which offset on the log has to be read again,
-whether power was lost or only the process died, whether queues or index files have vanished since.
+They make a start faster and more accurate: from which offset on the log must be read again, if power was lost
+or only the process died, and if queues or index files have vanished since.
+
 One line of JSON in one sector of 512 bytes, with a CRC: written whole or not at all.
 """
 
@@ -25,19 +27,20 @@ UNKNOWN = -1
 
 
 class ProgressNotes(msgspec.Struct):
-    """What is known to be safe, and under which circumstances it was noted."""
+    """Progress that is known to be safe, and the circumstances under which it was noted."""
 
-    boot: str = ""  # identity of the operating system's run; another one now: power may have been lost
+    # Identity of the operating system's run; if it is another one now, power may have been lost
+    boot: str = ""
     dispatched: int = UNKNOWN  # queues and index hold every record before this offset, on the medium
     flushed: int = UNKNOWN  # the log is on the medium up to here
-    queues: int = UNKNOWN  # how many consume queues there were
-    index_files: int = UNKNOWN  # how many files the key index had
-    log_end: int = UNKNOWN  # after a clean stop: where the log ended
-    queue_files: int = UNKNOWN  # after a clean stop: how many files all queues had
+    queues: int = UNKNOWN  # number of consume queues
+    index_files: int = UNKNOWN  # number of files of the key index
+    log_end: int = UNKNOWN  # after a clean stop: end of the log
+    queue_files: int = UNKNOWN  # after a clean stop: number of files of all queues
 
 
 class ProgressNotesFile:
-    """Reads and writes the progress notes of one store."""
+    """File with the progress notes of one store."""
 
     def __init__(self, files: Files, directory: PathLike) -> None:
         self.path = os.path.join(os.fspath(directory), NAME)
@@ -46,12 +49,14 @@ class ProgressNotesFile:
         self._lock = threading.Lock()
 
     def load(self) -> ProgressNotes:
-        """The progress notes; all unknown when there is no file or it does not read."""
+        """Return the progress notes; all unknown if the file does not exist or cannot be read."""
         try:
             data = self._files.read_if_exists(self.path)
         except StoreError as error:
             log.warning(
-                "marks_unreadable path=%s error=%r next='more of the log is read'", self.path, str(error)
+                "marks_unreadable path=%s error=%r next='no action needed: more of the log is read'",
+                self.path,
+                str(error),
             )
             return ProgressNotes()
         if data is None:
@@ -63,12 +68,13 @@ class ProgressNotesFile:
             return msgspec.json.decode(line, type=ProgressNotes)
         except (ValueError, msgspec.DecodeError):
             log.warning(
-                "marks_ignored path=%s reason='does not read' next='more of the log is read'", self.path
+                "marks_ignored path=%s reason='damaged' next='no action needed: more of the log is read'",
+                self.path,
             )
             return ProgressNotes()
 
     def save(self, marks: ProgressNotes) -> None:
-        """Write and flush; waits for the disk, so call it in a thread."""
+        """Write and flush. Waits for the disk: call it in a thread."""
         line = msgspec.json.encode(marks)
         data = b"%b\n%010d\n" % (line, crc32(line))
         with self._lock:
@@ -89,7 +95,7 @@ class ProgressNotesFile:
 
 
 def boot_identity() -> str:
-    """Names this run of the operating system; empty where that cannot be told."""
+    """Return the identity of this run of the operating system; empty if it is unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

@@ -1,9 +1,8 @@
-"""Failed reads of the store's files: the decision what one means, and the account of those that last.
+"""Failed reads of the store's files: their classification, and the account of those that last.
 
-A read fails for one of two reasons. The store itself removed the file (retention, a deleted topic, a cut
-log): then the data is gone, and readers go on behind it. Or the file cannot be read at the moment (EIO,
-EMFILE, EACCES, a mount that went away): then nothing is known of its content, no reader may move past it, and
-the same read is tried again.
+A read fails for one of two reasons. The store itself removed the file (retention, a deleted topic, a cut of
+the log): then the data is gone, and readers skip it. Or the file cannot be read at the moment (EIO, EMFILE,
+EACCES, an unmounted disk): then its content is unknown, no reader may skip it, and the same read is retried.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PLACES_MAX = 256  # places of files that are read again to learn whether the failure has passed
+PLACES_MAX = 256  # places that are read again to detect the end of a failure
 PROBE_BYTES_MAX = 1 << 20
 PROBES_MAX = 16  # places read again in one round
 _KINDS = {
@@ -34,11 +33,11 @@ _KINDS = {
     "index": Kind.INDEX,
     "timerlog": Kind.TIMER,
 }
-QUIET_S = 60.0  # a cause that comes back within this time is counted, not reported again
+QUIET_S = 60.0  # a cause that returns within this time is counted, not reported again
 
 
 def failed_read(segment: Segment, error: StoreError) -> StoreError:
-    """Return what a failed read of a segment means: SegmentGone or Unreadable; any other error as it is."""
+    """Return SegmentGone or Unreadable for a failed read of a segment; any other error unchanged."""
     if not isinstance(error, DiskError | WrongFileSize) or isinstance(error, Unreadable):
         return error
     if segment.gone:
@@ -47,21 +46,21 @@ def failed_read(segment: Segment, error: StoreError) -> StoreError:
 
 
 class _Cause:
-    """Failures of one kind of file with one error number."""
+    """Failed reads of one kind of file with one error number."""
 
     __slots__ = ("count", "is_reported", "places", "reported_s", "since_s", "text")
 
     def __init__(self) -> None:
         self.count = 0  # failed reads since it began
         self.since_s = 0.0
-        self.is_reported = False  # in a log line, since it began
-        self.reported_s: float | None = None  # the last time it was
-        self.text = ""  # of the last error
+        self.is_reported = False  # True if a log line has reported it since it began
+        self.reported_s: float | None = None  # time of the last report
+        self.text = ""  # text of the last error
         self.places: dict[str, tuple[Segment, int, int]] = {}  # path → segment, offset in the file, bytes
 
 
 class ReadFailures:
-    """Failed reads that last. Any thread reports; one prober reads the places again."""
+    """Failed reads that last. Any thread may report one; one prober reads the places again."""
 
     def __init__(self, files: Files, root: str = "", clock: Clock = SYSTEM_CLOCK) -> None:
         self._files = files
@@ -72,7 +71,7 @@ class ReadFailures:
         self.total: Counter[tuple[str, str]] = Counter()  # failed reads since the start, by file and error
 
     def note(self, error: Unreadable, segment: Segment, offset: int, size: int) -> None:
-        """Count a failed read of these bytes of a file, and report a cause that is new."""
+        """Count a failed read of these bytes of a file, and report a new cause."""
         key = (self._kind(segment.path), error_name(error.os_error))
         now_s = self._clock.monotonic_s()
         with self._lock:
@@ -90,21 +89,22 @@ class ReadFailures:
                 cause.is_reported, cause.reported_s = True, now_s
         if reports:
             log.error(
-                "store_unreadable file=%r error=%r next='readers wait at their place and read again; when "
-                "this does not pass by itself, follow the step in the error'",
+                "store_unreadable file=%r error=%r next='if this does not end automatically, follow the "
+                "step in the error; readers wait and retry'",
                 key[0], str(error),
             )  # fmt: skip
 
     @property
     def lasting(self) -> dict[tuple[str, str], tuple[int, str]]:
-        """File and error → how many files cannot be read now, and the last error in words."""
+        """Return, by file and error, the number of files that cannot be read now, and the last error text."""
         with self._lock:
             return {
                 key: (len(cause.places), cause.text) for key, cause in self._causes.items() if cause.places
             }
 
     def probe(self) -> None:
-        """Read some of the failed places again, and drop those that can be read. For a thread: it waits."""
+        """Read some of the failed places again, and drop those that can be read. Waits: call it in a
+        thread."""
         with self._lock:
             places = [
                 (key, path, place)
@@ -133,13 +133,13 @@ class ReadFailures:
         log.warning("store_readable_again file=%r error=%r failures=%d seconds=%.1f", *key, count, lasted_s)
 
     def _kind(self, path: str) -> str:
-        """The kind of file, by the directory of the store it lies in."""
+        """Return the kind of a file, by its directory in the store."""
         words = os.path.relpath(path, self._root).split(os.sep) if self._root else [""]
         if words[0].startswith("dledger") and words[1:2] == ["index"]:
             return Kind.LEDGER_INDEX.value
-        return _KINDS.get(words[0], Kind.LOG).value  # the log may lie elsewhere
+        return _KINDS.get(words[0], Kind.LOG).value  # the log may be in another directory
 
 
 def error_name(number: int | None) -> str:
-    """The name of an error number: EIO."""
+    """Return the name of an error number, such as EIO."""
     return errno.errorcode.get(number or 0, "short read" if number is None else str(number))

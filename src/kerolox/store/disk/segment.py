@@ -1,8 +1,8 @@
-"""One fixed-size file of a log, and a bound on how many of them are open.
+"""Fixed-size file of a log, and a limit on the number of open files.
 
-A store has thousands of consume-queue files and a process about a thousand descriptors, so a segment
-is opened when it is used and stays open until it has been idle longest (:class:`OpenFiles`). While a
-thread reads a segment its descriptor is kept, also when the file is removed meanwhile.
+A store has thousands of consume-queue files, and a process about a thousand descriptors. A segment is
+therefore opened when it is used, and closed when it has been idle longest (:class:`OpenFiles`). While a
+thread reads a segment its descriptor stays open, even if the file is removed meanwhile.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _VICTIMS_LOOKED_AT = 16
 
 
 def segment_name(start: int) -> str:
-    """The file name of the segment that starts at this offset: 20 digits."""
+    """Return the file name of the segment that starts at this offset: 20 digits."""
     return f"{start:0{NAME_DIGITS}d}"
 
 
 class Segment:
-    """The file that holds ``[start, end)`` of the log."""
+    """File that holds ``[start, end)`` of the log."""
 
     __slots__ = (
         "_file",
@@ -59,8 +59,8 @@ class Segment:
         self.size = size
         self.end = start + size
         self.read_only = read_only
-        self.named = named  # whether its name is known to be on the medium
-        self.reserved = size if reserved is None else reserved  # so many bytes are known to have blocks
+        self.named = named  # True if its name is known to be on the medium
+        self.reserved = size if reserved is None else reserved  # bytes that are known to have blocks
         self.dirty = False  # written since the last flush
         self.gone = False
         self._file: File | None = None
@@ -75,7 +75,7 @@ class Segment:
 
 
 class OpenFiles:
-    """The open descriptors of many segments, at most ``limit`` of them beyond those in use right now."""
+    """Open descriptors of many segments, at most ``limit`` in addition to those in use at the moment."""
 
     def __init__(self, files: Files, limit: int = 256, failures: ReadFailures | None = None) -> None:
         if limit < 1:
@@ -90,7 +90,8 @@ class OpenFiles:
         return len(self._open)
 
     def acquire(self, segment: Segment) -> File:
-        """The open file, kept open until :meth:`release`. Opens it if need be: that may wait for the disk."""
+        """Return the open file, kept open until :meth:`release`. Opens it if necessary, which may wait for
+        the disk."""
         file = self.acquire_if_open(segment)
         if file is not None:
             return file
@@ -99,13 +100,13 @@ class OpenFiles:
         try:
             opened = self.files.open(segment.path, read_only=segment.read_only)
         except FileMissing:
-            if segment.gone:  # since we looked
+            if segment.gone:  # removed since the check above
                 raise SegmentGone(f"{segment.path} was removed", path=segment.path) from None
             raise
         return self.adopt(segment, opened)
 
     def acquire_if_open(self, segment: Segment) -> File | None:
-        """Like acquire, but None rather than opening: for callers that must not wait."""
+        """Return the file if it is open, else None: for callers that must not wait."""
         with self._lock:
             file = segment._file
             if file is not None:
@@ -114,12 +115,12 @@ class OpenFiles:
             return file
 
     def adopt(self, segment: Segment, opened: File) -> File:
-        """Take over a file just opened or created for the segment, in use until :meth:`release`."""
+        """Adopt a file just opened or created for the segment, in use until :meth:`release`."""
         with self._lock:
             file: File | None = opened
             if segment.gone:
                 surplus = [opened]
-                file = None  # others may still hold the old descriptor, but it is not counted for us
+                file = None  # others may still hold the old descriptor, which does not count for this caller
             elif segment._file is not None:
                 surplus = [opened]  # another thread was faster
                 segment._users += 1
@@ -136,7 +137,7 @@ class OpenFiles:
         return file
 
     def read_failed(self, segment: Segment, error: StoreError, offset: int, size: int) -> StoreError:
-        """Return the error to raise for a failed read of these bytes of a file, after it was counted."""
+        """Return the error to raise for a failed read of these bytes of a file, and count it."""
         found = failed_read(segment, error)
         if isinstance(found, Unreadable) and found is not error and self.failures is not None:
             self.failures.note(found, segment, offset, size)
@@ -148,7 +149,7 @@ class OpenFiles:
             if segment.gone and not segment._users:
                 file = self._take(segment)
                 closing = [file] if file is not None else []
-            elif len(self._open) > self.limit:  # more were in use at once; now one may go
+            elif len(self._open) > self.limit:  # more than the limit were in use; now one can be closed
                 closing = self._over_limit()
             else:
                 return
@@ -156,7 +157,7 @@ class OpenFiles:
             file.close()
 
     def forget(self, segment: Segment) -> None:
-        """Open it no more. Closed now, or when the last reader is done with it."""
+        """Stop opening the segment. It is closed now, or when its last reader has finished."""
         with self._lock:
             segment.gone = True
             closing = None if segment._users else self._take(segment)
@@ -164,14 +165,14 @@ class OpenFiles:
             closing.close()
 
     def close_idle(self, segment: Segment) -> None:
-        """Close its descriptor unless it is in use; it is opened again when asked for."""
+        """Close its descriptor unless it is in use; the next use opens it again."""
         with self._lock:
             closing = None if segment._users else self._take(segment)
         if closing is not None:
             closing.close()
 
     def close_all_idle(self) -> None:
-        """Close every descriptor not in use: when a store could not be opened."""
+        """Close every descriptor that is not in use, after a store could not be opened."""
         for segment in list(self._open):
             self.close_idle(segment)
 
@@ -181,8 +182,8 @@ class OpenFiles:
         return file
 
     def _over_limit(self) -> list[File]:
-        # A descriptor with unflushed writes is the last to go: the kernel tells of a failed
-        # write-back through descriptors open at the time, and could forget to tell a later one.
+        # A descriptor with unflushed writes is closed last: the kernel reports a failed write-back through
+        # descriptors open at the time, and may not report it to a later one.
         closing: list[File] = []
         while len(self._open) > self.limit:
             idle: list[Segment] = []
@@ -192,7 +193,7 @@ class OpenFiles:
                     if not segment.dirty or len(idle) >= _VICTIMS_LOOKED_AT:
                         break
             if not idle:
-                break  # all in use: over the limit for a moment rather than failing
+                break  # all in use: exceed the limit for a moment rather than fail
             victim = idle[-1] if not idle[-1].dirty else idle[0]
             file = self._take(victim)
             if file is not None:
@@ -201,10 +202,10 @@ class OpenFiles:
 
 
 def remove_segment(open_files: OpenFiles, segment: Segment) -> None:
-    """Remove the file. Readers that hold it finish; its space is free once the last one has."""
-    segment.gone = True  # first: nobody may try to open it while the name goes
+    """Remove the file. Readers that hold it finish; its space is free once the last one has finished."""
+    segment.gone = True  # first, so that no reader tries to open it while its name is removed
     try:
-        if os.name == "nt":  # an open file cannot be removed there
+        if os.name == "nt":  # Windows cannot remove an open file
             open_files.forget(segment)
         open_files.files.remove(segment.path)
     except StoreError:

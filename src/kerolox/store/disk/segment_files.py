@@ -1,4 +1,4 @@
-"""Where the files of a log lie: finding them, and making new ones, ahead of time if asked."""
+"""Files of a log: finding them, and creating new ones, in advance if requested."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class SegmentFiles:
-    """The directories of one log, and the file prepared to come next.
+    """Directories of one log, and the prepared next file.
 
-    A new file goes to the directory its number selects, among the sorted ones that are neither
-    read-only nor in ``full``; when all are full, among those not read-only.
+    A new file goes to the directory its number selects, among the sorted ones that are neither read-only nor
+    in ``full``; if all are full, among those not read-only.
     """
 
     def __init__(
@@ -58,21 +58,23 @@ class SegmentFiles:
         self._remade = remade
         self._open_files = open_files
         self._files = open_files.files
-        # Files of the log that this process made and that were not in the log: they may be made once more.
+        # Files of the log that this process created and that did not enter the log: they may be created
+        # again.
         self._made: set[str] = set()
-        self._new_dirs: list[str] = []  # made, and not yet known to be on the medium
-        self._unsafe: list[Segment] = []  # made, and not yet known to survive power loss, oldest first
+        self._new_dirs: list[str] = []  # created, and not yet known to be on the medium
+        self._unsafe: list[Segment] = []  # created, and not yet known to survive power loss, oldest first
         self._making_safe = threading.Lock()
-        self.broken: FsyncFailed | None = None  # a flush failed: what the log holds is in doubt
+        self.broken: FsyncFailed | None = None  # a flush failed: the content of the log is in doubt
         self._next: tuple[int, Future[Segment]] | None = None
 
     @property
     def _reserved(self) -> int | None:
-        # Of a file that grows nothing is known to have blocks, whoever wrote it: asking again costs nothing.
+        # For a growing file no blocks are known to be allocated, whoever wrote it: requesting them again
+        # costs nothing.
         return 0 if self.grows else None
 
     def find(self) -> list[Segment]:
-        """The files there are, by offset; see :meth:`kerolox.store.disk.segments.Segments.load`."""
+        """Return the existing files, by offset; see :meth:`kerolox.store.disk.segments.Segments.load`."""
         found = sorted(self._entries())
         while found and self._files.size(found[-1][1]) == 0:
             path = found.pop()[1]
@@ -81,7 +83,7 @@ class SegmentFiles:
         segments: list[Segment] = []
         for name, path, read_only in found:
             if not (name.isascii() and name.isdigit()):
-                raise StrayFile(path, f"files here are named by their {NAME_DIGITS}-digit offset")
+                raise StrayFile(path, f"its name is not a {NAME_DIGITS}-digit offset")
             actual = self._files.size(path)
             if actual != self.size:
                 raise WrongFileSize(path, actual, self.size)
@@ -99,21 +101,23 @@ class SegmentFiles:
                     yield name, path, directory in self.read_only
 
     def take(self, start: int) -> Segment:
-        """The new file that starts here: the prepared one, waiting for it if need be, or one made now."""
+        """Return the new file that starts here: the prepared one, waiting for it if necessary, or one created
+        now."""
         prepared, self._next = self._next, None
         self._made.clear()
         if prepared is not None and prepared[0] != start:
             self._next = prepared
             self.discard()
-        elif prepared is not None and not prepared[1].cancel():  # cancelled = not begun: do it here
+        # Cancelled: it had not begun, so create the file here
+        elif prepared is not None and not prepared[1].cancel():
             return prepared[1].result()
         return self._create(start)
 
     def ensure(self, start: int) -> None:
-        """Have the file that starts here, prepared before or made now: taking it then cannot fail."""
+        """Make sure that the file that starts here exists, so that :meth:`take` cannot fail."""
         if self._next is not None and self._next[0] == start and not self._next[1].cancel():
             future = self._next[1]
-            self._next = None  # a failed preparation is told once; the next call tries again
+            self._next = None  # a failed preparation is reported once; the next call tries again
             segment = future.result()
         else:
             if self._next is not None and self._next[0] != start:
@@ -124,7 +128,7 @@ class SegmentFiles:
         self._next = (start, ready)
 
     def prepare(self, start: int, executor: Executor) -> Future[Segment] | None:
-        """Make that file in a thread; None when it is made or being made already."""
+        """Create that file in a thread; return None if it is created or being created already."""
         if self._next is not None:
             if self._next[0] == start:
                 return None
@@ -134,7 +138,7 @@ class SegmentFiles:
         return future
 
     def retry(self, start: int, executor: Executor) -> Future[Segment] | None:
-        """Prepare that file again, unless it is made; None while it is being made."""
+        """Prepare that file again unless it exists; return None while it is being created."""
         if self._next is not None and self._next[0] == start:
             future = self._next[1]
             if not future.done():
@@ -159,22 +163,22 @@ class SegmentFiles:
         try:
             segment = prepared[1].result()
         except (StoreError, CancelledError):
-            return  # it came to nothing
+            return  # the preparation failed
         remove_segment(self._open_files, segment)
 
     def sync(self, segment: Segment) -> None:
-        """Flush a file, and see that it will be found again: its name, and all files made before it.
+        """Flush a file, with its name and all files created before it.
 
-        A later file must not survive power loss where an earlier one does not: the store would be
-        refused for the hole. One journal for all of a file system keeps that order by itself, but
-        not all file systems have that.
+        A later file must not survive a power loss that an earlier one does not survive: the store would be
+        rejected for the gap. File systems with a single journal keep that order automatically, but others do
+        not.
         """
         if not segment.named:
             with self._making_safe:
                 self._sync_earlier(segment)
         file = self._open_files.acquire(segment)
         try:
-            segment.dirty = False  # before the sync: a write during it sets it again
+            segment.dirty = False  # before the sync, because a write during it sets it again
             file.sync()
             if not segment.named:
                 with self._making_safe:
@@ -218,7 +222,7 @@ class SegmentFiles:
             self._unsafe.remove(segment)
 
     def _create_safe(self, start: int) -> Segment:
-        # In its own thread there is time to make it survive power loss at once.
+        # Its own thread has the time to make it survive power loss at once.
         segment = self._create(start)
         try:
             self.sync(segment)
@@ -236,8 +240,8 @@ class SegmentFiles:
         try:
             file = self._files.create(path, self.size, write_zeros=self.warm, sparse=self.grows)
         except FileExists:
-            # What lies behind the end of files that are made of others is left from a failed removal, and so
-            # is a file of the log that this process has made.
+            # A file after the end of a remade run is left from a failed removal; so is a file of the log that
+            # this process created.
             if not self._remade and path not in self._made:
                 raise
             self._files.remove(path)
@@ -256,7 +260,7 @@ class SegmentFiles:
         if not available:
             raise StoreError(
                 f"every directory of the log is read-only: {', '.join(self.directories)}. "
-                "Give at least one that may be written (storePathCommitLog).",
+                "Add a writable directory to storePathCommitLog.",
                 path=self.directories[0],
             )
         return available[start // self.size % len(available)]

@@ -1,16 +1,15 @@
-"""A run of fixed-size files as one long address space.
+"""Run of fixed-size files as one long address space.
 
-Three offsets, each at most the one before: ``wrote`` (appended), ``committed`` (in the file: what
-readers may see), ``flushed`` (on the medium). ``wrote`` and ``committed`` differ only with the
-transient buffer.
+Three offsets, each at most the one before: ``wrote`` (appended), ``committed`` (in the file, visible to
+readers), ``flushed`` (on the medium). ``wrote`` and ``committed`` differ only with the transient buffer.
 
-One thread appends, rolls and truncates (the event loop). Any thread may read, flush, commit, prepare
-the next file or delete old ones at the same time. A cut is two steps, so that it can be made while others
-read: :meth:`Segments.lower_to` at once and without the disk, :meth:`Segments.clear_behind` in a thread.
+One thread appends, rolls and truncates (the event loop). Any thread may read, flush, commit, prepare the next
+file or delete old ones at the same time. A cut has two steps, so that it can be made while others read:
+:meth:`Segments.lower_to` immediately and without the disk, :meth:`Segments.clear_behind` in a thread.
 
-The length of a file says nothing about how much of it is used: the rest is zeros, and recovery finds
-the end by parsing. So after :meth:`Segments.load` everything counts as written, until
-:meth:`Segments.truncate_to` says otherwise.
+The length of a file does not show how much of it is used: the rest is zeros, and recovery finds the end by
+parsing. After :meth:`Segments.load` everything counts as written until :meth:`Segments.truncate_to` sets the
+end.
 """
 
 from __future__ import annotations
@@ -38,24 +37,25 @@ FOUND_BYTES_MAX = 64 << 20  # of remade files: found at the start, kept until th
 
 
 class Segments:
-    """The files of one log or one queue.
+    """Files of one log or one queue.
 
-    ``directories`` may be several: a new file goes to the directory its number selects among those
-    neither in ``read_only_directories`` nor (set it as disks fill) in ``full_directories``.
+    With several ``directories``, a new file goes to the directory its number selects among those neither in
+    ``read_only_directories`` nor in ``full_directories`` (which is updated as disks fill).
 
-    ``warm`` writes the zeros of a new file instead of only allocating its blocks, in the thread that
-    prepares it: flushes of a file never written before are then steadier. Locking pages in memory,
-    RocketMQ's other half of warming up, has no counterpart: nothing is mapped.
+    ``warm`` writes the zeros of a new file instead of only allocating its blocks, in the thread that prepares
+    it: flushes of a new file then take a steadier time. Locking pages in memory, RocketMQ's other half of
+    warming up, has no counterpart, because nothing is mapped.
 
-    ``grows`` gives a file its length at once, for RocketMQ refuses others, but its blocks in steps, each as
-    large as all before it and at most a megabyte: a store has thousands of queues with one message.
+    ``grows`` gives a file its full length immediately, because RocketMQ rejects others, but its blocks in
+    steps. Each step is as large as all before it and at most a megabyte: a store has thousands of queues with
+    one message.
 
-    ``transient`` collects appends in memory until :meth:`commit`: fewer and larger writes, at the
-    price that a killed process loses what was not committed.
+    ``transient`` collects appends in memory until :meth:`commit`: fewer and larger writes, but a killed
+    process loses uncommitted data.
 
-    ``remade`` is for files that are made of others: what was appended since the last successful flush stays
-    in memory, and after a failed flush all of it is written again before the next one. The log itself is in
-    doubt for good after a failed flush.
+    ``remade`` is for files that are built from others: data appended since the last successful flush stays in
+    memory, and after a failed flush all of it is written again before the next one. The log itself stays in
+    doubt after a failed flush.
     """
 
     def __init__(
@@ -88,24 +88,23 @@ class Segments:
         )
         self.directories = self._places.directories
         self.full_directories = self._places.full
-        self.entries_from = NOWHERE  # of a log: from here on its records lie in entries, see log/framing.py
+        # For a log: offset from which on its records are in entries, see log/framing.py
+        self.entries_from = NOWHERE
         self.wrote = 0
         self.committed = 0
         self.flushed = 0
         self._segments: list[Segment] = []  # replaced, never changed: readers hold the old one
-        self._cuts = 0  # how often the end was lowered
-        self._cut_off: list[Segment] = []  # behind the end since it was lowered; to be removed
-        self._change = threading.Lock()  # for replacing it
+        self._cuts = 0  # number of times that the end was lowered
+        self._cut_off: list[Segment] = []  # files after the lowered end, to be removed
+        self._change = threading.Lock()  # held while ``_segments`` is replaced
         self._flushing = threading.Lock()
-        self._pending: list[tuple[int, Buffer]] = []  # transient: what to write where, in order
+        self._pending: list[tuple[int, Buffer]] = []  # transient: data and offsets to write, in order
         self._committing = threading.Lock()
         self._unflushed: deque[tuple[int, Buffer]] | None = deque() if remade else None
-        self._unflushed_from = NOWHERE  # everything appended from here on was kept until it was flushed
-        self._doubt: FsyncFailed | None = (
-            None  # of remade files: the kernel may have dropped what was written
-        )
+        self._unflushed_from = NOWHERE  # everything appended from here on is kept until it is flushed
+        self._doubt: FsyncFailed | None = None  # for remade files: the kernel may have dropped written data
 
-    # What there is
+    # Content
 
     @property
     def all(self) -> tuple[Segment, ...]:
@@ -123,39 +122,39 @@ class Segments:
 
     @property
     def min_offset(self) -> int:
-        """Where the oldest file starts; -1 when there is none."""
+        """Return the start of the oldest file; -1 if there is none."""
         segments = self._segments
         return segments[0].start if segments else -1
 
     @property
     def max_offset(self) -> int:
-        """The end of what readers may see; 0 when there is no file."""
+        """Return the end of the data that readers may see; 0 without files."""
         return self.committed
 
     @property
     def room(self) -> int:
-        """Bytes left in the file being written; 0 means roll first."""
+        """Return the bytes left in the file being written; 0: roll first."""
         segments = self._segments
         return segments[-1].end - self.wrote if segments else 0
 
     @property
     def broken(self) -> FsyncFailed | None:
-        """The first flush that failed. From then on what the log holds is in doubt, for good."""
+        """Return the error of the first failed flush. From then on the content of the log stays in doubt."""
         return self._places.broken
 
     @property
     def unflushed_bytes(self) -> int:
-        """Bytes in memory until they are flushed. Of remade files."""
+        """Return the bytes in memory that wait for their flush. For remade files."""
         return sum(len(data) for _, data in list(self._unflushed or ()))
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """Ranges missing between files. Reads inside them fail; the rest works."""
+        """Return the missing ranges between files. Reads inside them fail; all other reads work."""
         segments = self._segments
         return [(a.end, b.start) for a, b in pairwise(segments) if a.end != b.start]
 
     def segment_at(self, offset: int) -> Segment | None:
-        """The file that holds this offset, written so far or not."""
+        """Return the file that holds this offset, written or not."""
         segments = self._segments
         if not segments:
             return None
@@ -168,17 +167,18 @@ class Segments:
         return segments[i] if i >= 0 and offset < segments[i].end else None
 
     def load(self) -> None:
-        """Find the files. A wrong length or a stray file is refused; empty last files are removed.
+        """Find the files. Reject a wrong length or a stray file; remove empty last files.
 
-        Power loss soon after the creation of a file can leave it without length; nothing of it was
-        flushed. RocketMQ removes one such file, and refuses when there are two.
+        A power loss soon after the creation of a file can leave it with length 0; none of it was flushed.
+        RocketMQ removes one such file, and fails if there are two.
         """
         segments = self._places.find()
         self._segments = segments
         self._set_positions(segments[-1].end if segments else 0)
         for low, high in self.gaps:
             logger.warning(
-                "log_gap directory=%s missing=%d..%d next='restore the missing files; reads there fail'",
+                "log_gap directory=%s missing=%d..%d next='restore the missing files; until then reads "
+                "there fail'",
                 self.directories[0],
                 low,
                 high,
@@ -205,14 +205,15 @@ class Segments:
         self._unflushed_from = self.flushed
 
     def start_at(self, offset: int) -> None:
-        """Begin an empty log at this offset; the file starts at the multiple of its size below."""
+        """Begin an empty log at this offset; its file starts at the nearest lower multiple of the file
+        size."""
         if self._segments:
             raise ValueError(f"{self.directories[0]} already holds {self.min_offset} to {self.max_offset}")
         self._grow(offset - offset % self.size)
         self._set_positions(offset)
 
     def append(self, data: Buffer | Sequence[Buffer]) -> int:
-        """Write at the end, in one system call, and say where. It must fit in :attr:`room`."""
+        """Append data in one system call, and return its offset. It must fit in :attr:`room`."""
         offset = self.wrote
         whole = data if isinstance(data, _BUFFERS) else b"".join(data)
         length = len(whole)
@@ -226,7 +227,7 @@ class Segments:
                 high=self.max_offset,
             )
         if self.transient:
-            # First the bytes, then the offset: commit() reads them the other way round.
+            # First the bytes, then the offset: commit() reads them in reverse order.
             self._pending.append((offset, whole))
             self.wrote = offset + length
             return offset
@@ -251,10 +252,10 @@ class Segments:
         return offset
 
     def commit(self) -> int:
-        """Write what the transient buffer holds to the files; how far that is. For a thread."""
+        """Write the transient buffer to the files; return the committed offset. Runs in a thread."""
         with self._committing:
-            # The appender only adds at the end, so what is counted here stays in place, and all
-            # below the offset read first is among it.
+            # The appender only adds at the end, so the parts counted here stay in place, and include
+            # everything before the offset that was read first.
             wrote = self.wrote
             count = len(self._pending)
             done = 0
@@ -282,15 +283,16 @@ class Segments:
                 self.committed = max(self.committed, end)
                 done = upto
             del self._pending[:count]
-            # A roll past an unused tail leaves nothing to write there, yet readers may pass it.
+            # A roll past an unused tail leaves nothing to write in the tail, but readers may pass it.
             self.committed = max(self.committed, wrote)
             return self.committed
 
     def roll(self) -> int:
-        """Go on in a new file, whatever room was left; its start. Uses the prepared one if there is one.
+        """Continue in a new file, however much room was left; return its start. Uses the prepared file if
+        there is one.
 
-        Waits for the preparation when it is still under way. When that failed, its error is raised
-        here, once, and the next roll tries again.
+        Waits for the preparation if it is under way. If that failed, its error is raised here, once, and the
+        next roll tries again.
         """
         last = self.last
         start = last.end if last is not None else 0
@@ -310,44 +312,45 @@ class Segments:
             self._segments = [*self._segments, segment]
 
     def ensure_next(self) -> None:
-        """Have the next file, waiting or making it now. The :meth:`roll` that follows cannot fail."""
+        """Make sure that the next file exists, so that the :meth:`roll` that follows cannot fail."""
         last = self.last
         self._places.ensure(last.end if last is not None else 0)
 
     def prepare_next(self, executor: Executor) -> Future[Segment] | None:
-        """Create the file after the last one in a thread, so that the roll to it need not wait.
+        """Create the next file in a thread, so that the roll to it need not wait.
 
-        None when it is already prepared or under way. A failure is kept for the roll.
+        Return None if it is already prepared or under way. A failure is raised by the roll.
         """
         last = self.last
         return self._places.prepare(last.end if last is not None else 0, executor)
 
     def retry_next(self, executor: Executor) -> Future[Segment] | None:
-        """Prepare the next file again if that failed before; None while it is being made."""
+        """Prepare the next file again if that failed before; return None while it is being created."""
         last = self.last
         return self._places.retry(last.end if last is not None else 0, executor)
 
     @property
     def next_ready(self) -> bool:
-        """Whether a roll now would neither wait nor create a file itself."""
+        """Return True if a roll now would neither wait nor create a file itself."""
         return self._places.prepared
 
     def discard_next(self) -> None:
-        """Remove the prepared file, if any: at shutdown, or when the log goes on elsewhere."""
+        """Remove the prepared file, if any: at shutdown, or when the log continues elsewhere."""
         self._places.discard()
 
     # Reading
 
     def readable(self, offset: int) -> int:
-        """How many bytes one read from ``offset`` can give: to the end of its file or of the log."""
+        """Return the number of bytes that one read from ``offset`` can give: to the end of its file or of the
+        log."""
         segment = self.segment_at(offset)
         return max(0, min(segment.end, self.committed) - offset) if segment is not None else 0
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly these bytes, all in one file. May wait for the disk.
+        """Return exactly these bytes, all in one file. May wait for the disk.
 
-        Raises OffsetOutOfRange for what is not in the log: deleted, or never there. Raises Unreadable when
-        the file cannot be read at the moment.
+        Raise OffsetOutOfRange for bytes that are not in the log: deleted, or never written. Raise Unreadable
+        if the file cannot be read at the moment.
         """
         cuts = self._cuts
         segment = self._segment_with(offset, size)
@@ -363,7 +366,7 @@ class Segments:
         except StoreError as error:
             raise self._read_failed(segment, error, offset, size) from error
         if cuts != self._cuts:
-            self._segment_with(offset, size)  # what was cut off meanwhile may read as zeros
+            self._segment_with(offset, size)  # data that was cut off meanwhile may read as zeros
         return data
 
     def _read_failed(self, segment: Segment, error: StoreError, offset: int, size: int) -> StoreError:
@@ -371,7 +374,8 @@ class Segments:
         return self._out_of_range(offset, size) if isinstance(found, SegmentGone) else found
 
     def read_hot(self, offset: int, size: int) -> bytes | None:
-        """These bytes if they are in memory and their file is open, else None: then ``read`` in a thread."""
+        """Return these bytes if they are in memory and their file is open, else None: then call ``read`` in a
+        thread."""
         segment = self._segment_with(offset, size)
         file = self.open_files.acquire_if_open(segment)
         if file is None:
@@ -386,8 +390,8 @@ class Segments:
     def read_messages(
         self, entries: bytes, count: int, begin: int, end: int, *, may_wait: bool
     ) -> bytes | None:
-        """The messages that entries of a queue name, which lie between these two places in one file, back to
-        back. None: they are not in memory, and it may not wait for the disk."""
+        """Return the messages of queue entries that lie between ``begin`` and ``end`` in one file, back to
+        back. None if they are not in memory and ``may_wait`` is false."""
         cuts = self._cuts
         segment = self._segment_with(begin, end - begin)
         try:
@@ -407,11 +411,12 @@ class Segments:
         except StoreError as error:
             raise self._read_failed(segment, error, begin, end - begin) from error
         if cuts != self._cuts:
-            self._segment_with(begin, end - begin)  # what was cut off meanwhile may read as zeros
+            self._segment_with(begin, end - begin)  # data that was cut off meanwhile may read as zeros
         return data
 
     def written_ranges(self, segment: Segment, start: int) -> list[tuple[int, int]]:
-        """The parts of a file from ``start`` on that were ever written, as offsets. May wait for the disk."""
+        """Return the offset ranges of a file from ``start`` on that were ever written. May wait for the
+        disk."""
         file = self.open_files.acquire(segment)
         try:
             return [
@@ -429,7 +434,7 @@ class Segments:
 
     def _out_of_range(self, offset: int, size: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(
-            f"no {size} bytes at {offset} in one file",
+            f"cannot read {size} bytes at {offset} from one file",
             path=self.directories[0],
             offset=offset,
             low=self.min_offset,
@@ -439,7 +444,7 @@ class Segments:
     # Flushing
 
     def flush_targets(self) -> list[Segment]:
-        """The files with bytes that are committed and not flushed, oldest first."""
+        """Return the files with committed bytes that are not flushed, oldest first."""
         flushed, committed = self.flushed, self.committed
         return (
             [s for s in self._segments if s.end > flushed and s.start < committed]
@@ -448,18 +453,18 @@ class Segments:
         )
 
     def flush(self, up_to: int | None = None) -> int:
-        """Flush what is committed, file by file, at least to ``up_to``; how far it is flushed now.
+        """Flush the committed data, file by file, at least to ``up_to``; return the flushed offset.
 
-        Waits for the disk: call it in a thread. After a failure it raises the same error for ever,
-        because a repeated flush would claim what it cannot know (see :class:`FsyncFailed`); remade files are
-        written again first.
+        Waits for the disk: call it in a thread. After a failure it raises the same error on every call,
+        because a repeated flush would report a success that it cannot know (see :class:`FsyncFailed`); remade
+        files are written again first.
         """
         with self._flushing:
             if self._places.broken is not None:
                 raise self._places.broken
             if self._doubt is not None:
                 self._write_again(self._doubt)
-            target = self.committed  # read before the sync: what is written meanwhile is not covered
+            target = self.committed  # read before the sync, which does not cover later writes
             for segment in self.flush_targets():
                 if up_to is not None and self.flushed >= up_to:
                     break
@@ -485,10 +490,10 @@ class Segments:
             self._doubt = error
 
     def _write_again(self, doubt: FsyncFailed) -> None:
-        """Write what the kernel may have dropped, so that the next flush really covers it."""
+        """Write the data that the kernel may have dropped, so that the next flush really covers it."""
         assert self._unflushed is not None
         if self.flushed < min(self._unflushed_from, self.committed):
-            raise doubt  # found at the start and never flushed since: a restart makes it of the log
+            raise doubt  # found at the start and never flushed since: a restart rebuilds it from the log
         for segment in self._segments:
             parts = [part for part in list(self._unflushed) if segment.start <= part[0] < segment.end]
             if not parts:
@@ -504,11 +509,11 @@ class Segments:
     # Shrinking
 
     def truncate_to(self, offset: int) -> None:
-        """Make ``offset`` the end. Files beyond it are removed, what follows it in its file is zeroed.
+        """Truncate at ``offset``. Files after it are removed, and the rest of its file is zeroed.
 
-        RocketMQ leaves the old bytes after the end, where a later crash can find a record that was
-        cut off and still parses; zeros cannot be taken for one. An offset below the first file
-        removes them all. Waits for the disk.
+        RocketMQ leaves the old bytes after the end, where a later crash can find a removed record that still
+        parses; zeros cannot be taken for one. An offset before the first file removes all files. Waits for
+        the disk.
         """
         if self.transient:
             self.commit()
@@ -519,15 +524,15 @@ class Segments:
         self.clear_behind()
 
     def lower_to(self, offset: int) -> None:
-        """Make ``offset`` the end for whoever reads from now on. The files are as they were: nothing may be
-        appended before :meth:`clear_behind`. Everything has to be committed."""
+        """Make ``offset`` the end for all later reads. The files are not changed: nothing may be appended
+        before :meth:`clear_behind`. Everything must be committed."""
         with self._flushing, self._committing:
             last = self.last
             if last is None:
                 return
             if offset > last.end:
                 raise self._out_of_range(offset, 0)
-            assert not self._pending, "what was not committed would be written behind the new end"
+            assert not self._pending, "uncommitted data would be written after the new end"
             self._cuts += 1
             with self._change:
                 kept = [s for s in self._segments if s.start <= offset]
@@ -544,11 +549,11 @@ class Segments:
                 self._set_positions(0)
 
     def clear_behind(self) -> None:
-        """Remove the files behind the end, and zero what follows it in its file. Waits for the disk."""
+        """Remove the files after the end, and zero the rest of the last one. Waits for the disk."""
         self.discard_next()
         with self._flushing, self._committing:
             removed = self._cut_off
-            # Newest first, so that a crash in between leaves a log without gaps.
+            # Newest first, so that a crash in between leaves no gap in the log.
             while removed:
                 remove_segment(self.open_files, removed[-1])
                 directory = os.path.dirname(removed.pop().path)
@@ -561,15 +566,15 @@ class Segments:
     def _zero_tail(self, segment: Segment, offset: int) -> None:
         if segment.read_only:
             raise StoreError(
-                f"the log ends at {offset} inside {segment.path}, which lies in a read-only directory. "
-                "Move the file to a writable one and start again.",
+                f"the log ends at {offset} inside {segment.path}, which is in a read-only directory. "
+                "Move the file to a writable directory and restart.",
                 path=segment.path,
                 offset=offset,
             )
         file = self.open_files.acquire(segment)
         try:
             if file.zero(offset - segment.start, self.size):
-                # Now, not with the next flush: new records must not reach the disk before the zeros.
+                # Now, not with the next flush: new records must not reach the disk before the zeros do.
                 self._places.sync(segment)
         except FsyncFailed as error:
             self.doubt(error)
@@ -578,7 +583,7 @@ class Segments:
             self.open_files.release(segment)
 
     def delete_before(self, offset: int) -> int:
-        """Remove files that end at or before ``offset``, never the last one; how many.
+        """Remove files that end at or before ``offset``, never the last one; return their number.
 
         Readers that hold one finish their read.
         """
@@ -592,17 +597,19 @@ class Segments:
             try:
                 remove_segment(self.open_files, segment)
             except StoreError:
-                with self._change:  # still there: keep it in the log, to be tried again
+                with self._change:  # it still exists: keep it in the log for another try
                     self._segments = [*removed[done:], *self._segments]
                 raise
         if self._segments:
-            self.flushed = max(self.flushed, self._segments[0].start)  # nothing before it is left to flush
+            self.flushed = max(self.flushed, self._segments[0].start)  # no earlier data is left to flush
         return count
 
     def delete_all(self, aside: Callable[[], str] | None = None) -> None:
-        """Remove every file, as when a topic is deleted. The directories stay. ``aside`` names places on the
-        same disk: the files only move there, which frees nothing and so hardly waits; whoever named the
-        places removes them."""
+        """Remove every file, as when a topic is deleted. The directories stay.
+
+        ``aside`` returns names on the same disk: the files are only moved there, which frees no space and so
+        hardly waits; the caller removes them.
+        """
         with self._flushing, self._committing:
             self.discard_next()
             left = list(self._segments)
@@ -613,7 +620,7 @@ class Segments:
                     self._remove(left[-1], aside)
                     left.pop()
             except StoreError:
-                with self._change:  # those are still there, to be tried again
+                with self._change:  # these still exist and are kept for another try
                     self._segments = left
                 raise
             self._begin_empty()
@@ -631,7 +638,7 @@ class Segments:
         self.open_files.forget(segment)
 
     def forget_all(self) -> None:
-        """Forget every file: their directory has another name now, and somebody removes it."""
+        """Forget every file: their directory was renamed, and the caller removes it."""
         with self._flushing, self._committing:
             with self._change:
                 removed, self._segments = self._segments, []
@@ -648,12 +655,12 @@ class Segments:
         self._set_positions(0)
 
     def close_idle(self) -> None:
-        """Give back the descriptors that are not in use."""
+        """Close the descriptors that are not in use."""
         for segment in self._segments:
             self.open_files.close_idle(segment)
 
     def close(self) -> None:
-        """Give back the descriptors and remove the prepared file. Commits, but does not flush."""
+        """Close the descriptors and remove the prepared file. Commits, but does not flush."""
         if self.transient:
             self.commit()
         self.discard_next()
@@ -665,7 +672,7 @@ def _start_of(segment: Segment) -> int:
 
 
 def _reserve(file: File, segment: Segment, end: int) -> None:
-    """Put blocks behind the file up to ``end`` at least: to the next power of two, or whole megabyte."""
+    """Allocate blocks of the file up to ``end`` at least: to the next power of two, or whole megabyte."""
     if end < _STEP_MAX:
         upto = max(PAGE, 1 << (end - 1).bit_length())
     else:
@@ -676,8 +683,8 @@ def _reserve(file: File, segment: Segment, end: int) -> None:
 
 
 def _undo(file: File, offset: int, length: int) -> None:
-    # Part of a failed append may be in the file. Were it left, a record of it could later be found
-    # behind a shorter one written over its start, and be taken for a message.
+    # Part of a failed append may be in the file. If it stayed, a record of it could later be found after a
+    # shorter one written over its start, and be taken for a message.
     try:
         file.zero(offset, offset + length)
     except StoreError as error:

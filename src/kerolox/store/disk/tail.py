@@ -1,7 +1,7 @@
-"""The newest bytes of a file, kept in memory.
+"""Newest bytes of a file, kept in memory.
 
-Entries of queues and of the key index are a few bytes each. They are collected here and written by one
-call per flush round, and the readers that follow the writer closely find them here too.
+Entries of queues and of the key index are a few bytes each. They are collected here and written by one call
+per flush round, and readers that follow the writer closely find them here too.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 class Tail(bytearray):
     """Bytes that begin with the entry numbered ``start``, which never changes.
 
-    Only the owner (the event loop) adds bytes, at the end. To forget the oldest it puts another tail in
-    its place: so a thread that took a reference reads the right entries whatever happens meanwhile.
+    Only the owner (the event loop) adds bytes, at the end. To drop the oldest bytes it replaces the tail by
+    another one, so a thread that holds a reference reads the right entries.
     """
 
     __slots__ = ("start",)

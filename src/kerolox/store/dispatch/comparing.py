@@ -1,6 +1,6 @@
-"""Hold consume queues against the log, without changing them: where does a queue say anything else?
+"""Comparison of consume queues with the log, without changes: find the entries that differ.
 
-For queues that no sum vouches for: another broker wrote them, or the note of the sums is lost.
+For queues without sums: another broker wrote them, or the note of the sums is lost.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from kerolox.store.queue.extension import is_address
 
 
 class _Compared(ConsumeQueue):
-    """Takes the entries a queue should have, and finds the first that it has not."""
+    """Shadow of a queue that gets the expected entries, and finds the first one that the queue lacks."""
 
     __slots__ = ("begins", "queue", "unlike")
 
     def __init__(self, queue: ConsumeQueue, begins: int) -> None:
         super().__init__(queue.topic, queue.queue_id, queue._segments, [])
         self.queue = queue
-        self.begins = begins  # messages before this place in the log are of a topic that was deleted
-        self.unlike: tuple[int, int] | None = None  # queue offset, and where its message lies
+        self.begins = begins  # messages before this log offset belong to a deleted topic
+        self.unlike: tuple[int, int] | None = None  # queue offset, and log offset of its message
 
     def append(self, physical: int, size: int, tags_code: int, queue_offset: int) -> bool:
         return bool(self.extend(ENTRY.pack(physical, size, tags_code), queue_offset))
@@ -56,19 +56,19 @@ class _Compared(ConsumeQueue):
 
 
 class _Comparer(QueueFiller):
-    """Passes over messages of queues that are not there: they were deleted, or are made again anyway."""
+    """Filler that skips messages of queues that do not exist: they were deleted, or are rebuilt anyway."""
 
     def _queue(self, topic: bytes, queue_id: int, physical: int) -> ConsumeQueue | None:
         try:
             return self._queues.queue(topic.decode(), queue_id)
         except DiskError:
-            raise  # nothing is known of the queue
+            raise  # the queue is unknown
         except (UnicodeDecodeError, StoreError):
             return None
 
 
 class Comparison(ConsumeQueues):
-    """Shadows of all queues of a store, to be filled as they were."""
+    """Shadows of all queues of a store, filled like the real ones."""
 
     def __init__(self, queues: ConsumeQueues, log: ReadableLog) -> None:
         self.by_topic = {}
@@ -86,21 +86,22 @@ class Comparison(ConsumeQueues):
         if shadow is None:
             real = self._real.find(topic, queue_id)
             if real is None:
-                raise StoreError(f"topic {topic!r} has no queue {queue_id}: it was deleted")
+                raise StoreError(f"queue {queue_id} of topic {topic!r} does not exist: it was deleted")
             shadow = self._shadows[topic, queue_id] = _Compared(real, self._begins(real))
         return shadow
 
     def begin_anew(self, queue: ConsumeQueue) -> None:
-        """The shadow does; the files are those of the real queue."""
+        """Let the shadow begin anew; the files belong to the real queue."""
         queue.next_offset, queue.max_physical = 0, -1
 
     @property
     def unlike(self) -> list[tuple[ConsumeQueue, int, int]]:
-        """The queues the log contradicts: from which offset on, and where its message lies."""
+        """Return the queues that the log contradicts: the first wrong offset, and the log offset of its
+        message."""
         return [(of.queue, *of.unlike) for of in self._shadows.values() if of.unlike is not None]
 
     def _begins(self, queue: ConsumeQueue) -> int:
-        """Where the first message of a queue lies, if the log says so too; else 0."""
+        """Return the log offset of a queue's first message, if the log confirms it; else 0."""
         entry = queue.entry(queue.min_offset)
         if entry is None or entry[1] == BLANK_SIZE:
             return 0

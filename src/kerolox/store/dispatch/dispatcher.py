@@ -1,8 +1,8 @@
-"""Follow the commit log: every confirmed record, in order, once.
+"""Dispatch of the commit log: every confirmed record, in order, once.
 
-The log hands over what it has just written, so nothing is read back. Who follows gets whole batches:
-first the consume queues (so that messages can be found), then the key index, then everyone else
-(waiting pulls, delayed messages, transactions).
+The log passes on the records just written, so nothing is read back. Followers get whole batches: first the
+consume queues (so that messages can be found), then the key index, then all others (waiting pulls, delayed
+messages, transactions).
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ DispatchListener = Callable[[list[Entry]], None]
 
 
 class Dispatcher:
-    """Calls the followers with what became confirmed."""
+    """Dispatcher that calls the followers with newly confirmed entries."""
 
     def __init__(self, log: CommitLog, failing: StandingFailures) -> None:
         self._log = log
         self._failing = failing
         self.followers: list[DispatchListener] = []
-        self.dispatched = 0  # every record before this offset was given to all followers
+        self.dispatched = 0  # every record before this offset was passed to all followers
         self.dispatched_ms = 0  # store time of the last one
-        self.held = False  # while the log is cut, nothing is given out
+        self.held = False  # True while the log is being cut: nothing is dispatched
         log.progress.followers.append(self.run)
 
     def run(self) -> None:
-        """Dispatch what is confirmed and not yet dispatched. Woken by the log; never polls."""
+        """Dispatch the confirmed entries. Called by the log; never polls."""
         if self.held:
             return
         waiting = self._log.undispatched
         confirmed = self._log.progress.confirmed
         entries: list[Entry] = []
         if waiting and waiting[-1][PHYSICAL_OFFSET] + waiting[-1][SIZE] <= confirmed:
-            entries = list(waiting)  # nearly always: all that was written
+            entries = list(waiting)  # the usual case: all written entries
             waiting.clear()
         else:
             take = waiting.popleft
@@ -54,22 +54,23 @@ class Dispatcher:
             try:
                 self.give(entries)
             except StoreError as error:
-                # The messages are stored, so their senders get no error. They wait here, and every flush
-                # round tries again; memory has no room for more of them.
+                # The messages are stored, so their producers get no error. They wait here, and every flush
+                # round retries; memory has no room for more of them.
                 waiting.extendleft(reversed(entries))
                 self._failing.failed(Kind.QUEUE, error, work="dispatch", full=True)
         if not waiting:
             self._failing.passed(Kind.QUEUE, "dispatch")
-            # Behind the last record there may be a blank one; on a replica also half a record.
+            # After the last record there may be a blank one; on a replica also half a record.
             self.dispatched = max(self.dispatched, min(confirmed, self._log.whole_end))
 
     def cut(self, offset: int, stored_ms: int) -> None:
-        """The log ends here now; the last message before was stored at this time."""
+        """Lower the dispatched offset after a cut of the log; ``stored_ms`` is the store time of the last
+        message before it."""
         self.dispatched = min(self.dispatched, offset)
         self.dispatched_ms = min(self.dispatched_ms, stored_ms)
 
     def give(self, entries: list[Entry]) -> None:
-        """Hand a batch to all followers. Also used to rebuild: followers know what they have already."""
+        """Pass a batch to all followers. Also used to rebuild: followers skip entries that they have."""
         for follower in self.followers:
             follower(entries)
         last = entries[-1]

@@ -1,7 +1,7 @@
-"""Fill the key index, behind everything else.
+"""Filling of the key index, after all other followers.
 
-A message can be found by its unique key and by each of its keys. Nobody waits for that, so entries
-collect and are put into the index a few hundred at a time, at the latest a moment later.
+A message can be found by its unique key and by each of its keys. No request waits for that, so entries
+collect and are added to the index a few hundred at a time, at the latest after :data:`DELAY_S`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kerolox.store.index.key_index import KeyHasher, KeyIndex
 log = logging.getLogger(__name__)
 
 BATCH = 512
-PENDING_MAX = 50_000  # messages whose keys wait for an index that cannot be written
+PENDING_MAX = 50_000  # limit of messages whose keys wait for an index that cannot be written
 DELAY_S = 0.02
 _TRANSACTION_BITS = 0xC
 _ROLLED_BACK = 0xC
@@ -28,7 +28,7 @@ _HASHER = KeyHasher()
 
 
 def _key_items(entries: list[Entry]) -> list[tuple[int, int, int]]:
-    """What the index has to know of log entries: hash, physical offset and store time of each key."""
+    """Return the index items of log entries: hash, physical offset and store time of each key."""
     wanted: list[tuple[int, int, int]] = []
     find = names.find
     hasher = _HASHER
@@ -39,8 +39,8 @@ def _key_items(entries: list[Entry]) -> list[tuple[int, int, int]]:
             continue
         if topic is not last_topic:
             last_topic, heads = topic, hasher.heads(topic)
-        # Nearly always the unique key is the first property, has 32 characters of which the first 28
-        # were there before, and nothing behind it is a key: then the rest of its hash is a sum.
+        # In the usual case the unique key is the first property, has 32 characters of which the first 28 were
+        # seen before, and no later property is a key: then the rest of its hash is a sum.
         head = heads.get(properties[:37])
         if head is not None and properties.find(b"\x02", 37) == 41 and properties.find(b"KEY", 41) < 0:
             tail = properties[37:41]
@@ -66,18 +66,18 @@ key_items = compiled("key_items", _key_items)
 
 
 class KeyFiller:
-    """Makes index entries of log entries."""
+    """Filler of the key index from log entries."""
 
     def __init__(self, index: KeyIndex, clock: Clock) -> None:
         self._index = index
         self._clock = clock
         self._pending: list[Entry] = []
         self._timer: TimerHandle | None = None
-        self._failed: StoreError | None = None  # why keys could not be entered
-        self.on_loop = False  # without a running loop (recovery, repair) everything is put at once
+        self._failed: StoreError | None = None  # error of the last failed attempt
+        self.on_loop = False  # without a running loop (recovery, repair) entries are added immediately
 
     def fill(self, entries: list[Entry]) -> None:
-        """Take the keys of these messages. Raises the index's last error when too many wait already."""
+        """Add the keys of these messages. Raise the index's last error if too many wait already."""
         if len(self._pending) >= PENDING_MAX and self._failed is not None:
             raise self._failed
         self._pending += entries
@@ -89,11 +89,11 @@ class KeyFiller:
             self._timer = self._clock.call_later(DELAY_S, self._late)
 
     def put_pending(self) -> None:
-        """Put everything collected so far into the index: now is when somebody asks, or the end."""
+        """Add all collected entries to the index, before a query or at the end."""
         if not self._pending:
             return
         self._index.put_many(key_items(self._pending))
-        self._pending = []  # only now: a failed put is repeated, and what is there is passed over
+        self._pending = []  # only now: a failed put is repeated, and the index skips entries that it has
         self._failed = None
 
     def close(self) -> None:
@@ -110,6 +110,6 @@ class KeyFiller:
         try:
             self.put_pending()
         except StoreError as error:
-            # Nobody waits for it. The next flush round tries again, and reports what stands in the way.
+            # No request waits for it. The next flush round retries, and reports the obstacle.
             self._failed = error
             log.debug("keys_not_entered count=%d error=%r", len(self._pending), str(error))

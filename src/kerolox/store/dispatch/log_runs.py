@@ -1,8 +1,8 @@
-"""From a stretch of the log straight to the entries of queues and index: for whoever reads logs of terabytes.
+"""Queue and index entries directly from a stretch of the log, for tools that read logs of terabytes.
 
-Only the usual records are taken. At the first that needs care (a flag, a topic or a property that has rules
-of its own, an offset that does not follow, damage) it stops, and the caller goes on with
-``record_scan.scan``, the fillers of this package, and what they know about all the others.
+Only ordinary records are processed. At the first that needs special treatment (a flag, a topic or a property
+with its own rules, an offset that does not follow, damage) it stops, and the caller continues with
+``record_scan.scan`` and the fillers of this package.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from kerolox.store.dispatch.keys import key_items
 from kerolox.store.dispatch.queues import FLAGS_QUEUED, QueueRun, queue_runs
 from kerolox.store.index.index_file import ITEM
 
-# Entries by queue; packed keys; where it stopped; how many records; the latest store time.
+# Entries by queue; packed keys; offset at which it stopped; number of records; latest store time.
 LogRuns: TypeAlias = tuple[list[QueueRun], bytes, int, int, int]
 
 _SEAL = b"__CRC32#\x01"
 _SEAL_BYTES = 20
-_SEAL_LEFT = 6  # bytes of it that are not there by chance
+_SEAL_LEFT = 6  # matching bytes of it that cannot be chance
 
 
 def _log_runs(
@@ -51,10 +51,10 @@ def _log_runs(
     special_topics: tuple[bytes, ...],
     tags_too: bool,
 ) -> LogRuns:
-    """The entries of the usual records from ``at`` on that begin before ``before`` and do not reach over
-    ``end``. ``lies_at``: the place of the first byte in the log.
+    """Return the entries of the ordinary records from ``at`` on that begin before ``before`` and end by
+    ``end``. ``lies_at``: the log offset of the first byte.
 
-    Each queue comes once. ``stops``: words that no properties of a usual record have in them.
+    Each queue appears once. ``stops``: words that the properties of an ordinary record do not contain.
     """
     runs: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
     keys: list[bytes] = []
@@ -91,8 +91,8 @@ def _log_runs(
 
 
 def packed_keys(entries: list[Entry], tags_too: bool) -> bytes:
-    """The keys of log entries, packed. ``tags_too``: with one for the tag behind those of each message, as
-    Apache's broker has entered them since 5.4."""
+    """Return the packed keys of log entries. ``tags_too``: with one for the tag after those of each message,
+    as Apache's broker enters since 5.4."""
     if not tags_too:
         return b"".join([ITEM.pack(*item) for item in key_items(entries)])
     packed: list[bytes] = []
@@ -106,7 +106,7 @@ def packed_keys(entries: list[Entry], tags_too: bool) -> bytes:
 
 
 def _may_be_sealed(properties: bytes) -> bool:
-    """Whether they end, or may once have ended, in a CRC of the whole record."""
+    """Return True if the properties end, or may once have ended, in a CRC of the whole record."""
     end = properties[-_SEAL_BYTES:]
     return 0 in end or sum(map(eq, end, _SEAL)) >= _SEAL_LEFT
 

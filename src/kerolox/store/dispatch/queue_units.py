@@ -1,4 +1,5 @@
-"""Fill consume queues that have an extension: with each entry goes what filters say of its message."""
+"""Filling of consume queues with an extension: each entry gets a unit with the filter results of its
+message."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ from kerolox.protocol.record_scan import PROPERTIES, STORE_TIMESTAMP, TOPIC, Ent
 from kerolox.store.dispatch.queues import QueueFiller
 from kerolox.store.queue.consume_queues import ConsumeQueues
 
-# Topic and properties → the bits of the filters that take the message; b"" when there are none.
+# Topic and properties → the bits of the filters that the message passes; b"" without any.
 BitsOf = Callable[[bytes, bytes], bytes]
 
 
 class UnitFiller(QueueFiller):
-    """Message by message, for each has its own unit. Slower than without: it is an option."""
+    """Filler that works message by message, because each has its own unit. Slower than without; therefore an
+    option."""
 
     def __init__(
         self, queues: ConsumeQueues, delay_levels: tuple[int, ...], *, multi_dispatch: bool = False

@@ -1,4 +1,4 @@
-"""Fill the consume queues."""
+"""Filling of the consume queues."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ log = logging.getLogger(__name__)
 _TRANSACTION_BITS = 0xC
 _IN_NO_QUEUE = (0x4, 0xC)  # prepared and rolled back, as old brokers stored them
 _INNER_BATCH = 0x80
-FLAGS_QUEUED = 0x73B  # those that change nothing about the queue entry
+FLAGS_QUEUED = 0x73B  # flags that do not affect the queue entry
 _RUNS_MAX = 64
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _LIGHT_QUEUE_PREFIX = "%LMQ%"
 _AT_INNER_NUM = names.marker(names.INNER_NUM)
 
 
-# Of one queue: topic, queue id, first offset, packed entries.
+# Entries of one queue: topic, queue id, first offset, packed entries.
 QueueRun: TypeAlias = tuple[bytes, int, int, bytes]
 
 
 def _queue_runs(entries: list[Entry], stops: tuple[bytes, ...]) -> list[QueueRun] | None:
-    """The queue entries of log entries, queue by queue. None when there are too many queues or anything
-    needs care: offsets that do not follow each other, flags, properties with one of these words in them."""
+    """Return the queue entries of log entries, queue by queue. None if there are too many queues, or entries
+    need special treatment: offsets that do not follow each other, flags, properties with one of the
+    ``stops``."""
     runs: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
     pack = ENTRY.pack
     find = names.find
@@ -50,7 +51,7 @@ def _queue_runs(entries: list[Entry], stops: tuple[bytes, ...]) -> list[QueueRun
             run = runs[topic, queue_id] = (queue_offset, [])
         elif queue_offset != run[0] + len(run[1]):
             return None
-        # names.find, written out for where a tag mostly stands: between two others.
+        # names.find, inlined for the usual place of a tag: between two others.
         at = properties.rfind(b"\x02TAGS\x01") + 6
         stop = properties.find(b"\x02", at)
         tag = properties[at:stop] if 5 < at < stop else find(properties, b"\x02TAGS\x01")
@@ -62,13 +63,13 @@ queue_runs = compiled("queue_runs", _queue_runs)
 
 
 def begins_anew(queue: ConsumeQueue, queue_offset: int, physical: int) -> bool:
-    """Whether the topic had been deleted when this message came: the queue of a follower, or one made again
-    from the log, then holds messages that nobody was to see any more."""
+    """Return True if the topic had been deleted before this message: the queue of a follower, or a rebuilt
+    one, then holds messages that must not be delivered any more."""
     return queue_offset == 0 and queue.next_offset > 0 and physical >= queue.max_physical >= 0
 
 
 class QueueFiller:
-    """Makes queue entries of log entries. Entries that are there already are passed over."""
+    """Filler of consume queues from log entries. Entries that a queue has already are skipped."""
 
     def __init__(
         self, queues: ConsumeQueues, delay_levels: tuple[int, ...], *, multi_dispatch: bool = False
@@ -78,9 +79,9 @@ class QueueFiller:
         self._multi_dispatch = multi_dispatch
         self._stops = (names.AT_INNER_MULTI_DISPATCH[1:],) if multi_dispatch else ()
         self._known: dict[tuple[bytes, int], ConsumeQueue | None] = {}
-        self.fill_gaps = False  # the whole log is read: what is missing in a queue is missing in the log
-        self.wanted: Callable[[Entry], bool] | None = None  # at a start: whose queue may not have it yet
-        # While the log is read again: topic → its messages before this place are of one that was deleted.
+        self.fill_gaps = False  # the whole log is read: messages missing in a queue are missing in the log
+        self.wanted: Callable[[Entry], bool] | None = None  # at a start: entries that their queue may lack
+        # While the log is read again: topic → its messages before this offset belong to a deleted topic.
         self.deleted: Mapping[bytes, int] = {}
 
     def fill(self, entries: list[Entry]) -> None:
@@ -91,7 +92,7 @@ class QueueFiller:
             self._fill_each(entries)
 
     def _extend(self, runs: list[QueueRun]) -> bool:
-        """Add what follows on what is there; False when something does not: others may be added then."""
+        """Add runs that continue their queues; return False if one does not: some may have been added."""
         known = self._known
         for topic, queue_id, first_offset, packed in runs:
             try:
@@ -125,7 +126,7 @@ class QueueFiller:
                 queue = known[topic, queue_id] = self._queue(topic, queue_id, physical)
             if queue is None:
                 continue
-            # names.find, written out for where a tag mostly stands: between two others.
+            # names.find, inlined for the usual place of a tag: between two others.
             at = properties.rfind(b"\x02TAGS\x01") + 6
             stop = properties.find(b"\x02", at)
             tag = properties[at:stop] if 5 < at < stop else find(properties, b"\x02TAGS\x01")
@@ -142,13 +143,13 @@ class QueueFiller:
                 self._fill_light(topic, properties, physical, size, code)
 
     def forget(self, topic: str) -> None:
-        """The topic's queues were deleted."""
+        """Forget a topic whose queues were deleted."""
         name = topic.encode()
         for key in [key for key in self._known if key[0] == name]:
             del self._known[key]
 
     def _due(self, properties: bytes, stored_ms: int, code: int) -> int:
-        """Delayed messages carry the time they are due where others carry their tag."""
+        """Return the due time of a delayed message, which its entry holds in place of the tag hash."""
         text = names.find(properties, names.AT_DELAY)
         try:
             level = int(text or b"")
@@ -157,18 +158,19 @@ class QueueFiller:
         return due_ms(self._delay_levels, level, stored_ms) if level > 0 else code
 
     def _queue(self, topic: bytes, queue_id: int, physical: int) -> ConsumeQueue | None:
-        """The queue of a record; None when it cannot be one, as of a record damaged where no CRC sees it."""
+        """Return the queue of a record; None if it is invalid, as for a record damaged where no CRC covers
+        it."""
         try:
             name = topic.decode()
             if fit_for_directory(name, queue_id):
                 return self._queues.queue(name, queue_id)
         except DiskError:
-            raise  # of the disk, not of the record: it is dispatched when the disk works again
+            raise  # an error of the disk, not of the record: it is dispatched when the disk works again
         except (UnicodeDecodeError, StoreError):
             pass
         log.warning(
-            "record_without_queue topic=%r queue=%d offset=%d next='the record is damaged; it stays in the "
-            "log and cannot be consumed'",
+            "record_without_queue topic=%r queue=%d offset=%d next='send the message again if it is known: "
+            "the record is damaged and cannot be consumed'",
             topic,
             queue_id,
             physical,
@@ -185,15 +187,17 @@ class QueueFiller:
         sys_flag: int,
         properties: bytes,
     ) -> None:
-        """What takes more than one offset: a batch kept as one record, or a message behind lost ones."""
+        """Append a message that takes more than one offset: a batch kept as one record, or a message after
+        lost ones."""
         missing = queue_offset - queue.next_offset
         if missing > 0 and queue.max_physical >= 0:
             if not self.fill_gaps:
                 raise QueueGap(queue.topic, queue.queue_id, queue.next_offset, queue_offset, queue.path)
             if missing > (physical - queue.max_physical) // RECORD_BYTES_MIN:
                 log.warning(
-                    "record_misnumbered topic=%r queue=%d offset=%d number=%d expected=%d next='the record "
-                    "is damaged: there was no room for so many before it; it cannot be consumed'",
+                    "record_misnumbered topic=%r queue=%d offset=%d number=%d expected=%d next='send the "
+                    "message again if it is known: the record is damaged, since the log has no room for "
+                    "that many before it, and cannot be consumed'",
                     queue.topic,
                     queue.queue_id,
                     physical,
@@ -202,21 +206,23 @@ class QueueFiller:
                 )
                 return
             log.warning(
-                "messages_lost topic=%r queue=%d first=%d count=%d next='nothing: they are not in the log'",
+                "messages_lost topic=%r queue=%d first=%d count=%d next='send them again if they are "
+                "known: they are not in the log'",
                 queue.topic,
                 queue.queue_id,
                 queue.next_offset,
                 missing,
             )
-            # Delayed messages carry the time they are due instead of a hash; it has to stay.
+            # Entries of delayed messages hold the due time in place of the tag hash; it must stay.
             mark = code if queue.topic == SCHEDULE_TOPIC else HOLE_TAGS
             queue.extend(ENTRY.pack(physical, size, mark) * missing, queue.next_offset)
-            queue.max_physical = physical  # of the message itself comes now
+            queue.max_physical = physical  # the entry of the message itself follows
         if not queue.append(physical, size, code, queue_offset) or not sys_flag & _INNER_BATCH:
             return
         more = names.find(properties, _AT_INNER_NUM)
         if more is not None and more.isdigit() and 1 < int(more) <= size:
-            # The other messages of the batch have offsets too: whoever reads on from there gets the next.
+            # The other messages of the batch have offsets too: a reader at one of these gets the next
+            # message.
             queue.max_physical = physical
             queue.extend(ENTRY.pack(physical, size, HOLE_TAGS) * (int(more) - 1), queue.next_offset)
 

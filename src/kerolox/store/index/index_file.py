@@ -1,11 +1,11 @@
-"""One file of the key index: a hash table of chains, newest entry first.
+"""File of the key index: a hash table of chains, newest entry first.
 
-A header of 40 bytes, then slots of 4 bytes (the number of the newest entry of a chain), then entries of
-20 bytes, numbered from 1, each with the number of the one before it in its chain. See FORMAT.md.
+A header of 40 bytes, then slots of 4 bytes (the number of the newest entry of a chain), then entries of 20
+bytes, numbered from 1, each with the number of the previous one in its chain. See FORMAT.md.
 
-While a file is written its slots are in memory, and new entries collect in a tail. The slots can be made
-again from the entries, so they go to disk only when the file is full or closed; entries go in every
-round, and the header, which counts them, after them.
+While a file is written its slots are in memory, and new entries collect in a tail. The slots can be rebuilt
+from the entries, so they are written only when the file is full or closed; entries are written in every
+round, and after them the header, which counts them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENTRY = struct.Struct(
     ">i"  # hash of topic#key
     "q"  # physical offset
     "i"  # seconds since the first entry
-    "i"  # the entry before it in the chain, 0 when none
+    "i"  # the previous entry of the chain, 0 without one
 )
 ITEM = struct.Struct(
     ">i"  # hash of topic#key
@@ -45,7 +45,7 @@ ITEM = struct.Struct(
 )
 assert (HEADER.size, ENTRY.size, ITEM.size) == (40, 20, 20)
 SLOT_SIZE = 4
-# Pages of slots are pages of the file, which the header shifts by ten slots.
+# Pages of slots are pages of the file, shifted by ten slots because of the header.
 _SHIFT = HEADER.size // SLOT_SIZE
 _PAGE_SLOTS = PAGE // SLOT_SIZE
 _PAGE_BITS = _PAGE_SLOTS.bit_length() - 1
@@ -64,8 +64,8 @@ def file_size(slots: int, entries: int) -> int:
 def _index_entries(
     items: list[IndexItem], table: array[int], count: int, begin_ms: int
 ) -> tuple[bytes, int, set[int]]:
-    """Enter items, of which the first gets the number ``count``, into the table of slots: their entries, how
-    many slots were not in use before, and the pages of the table that changed."""
+    """Enter items, the first with number ``count``, into the table of slots. Return their entries, the number
+    of slots that were not in use before, and the changed pages of the table."""
     slots = len(table)
     entries: list[tuple[int, int, int, int]] = []
     used = 0
@@ -78,7 +78,7 @@ def _index_entries(
             used += 1
         elif not 0 < previous < count:
             previous = 0
-        if time_ms != last_ms:  # messages of one pass share their time
+        if time_ms != last_ms:  # messages of one pass have the same time
             last_ms = time_ms
             seconds = (time_ms - begin_ms) // 1000
             if not 0 <= seconds <= INT32_MAX or begin_ms <= 0:
@@ -97,8 +97,12 @@ index_entries = compiled("index_entries", _index_entries)
 def _index_block(
     items: bytes, table: array[int], count: int, begin_ms: int, first_begin_ms: int
 ) -> tuple[bytes, int]:
-    """The same of packed items (hash, physical offset, store time), of which the first is counted from a time
-    of its own. Of the pages of the table nothing is said: nearly all change."""
+    """Enter packed items (hash, physical offset, store time) into the table of slots. Return their entries,
+    and the number of slots that were not in use before.
+
+    The time of the first item is counted from ``first_begin_ms``. Changed pages are not returned, because
+    nearly all change.
+    """
     found = list(ITEM.iter_unpack(items))
     first, used, _ = index_entries(found[:1], table, count, first_begin_ms)
     rest, more, _ = index_entries(found[1:], table, count + 1, begin_ms)
@@ -109,7 +113,8 @@ index_block = compiled("index_block", _index_block)
 
 
 class IndexFile:
-    """``count`` is the number the next entry gets. The event loop puts and writes; any thread looks up."""
+    """File of the key index. ``count`` is the number of the next entry. The event loop adds and writes; any
+    thread may look up."""
 
     def __init__(self, open_files: OpenFiles, path: str, slots: int, entries: int, *, named: bool) -> None:
         self.path = path
@@ -125,14 +130,14 @@ class IndexFile:
         self._open_files = open_files
         self._entries_at = HEADER.size + slots * SLOT_SIZE
         self._table: array[int] | None = None
-        self._changed: set[int] = set()  # pages of the table newer than in the file
+        self._changed: set[int] = set()  # pages of the table that are newer than in the file
         self._tail = Tail.at(1)
-        # Written and not yet flushed: place and bytes of entries, and pages of the table.
+        # Written and unflushed data: places and bytes of entries, and pages of the table.
         self._unflushed: list[tuple[int, bytes]] = []
         self._pages_unflushed: set[int] = set()
         self._in_doubt = False  # a flush failed: the kernel may have dropped them
-        self._summed = (1, 0)  # up to which entry, and the CRC of their bytes
-        self._slots_summed: int | None = None  # once they do not change any more
+        self._summed = (1, 0)  # number of the next unsummed entry, and the CRC of those before it
+        self._slots_summed: int | None = None  # set once they do not change any more
 
     @property
     def room(self) -> int:
@@ -147,7 +152,7 @@ class IndexFile:
     # Writing
 
     def inherit(self, older: IndexFile) -> None:
-        """Begin where the file before ends, as RocketMQ does."""
+        """Begin where the previous file ends, as RocketMQ does."""
         self.begin_ms = self.end_ms = older.end_ms
         self.begin_physical = self.end_physical = older.end_physical
 
@@ -155,7 +160,7 @@ class IndexFile:
         self._table = array("i", bytes(self.slots * SLOT_SIZE))
 
     def put(self, items: list[IndexItem]) -> None:
-        """Add entries, at most :attr:`room` of them, in the order of their place in the log."""
+        """Add entries, at most :attr:`room` of them, in the order of their log offsets."""
         if not items:
             return
         table = self._load_table()
@@ -171,7 +176,7 @@ class IndexFile:
 
     def put_packed(self, items: bytes, *, inherits: bool) -> None:
         """Add packed items, at most :attr:`room` of them. ``inherits``: the first entry of a file counts its
-        seconds from the end of the file before, as Apache's broker counts them."""
+        seconds from the end of the previous file, as Apache's broker does."""
         if not items:
             return
         table = self._load_table()
@@ -189,7 +194,7 @@ class IndexFile:
 
     @property
     def unwritten(self) -> int:
-        """Bytes of entries only in memory."""
+        """Return the bytes of entries that are only in memory."""
         return len(self._tail)
 
     def write_entries(self) -> None:
@@ -202,7 +207,7 @@ class IndexFile:
             self._tail = Tail.at(self.count)
 
     def write_table(self) -> None:
-        """Write the pages of slots that changed. For a thread, but not while entries are put."""
+        """Write the changed pages of slots. Runs in a thread, but not while entries are added."""
         table = self._table
         if table is None:
             return
@@ -226,7 +231,7 @@ class IndexFile:
             file.pwrite(header, 0)
 
     def sync(self) -> None:
-        """Flush. After a failed flush everything that it covered is written again before."""
+        """Flush. After a failed flush all data that it covered is written again before."""
         with _Opened(self._open_files, self.segment) as file:
             covered = list(self._unflushed)
             if self._in_doubt:
@@ -244,20 +249,20 @@ class IndexFile:
         self._pages_unflushed = set()
 
     def drop_table(self) -> None:
-        """Give back the memory of the slots, once they are written."""
+        """Release the memory of the slots once they are written."""
         if not self._changed:
             self._table = None
 
     # Reading
 
     def load_header(self) -> bool:
-        """Read the counts; False when they cannot be those of a file of this size."""
+        """Read the header; return False if it is invalid for a file of this size."""
         with _Opened(self._open_files, self.segment) as file:
             data = file.pread(HEADER.size, 0)
         return self.take_header(data)
 
     def take_header(self, data: bytes) -> bool:
-        """Count what this header counts, whatever the file's own says."""
+        """Use the counts of this header instead of those in the file; return False if they are invalid."""
         self.begin_ms, self.end_ms, self.begin_physical, self.end_physical, self.used_slots, count = (
             HEADER.unpack(data)
         )
@@ -279,13 +284,13 @@ class IndexFile:
         return self._table
 
     def covers(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether some of its entries may be from between these times."""
+        """Return True if some of its entries may be from between these times."""
         return self.count > 1 and self.begin_ms <= end_ms and begin_ms <= self.end_ms
 
     def collect(self, key_hash: int, count_max: int, begin_ms: int, end_ms: int, found: list[int]) -> None:
         """Add the physical offsets under this hash from between these times, newest first. May wait.
 
-        Raises SegmentGone when the file was deleted meanwhile, Unreadable when it cannot be read now.
+        Raise SegmentGone if the file was deleted meanwhile, Unreadable if it cannot be read now.
         """
         try:
             self._collect(key_hash, count_max, begin_ms, end_ms, found)
@@ -307,7 +312,7 @@ class IndexFile:
                     break
                 if entry_hash == key_hash and begin_ms <= time_ms <= end_ms and physical not in found:
                     found.append(physical)
-                # A chain leads to ever older entries; one that does not is damaged.
+                # A chain leads to older entries only; otherwise it is damaged.
                 if time_ms < begin_ms or previous >= number:
                     break
                 number = previous
@@ -324,10 +329,10 @@ class IndexFile:
             data = file.pread(count * ENTRY.size, self._entries_at + first * ENTRY.size)
             yield from enumerate(ENTRY.iter_unpack(data), first)
 
-    # What vouches for it
+    # Sums
 
     def sum_entries(self, header: bytes) -> int:
-        """The CRC of the entries a header counts, which are in the file. For a thread."""
+        """Return the CRC of the entries that a header counts, which are in the file. Runs in a thread."""
         count = HEADER.unpack(header)[5]
         number, crc = self._summed if self._summed[0] <= count else (1, 0)
         with _Opened(self._open_files, self.segment) as file:
@@ -339,7 +344,7 @@ class IndexFile:
         return crc
 
     def sum_slots(self) -> int:
-        """The CRC of the slots, once they are all in the file. For a thread."""
+        """Return the CRC of the slots, once they are all in the file. Runs in a thread."""
         if self._slots_summed is not None:
             return self._slots_summed
         crc = 0
@@ -357,11 +362,12 @@ class IndexFile:
     # After a crash
 
     def rebuild(self) -> bool:
-        """Make the slots again from the entries the header counts; False when some of them are damaged.
+        """Rebuild the slots from the entries that the header counts; return False if some of them are
+        damaged.
 
-        An entry is good when it continues its chain and does not point before the one ahead of it. At the
-        first that is not the file ends now, and the last message before, of which entries may be
-        missing, goes too: it is expected to come again from the log.
+        An entry is good if it continues its chain and does not point before its predecessor. At the first bad
+        one the file ends, and the last message before it, whose entries may be incomplete, is removed too: it
+        is expected again from the log.
         """
         self.new_table()
         self._slots_summed = None
@@ -381,7 +387,7 @@ class IndexFile:
                 good = number + 1
         self._changed = set(range((self.slots - 1 + _SHIFT) // _PAGE_SLOTS + 1))
         self.used_slots = used
-        # A torn header may tell of a later end than its count does: then the log has to fill the gap.
+        # A torn header may name a later end than its count does: then the log must fill the gap.
         if good == self.count and (good == 1 or last == self.end_physical):
             return True
         self._tail = Tail.at(good)
@@ -390,7 +396,7 @@ class IndexFile:
         return False
 
     def first_at(self, physical: int) -> int:
-        """The number of the first entry at or beyond this place in the log."""
+        """Return the number of the first entry at or after this log offset."""
         with _Opened(self._open_files, self.segment) as file:
             low, high = 1, self.count
             while low < high:
@@ -402,7 +408,7 @@ class IndexFile:
         return low
 
     def truncate_to(self, physical: int) -> None:
-        """Forget the entries at or beyond this place in the log."""
+        """Remove the entries at or after this log offset."""
         self._cut(self.first_at(physical))
 
     def _cut(self, count: int) -> None:
@@ -427,7 +433,7 @@ class IndexFile:
 
 
 class _Opened:
-    """The open file of a segment, held for the length of a ``with``."""
+    """Open file of a segment, held for the duration of a ``with``."""
 
     __slots__ = ("_open_files", "_segment")
 
@@ -443,7 +449,7 @@ class _Opened:
 
 
 def _runs(pages: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Neighbouring numbers as (first, last)."""
+    """Yield neighbouring numbers as (first, last)."""
     first = last = -1
     for page in pages:
         if page != last + 1 or first < 0:

@@ -1,12 +1,12 @@
-"""From a key to the messages that carry it: the files of ``index/``.
+"""Key index: from a key to the messages that carry it. The files of ``index/``.
 
-The index knows hashes of ``topic#key``, not keys: whoever asks compares. A flush round is
+The index holds hashes of ``topic#key``, not keys: callers compare the keys. A flush round is
 :meth:`KeyIndex.write` on the event loop, then :meth:`KeyIndex.sync` in a thread.
 
-After a crash RocketMQ deletes every file but those known to be full and flushed, and fills the gap
-only as far as its recovery reads the log again. Here a file is kept as far as its entries are whole:
-what the header counts was on disk before the header was, and each entry is checked against the chain it
-continues. What comes again from the log and is in the index already is not added twice.
+After a crash RocketMQ deletes every file except those known to be full and flushed, and fills the gap only as
+far as its recovery reads the log again. Here a file is kept as far as its entries are valid: the entries that
+the header counts were on disk before the header, and each entry is checked against the chain it continues.
+Keys from the log that the index already has are not added twice.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _FOREVER_MS = (1 << 63) - 1
 
 
 def hash_key(topic: str, key: str) -> int:
-    """What the index stores of a key."""
+    """Return the hash that the index stores for a key."""
     return index_hash(java_hash(key, java_hash(topic + "#")))
 
 
 class KeyHasher:
-    """Hashes of many keys, remembering the beginnings that repeat.
+    """Hasher of many keys that caches repeated beginnings.
 
-    The unique keys of one client differ in their last four characters for hours.
+    The unique keys of one client differ only in their last four characters for hours.
     """
 
     _HEAD = 28
@@ -56,10 +56,10 @@ class KeyHasher:
         self._heads: dict[bytes, int] = {}
         # By topic: beginning of the packed properties → hash so far, times 31⁴.
         self._leading: dict[bytes, dict[bytes, int]] = {}
-        self._learned = 0  # in all of them, at most
+        self._learned = 0  # number of cached heads in all of them, at most
 
     def heads(self, topic: bytes) -> dict[bytes, int]:
-        """What :meth:`learn` learned for a topic. Ask again for every batch."""
+        """Return the heads that :meth:`learn` cached for a topic. Call it again for every batch."""
         heads = self._leading.get(topic)
         if heads is None:
             if len(self._leading) >= self._KEPT:
@@ -68,7 +68,7 @@ class KeyHasher:
         return heads
 
     def learn(self, topic: bytes, key: bytes) -> None:
-        """Remember the beginning of properties that start with this unique key, if it is a usual one."""
+        """Cache the beginning of properties that start with this unique key, if it is an ordinary one."""
         if len(key) != 32 or not key.isascii():
             return
         if self._learned >= self._LEARNED_MAX:
@@ -82,7 +82,7 @@ class KeyHasher:
         heads[b"UNIQ_KEY\x01" + key[: self._HEAD]] = code * 923521 & 0xFFFF_FFFF
 
     def unique_key(self, topic: bytes, key: bytes) -> int:
-        """The index hash of a message's unique key."""
+        """Return the index hash of a message's unique key."""
         if len(key) != 32 or not key.isascii():
             return self.key(topic, key)
         head = topic + key[:28]
@@ -98,11 +98,12 @@ class KeyHasher:
         return 0x1_0000_0000 - code if code != 0x8000_0000 else 0
 
     def key(self, topic: bytes, key: bytes) -> int:
-        """The index hash of any key."""
+        """Return the index hash of any key."""
         return index_hash(java_hash(key, self._seed(topic)))
 
     def keys(self, topic: bytes, unique_key: bytes | None, keys: bytes | None) -> list[int]:
-        """The hashes of one message: of its unique key, then of each of its keys, which spaces separate."""
+        """Return the hashes of one message: of its unique key, then of each of its keys, which are separated
+        by spaces."""
         hashes = [self.unique_key(topic, unique_key)] if unique_key else []
         if keys:
             hashes += [self.key(topic, key) for key in keys.split(b" ") if key]
@@ -120,9 +121,9 @@ class KeyHasher:
 class KeyIndex:
     """All files of the index, oldest first; the last one is written.
 
-    ``end_physical`` is the place of the last message entered, -1 when there is none, and ``end_ms`` its
-    store time. ``full_files_end_ms`` is what the checkpoint keeps: the end of the last file that is full
-    and flushed.
+    ``end_physical`` is the log offset of the last message entered, -1 without any, and ``end_ms`` its store
+    time. ``full_files_end_ms``, for the checkpoint, is the end time of the last file that is full and
+    flushed.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class KeyIndex:
         failures: ReadFailures | None = None,
     ) -> None:
         if slots < 1 or entries < 2:
-            raise ValueError(f"{slots} slots and {entries} entries: expected at least 1 and 2")
+            raise ValueError(f"key index has {slots} slots and {entries} entries, expected at least 1 and 2")
         self.directory = os.fspath(directory)
         self.slots = slots
         self.entries = entries
@@ -145,13 +146,14 @@ class KeyIndex:
         self._files = files
         self._clock = clock
         self._open_files = OpenFiles(files, PROCESS.index_files, failures=failures)
-        self._all: list[IndexFile] = []  # replaced, never changed: threads read it
-        self._change = threading.Lock()  # for replacing it
+        self._all: list[IndexFile] = []  # replaced, never changed, because threads read it
+        self._change = threading.Lock()  # held while ``_all`` is replaced
         self._unsynced: list[IndexFile] = []  # changed since the last write(), oldest first
-        self._failed: list[IndexFile] = []  # written, and not synced because that failed
+        self._failed: list[IndexFile] = []  # written, and not flushed because of a failure
         self._new_dirs: list[str] = []
-        self._unvouched: list[IndexFile] = []  # loaded, and to be removed: their keys come again
-        self.damage = ""  # what is wrong with the files that were loaded: then all are to be made again
+        # Loaded files without a sum, to be removed: their keys are rebuilt
+        self._unvouched: list[IndexFile] = []
+        self.damage = ""  # damage of the loaded files; if set, all are rebuilt
 
     def __len__(self) -> int:
         return len(self._all)
@@ -165,8 +167,8 @@ class KeyIndex:
     def put_many(self, items: list[IndexItem]) -> None:
         """Enter hashes: ``(hash, physical offset, store time)``, in the order of the log.
 
-        All items of one message belong in one call. Messages up to :attr:`end_physical` are there already
-        and are passed over, so a call that failed is simply repeated.
+        All items of one message belong in one call. Messages up to :attr:`end_physical` are in the index
+        already and are skipped, so a failed call is simply repeated.
         """
         if not items:
             return
@@ -180,7 +182,7 @@ class KeyIndex:
             if count < len(items):
                 count = _whole_messages(items, count)
                 if not count and file.count > 1:
-                    self._add_file()  # the next message goes whole into the next file
+                    self._add_file()  # the next message goes into the next file as a whole
                     continue
                 count = count or file.room
             file.put(items[:count])
@@ -196,14 +198,14 @@ class KeyIndex:
             self._new_dirs += self._files.make_dirs(self.directory)
         name = file_name(self._clock.wall_ms())
         if self._all:
-            # Sorted by name is sorted by age, also when the clock was set back.
+            # The order of names is the order of age, even if the clock was set back.
             last = os.path.basename(self._all[-1].path)
             name = max(name, f"{int(last) + 1:0{_NAME_DIGITS}d}")
         path = os.path.join(self.directory, name)
         size = file_size(self.slots, self.entries)
         handle = self._files.create(path)
         try:
-            # Without blocks behind it, as RocketMQ's: most stores never fill the 420 million bytes.
+            # Without allocated blocks, as RocketMQ's: most stores never fill the 420 million bytes.
             handle.truncate(size)
         except StoreError:
             handle.close()
@@ -218,14 +220,14 @@ class KeyIndex:
                 older = self._all[-1]
                 file.inherit(older)
                 if older not in self._unsynced:
-                    self._unsynced.append(older)  # its slots are to be written now
+                    self._unsynced.append(older)  # its slots must be written now
             self._all = [*self._all, file]
         return file
 
     # Flushing
 
     def write(self) -> list[tuple[IndexFile, bytes]]:
-        """Write new entries to their files; what to :meth:`sync` in a thread."""
+        """Write new entries to their files; return what to :meth:`sync` in a thread."""
         unsynced = list(dict.fromkeys(self._failed + self._unsynced))
         written: list[tuple[IndexFile, bytes]] = []
         for file in unsynced:
@@ -239,13 +241,13 @@ class KeyIndex:
         return written
 
     def sync(self, written: list[tuple[IndexFile, bytes]], *, all_of_it: bool = False) -> None:
-        """Make what was written survive power loss: entries first, then the header that counts them.
+        """Flush the written entries, then the header that counts them.
 
-        Slots go to disk with full files, or with ``all_of_it``.
+        Slots are written with full files, or with ``all_of_it``.
         """
         active = self._all[-1] if self._all else None
         for file, header in written:
-            # One that became full after write() is not all there yet: it comes again in the next round.
+            # A file that became full after write() is not complete yet: the next round writes its slots.
             full = file is not active and header == file.header
             whole = full or all_of_it
             try:
@@ -255,7 +257,7 @@ class KeyIndex:
                 if not file.segment.named:
                     self._sync_names(file)
                 file.write_header(header)
-                file.sync()  # the progress notes of this round count on it
+                file.sync()  # the progress notes of this round rely on it
             except SegmentGone:
                 continue
             except StoreError:
@@ -273,18 +275,19 @@ class KeyIndex:
         file.segment.named = True
 
     def flush(self) -> None:
-        """Write and flush everything, slots too: at the end, or before a copy. Waits for the disk."""
+        """Write and flush everything including slots, at the end or before a copy. Wait for the disk."""
         written = self.write()
         if self._all and all(file is not self._all[-1] for file, _ in written):
             written.append((self._all[-1], self._all[-1].header))
         self.sync(written, all_of_it=True)
 
-    # Asking
+    # Queries
 
     def query(
         self, topic: str, key: str, count_max: int, begin_ms: int = 0, end_ms: int = _FOREVER_MS
     ) -> list[int]:
-        """The physical offsets of messages with this key, or one of the same hash, newest first. May wait.
+        """Return the physical offsets of messages with this key, or one of the same hash, newest first. May
+        wait.
 
         Times are kept in whole seconds since the first entry of a file, so a message may count as up to a
         second older than it is.
@@ -300,19 +303,19 @@ class KeyIndex:
                 try:
                     file.collect(key_hash, count_max, begin_ms, end_ms, found)
                 except SegmentGone:
-                    break  # the oldest are being deleted
+                    break  # the oldest files are being deleted
             if len(found) >= count_max or (file.count > 1 and file.begin_ms < begin_ms):
                 break
         return found
 
-    # Start, and shrinking
+    # Start, and truncation
 
     def load(self, *, after_crash: bool, checkpoint_ms: int = 0, sums: list[IndexSum] | None = None) -> None:
-        """Find the files. A file of another size is refused: nothing in it can be addressed.
+        """Find the files. Reject a file of another size: nothing in it can be addressed.
 
-        With ``sums`` the index is what they vouch for, or :attr:`damage` says why it cannot be. Without,
-        after a crash, those not known to be full and flushed before ``checkpoint_ms`` are checked entry by
-        entry. At the first damage the index ends. What follows must come again from the log.
+        With ``sums`` the index is the part that they cover, or :attr:`damage` names the reason why not.
+        Without, after a crash, files not known to be full and flushed before ``checkpoint_ms`` are checked
+        entry by entry. The index ends at the first damage. Later keys are rebuilt from the log.
         """
         found: list[IndexFile] = []
         size = file_size(self.slots, self.entries)
@@ -323,14 +326,14 @@ class KeyIndex:
                 logger.warning("stray_file_ignored path=%s next='move it away'", path)
                 continue
             actual = self._files.size(path)
-            if not actual:  # created, and the power failed
+            if not actual:  # created before a power loss
                 self._files.remove(path)
                 continue
             if actual != size:
                 raise WrongFileSize(path, actual, size)
             file = IndexFile(self._open_files, path, self.slots, self.entries, named=not after_crash)
             if not file.load_header() and not after_crash:
-                self.damage = f"{path} counts more than the {self.entries - 1} entries it has room for"
+                self.damage = f"{path} counts more than its maximum of {self.entries - 1} entries"
             found.append(file)
         self._all = found
         self._unsynced, self._unvouched = [], []
@@ -344,7 +347,7 @@ class KeyIndex:
         self.full_files_end_ms = max((file.end_ms for file in self._all[:-1]), default=0)
 
     def _check_sums(self, sums: list[IndexSum], after_crash: bool) -> None:
-        """Keep what is as it was summed; the rest comes again from the log."""
+        """Keep the files that match their sums; other keys are rebuilt from the log."""
         known = {known.name: known for known in sums}
         missing = sorted(known.keys() - set(map(_name, self._all)))
         if missing:
@@ -357,15 +360,15 @@ class KeyIndex:
             header = bytes.fromhex(expected.header)
             as_noted = file.header == header and not after_crash
             if not file.take_header(header) or file.sum_entries(header) != expected.entries:
-                self.damage = f"{file.path}: its entries are not those that were written"
+                self.damage = f"{file.path}: its entries do not match their checksum"
             elif as_noted and expected.slots != UNKNOWN:
                 if file.sum_slots() != expected.slots:
-                    self.damage = f"{file.path}: its slots are not those that were written"
+                    self.damage = f"{file.path}: its slots do not match their checksum"
             elif not (after_crash and expected.slots != UNKNOWN and file.sum_slots() == expected.slots):
                 if not after_crash:
                     logger.warning(
-                        "index_header_replaced path=%s next='its later keys come again from the log: another "
-                        "broker wrote them, or the header was damaged'",
+                        "index_header_replaced path=%s reason='another broker wrote it, or it was damaged' "
+                        "next='no action needed: its later keys are rebuilt from the log'",
                         file.path,
                     )
                 if file.rebuild():
@@ -376,38 +379,39 @@ class KeyIndex:
                 return
 
     def settle(self) -> None:
-        """Once the log is known to be good: remove what no sum vouched for. Waits for the disk."""
+        """Remove files without a sum, once the log is known to be good. Wait for the disk."""
         for file in self._unsynced:
-            # Now: what is entered next must not be counted by a header that counts more.
+            # Now, because entries added next must not be counted by an old header with a higher count.
             file.write_header(file.header)
             file.sync()
         unvouched, self._unvouched = self._unvouched, []
         self._remove(unvouched)
 
     def claims(self) -> list[tuple[str, int, int]]:
-        """What headers say of their first and last messages: path, place in the log and store time."""
+        """Return the first and last messages that headers name: path, log offset and store time."""
         used = [file for file in self._all if file.count > 1]
         return [(file.path, file.begin_physical, file.begin_ms) for file in used] + [
             (file.path, file.end_physical, file.end_ms) for file in used
         ]
 
     def headers(self) -> list[tuple[IndexFile, bytes]]:
-        """All files, and what their headers count by now: after :meth:`write`, for :meth:`sum_up`."""
+        """Return all files with their current headers: after :meth:`write`, for :meth:`sum_up`."""
         return [(file, file.header) for file in self._all if file.count > 1]
 
     def sum_up(self, headers: list[tuple[IndexFile, bytes]], *, whole: bool) -> list[IndexSum]:
-        """The sums of what was written and flushed; ``whole``: the slots of all files too. For a thread."""
+        """Return the sums of the written and flushed data; ``whole``: including the slots of all files. Runs
+        in a thread."""
         sums: list[IndexSum] = []
         for file, header in headers:
             try:
                 slots = file.sum_slots() if whole or not file.slots_in_memory else UNKNOWN
                 sums.append(IndexSum(_name(file), header.hex(), file.sum_entries(header), slots))
             except SegmentGone:
-                continue  # deleted for its age
+                continue  # deleted by retention
         return sums
 
     def _check_files(self, checkpoint_ms: int) -> None:
-        # Full files may end in the same millisecond, and the checkpoint speaks of the first of them.
+        # Full files may end in the same millisecond, and the checkpoint refers to the first of them.
         ends = [file.end_ms for file in self._all[:-1]]
         trusted_ms = checkpoint_ms if ends.count(checkpoint_ms) == 1 else checkpoint_ms - 1
         for position, file in enumerate(self._all):
@@ -418,7 +422,8 @@ class KeyIndex:
             self._unsynced.append(file)
             if not whole:
                 logger.warning(
-                    "index_cut path=%s entries=%d files_removed=%d next='later keys come from the log again'",
+                    "index_cut path=%s entries=%d files_removed=%d next='no action needed: later keys are "
+                    "rebuilt from the log'",
                     file.path,
                     file.count - 1,
                     len(self._all) - position - 1,
@@ -432,18 +437,18 @@ class KeyIndex:
         self._unsynced = [file for file in self._unsynced if file in self._all]
 
     def _set_end(self) -> None:
-        # A file without entries has inherited its end, or has zeros if there was nothing to inherit.
+        # A file without entries has inherited its end, or has zeros if there was none to inherit.
         ends = [file.end_physical for file in self._all if file.count > 1 or file.end_ms]
         self.end_physical = ends[-1] if ends else -1
 
     def truncate_to(self, physical: int) -> None:
-        """Forget messages at or beyond this place in the commit log. Waits for the disk."""
+        """Remove messages at or after this log offset. Wait for the disk."""
         while self._all and self.end_physical >= physical:
             file = self._all[-1]
             if file.count > 1:
                 file.truncate_to(physical)
             if file.count > 1:
-                # Now: what is entered next must not be counted by the header of what was cut off.
+                # Now, because entries added next must not be counted by the header of the removed ones.
                 file.write_header(file.header)
                 file.sync()
                 if file not in self._unsynced:
@@ -453,11 +458,12 @@ class KeyIndex:
                 self._all = self._all[:-1]
                 self._remove([file])
             self._set_end()
-            # The last file is filled again, so it does not count as full and flushed any more.
+            # The last file is filled again, so it no longer counts as full and flushed.
             self.full_files_end_ms = max((file.end_ms for file in self._all[:-1]), default=0)
 
     def delete_before(self, log_min: int) -> int:
-        """Remove files all of whose messages left the commit log, never the last; how many. For a thread."""
+        """Remove files whose messages have all left the commit log, never the last one; return their number.
+        Runs in a thread."""
         count = 0
         while len(self._all) > 1 and self._all[0].end_physical < log_min:
             file = self._all[0]
@@ -482,11 +488,11 @@ class KeyIndex:
             self._files.sync_dir(self.directory)
 
     def abandon(self) -> None:
-        """Give back the descriptors and write nothing: when the store could not be opened."""
+        """Close the descriptors and write nothing, after a store could not be opened."""
         self._open_files.close_all_idle()
 
     def close(self) -> None:
-        """Write everything and give back descriptors and memory."""
+        """Write everything, close the descriptors and release the memory."""
         self.flush()
         for file in self._all:
             self._open_files.close_idle(file.segment)
@@ -494,7 +500,7 @@ class KeyIndex:
 
 
 def file_name(wall_ms: int) -> str:
-    """The name of a file made at this time: local time to the millisecond, 17 digits."""
+    """Return the name of a file created at this time: local time to the millisecond, 17 digits."""
     return datetime.fromtimestamp(wall_ms // 1000).strftime("%Y%m%d%H%M%S") + f"{wall_ms % 1000:03d}"
 
 
@@ -503,7 +509,7 @@ def _name(file: IndexFile) -> str:
 
 
 def _whole_messages(items: list[IndexItem], count: int) -> int:
-    """The largest number of items up to ``count`` after which another message begins."""
+    """Return the largest number of items up to ``count`` after which another message begins."""
     while count and items[count][1] == items[count - 1][1]:
         count -= 1
     return count

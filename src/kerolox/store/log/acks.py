@@ -1,9 +1,9 @@
-"""When an answer may leave: the one place that knows what was promised about a message.
+"""Acknowledgement of messages: the only module that knows what was promised about a message.
 
-Under asynchronous flush a message is safe when it is written. Under synchronous flush it is safe when the
-disk has it. A broker that leads followers synchronously (SYNC_MASTER) has promised that so many replicas have
-it, too; both are waited for side by side. Whoever stores messages asks here, and looks neither at the flush
-mode nor at the replicas.
+Under asynchronous flush a message is safe when it is written. Under synchronous flush it is safe when it is
+flushed. A broker that leads synchronous followers (SYNC_MASTER) also promises a number of replicas; flush and
+replicas are awaited at the same time. All code that stores messages asks this module, and checks neither the
+flush mode nor the replicas.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kerolox.store.state import StoreState
 
 
 class NotSafe(KeroloxError):
-    """The message is stored, but it is not known to have reached the disk."""
+    """Message that is stored, but not known to have reached the disk."""
 
     code = 10  # FLUSH_DISK_TIMEOUT
     retriable = True
 
 
 class NotCopied(NotSafe):
-    """The message is stored here, but not known to be on enough replicas."""
+    """Message that is stored here, but not known to be on enough replicas."""
 
     def __init__(self, how: Safe, why: str) -> None:
         super().__init__(f"{how.words}: stored here, but {why}")
@@ -38,13 +38,13 @@ class NotCopied(NotSafe):
 
 
 class CutOff(StoreError):
-    """The message was stored, and is not any more: the log was cut back before it."""
+    """Message that was stored and is removed: the log was truncated before it."""
 
     retriable = True
 
 
 class Acks:
-    """Tells when everything before an offset of the log is as safe as was promised."""
+    """Callbacks for the time when everything before a log offset is as safe as was promised."""
 
     def __init__(
         self,
@@ -60,33 +60,33 @@ class Acks:
         self._copies = ReplicaWaits(replicas, options, clock)
         self._options = options
         self._state = state
-        self.wait_for_replicas = False  # a broker says so by its role
+        self.wait_for_replicas = False  # set by the broker according to its role
 
     @property
     def wait(self) -> bool:
-        """Whether a message that is written may have to wait for anything more."""
+        """Return True if a written message may have to wait for a flush or for replicas."""
         return self.wait_for_replicas or self._wait_for_flush
 
     @property
     def _wait_for_flush(self) -> bool:
         return self._options.flush_mode is FlushMode.SYNC
 
-    # --- may it be written ---------------------------------------------------------------------------
+    # --- before a write --------------------------------------------------------------------------------
 
     @property
     def lacks_replicas(self) -> str | None:
-        """Why nothing is promised any more, and so nothing should be written: too few replicas are there."""
+        """Return the reason why messages must be rejected, if too few replicas are in sync; else None."""
         low = self._options.replicas_min
         if not self.wait_for_replicas or low <= 1:
             return None
         there = self._replicas.in_sync(self._replicas.end)
         return None if there >= low else f"{there} of at least {low} (minInSyncReplicas) are in sync"
 
-    # --- is it safe ----------------------------------------------------------------------------------
+    # --- after a write ---------------------------------------------------------------------------------
 
     @property
     def needed(self) -> int:
-        """How many replicas have to have what is written now, the leader among them."""
+        """Return the number of replicas that must have a message written now, including the leader."""
         if not self.wait_for_replicas:
             return 1
         options, replicas = self._options, self._replicas
@@ -96,13 +96,13 @@ class Acks:
 
     @property
     def promises_copies(self) -> bool:
-        """True if an acknowledged message is on followers, too."""
+        """Return True if an acknowledged message is on followers, too."""
         return self.wait_for_replicas and self.needed > 1
 
     def when_safe(self, end: int, told: Told) -> None:
-        """Tell once what was written before ``end`` is safe: at once, where nothing more is promised.
+        """Call ``told`` once all data before ``end`` is safe: immediately, if nothing more is promised.
 
-        One entry of a list for each call, however many messages lie before the offset.
+        One list entry for each call, however many messages lie before the offset.
         """
         needed = self.needed
         if needed > 1:
@@ -115,22 +115,23 @@ class Acks:
         else:
             told(Safe.YES)
 
-    # --- what a follower reports -----------------------------------------------------------------------
+    # --- as a follower -----------------------------------------------------------------------------------
 
     def own_end(self, progress: Progress) -> int:
-        """Up to where this store alone keeps its promise: what a follower may tell its leader that it has."""
+        """Return the offset up to which this store keeps its own promise: what a follower reports to its
+        leader."""
         return progress.flushed if self._wait_for_flush else progress.committed
 
     def hasten(self, end: int) -> None:
-        """Let what lies before ``end`` be flushed now, where that is promised. Nobody waits for it here."""
+        """Start a flush of the data before ``end`` if a flush is promised, without waiting for it."""
         if self._wait_for_flush:
             self._flusher.wait_safe(end, lambda how: None)
 
     # --- waiting -----------------------------------------------------------------------------------------
 
     async def safe(self, end: int) -> None:
-        """Wait until what was written before ``end`` is safe. Raises :class:`NotSafe`, or what stands in the
-        way of writing."""
+        """Wait until all data before ``end`` is safe. Raise :class:`NotSafe`, or NotWritable with the
+        obstacles."""
         if not self.wait:
             return
         done: asyncio.Future[Safe] = asyncio.get_running_loop().create_future()
@@ -139,36 +140,36 @@ class Acks:
         if how is Safe.FLUSH_TIMEOUT:
             raise NotSafe(f"stored, but not flushed within {self._options.flush_timeout_ms} ms")
         if how in (Safe.NO_MAJORITY, Safe.NO_LEADER):
-            raise NotCopied(how, "not known to be on a majority of the group")
+            raise NotCopied(how, "not confirmed by a majority of the group")
         if how is Safe.NO_REPLICA:
-            raise NotCopied(how, f"fewer than {self.needed} replicas are in sync, this one counted")
+            raise NotCopied(how, f"fewer than {self.needed} replicas are in sync, including this one")
         if how is Safe.REPLICA_TIMEOUT:
             raise NotCopied(
                 how, f"not on {self.needed} replicas within {self._options.replica_timeout_ms} ms"
             )
         if how is Safe.CUT:
-            raise CutOff(f"not stored: {how.words}. Send it again, to the broker that leads.", offset=end)
+            raise CutOff(f"not stored: {how.words}. Send it again to the leader.", offset=end)
         if how is Safe.FAILED:
             self._state.check_writable()
             raise NotSafe("stored, but the store was closed before it was flushed")
 
     @property
     def stalled_ms(self) -> float:
-        """For how long answers have been waiting for the disk; 0 when they do not wait for it."""
+        """Return how long answers have been waiting for the disk, in ms; 0 if they do not wait for it."""
         return self._flusher.stalled_s() * 1000 if self._wait_for_flush else 0.0
 
     # --- ends ------------------------------------------------------------------------------------------
 
     def cut(self, offset: int, stored_ms: int) -> None:
-        """The log ends here now; the last message before was stored at this time. Who waits for what lies
-        behind is told that it is gone."""
+        """Report to producers that wait for messages after a cut of the log at ``offset`` that these are
+        gone. ``stored_ms``: store time of the last message before it."""
         self._flusher.cut(offset, stored_ms)
         self._replicas.cut(offset)
         self._copies.cut(offset)
 
     async def settle(self) -> None:
-        """Nothing more is written: let those who wait for replicas have their answer, in the time that is
-        left to them."""
+        """Wait, for the rest of their time limit, until messages that wait for replicas are answered. Called
+        after the last write."""
         try:
             async with asyncio.timeout(self._options.replica_timeout_ms / 1000):
                 await self._copies.idle()
@@ -181,8 +182,8 @@ class Acks:
 
 
 class Both:
-    """Told by the flush and by the replicas: passes on the worse when both are known, and at once that the
-    message is not stored."""
+    """Combined callback of the flush and the replicas: it passes on the worse result when both are known, and
+    a failure immediately."""
 
     __slots__ = ("_first", "_told")
 

@@ -1,9 +1,9 @@
-"""The commit log: every message of every topic, one after the other. See FORMAT.md.
+"""Commit log: all messages of all topics, one after the other. See FORMAT.md.
 
-One event loop owns it. :meth:`CommitLog.append` gives a message its offsets and keeps its record;
-:meth:`CommitLog.write` hands all records kept since to the operating system in one call. A read pass of
-the broker appends many messages and writes once. Until written, nothing counts: when the write fails,
-the offsets are taken back and nobody is told they existed.
+One event loop owns it. :meth:`CommitLog.append` assigns a message its offsets and keeps its record;
+:meth:`CommitLog.write` writes all records kept since in one system call. A read pass of the broker appends
+many messages and writes once. Unwritten messages do not exist: if the write fails, their offsets are taken
+back and no client has seen them.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ __all__ = [
     "QueueCursor",
 ]
 
-BLANK_BYTES = 8  # what the end of a file needs to say that it is one
+BLANK_BYTES = 8  # bytes of the blank record that ends a file
 LIGHT_QUEUE_PREFIX = b"%LMQ%"
 TRANSACTION_BITS = 0xC
 TRANSACTION_COMMIT = 0x8
 
-# Where a message came to lie: physical offset, queue offset, size of its record.
+# Place of a stored message: physical offset, queue offset, size of its record.
 Place = tuple[int, int, int]
 
 
 class CommitLog(ReadableLog):
-    """Append and read messages by physical offset."""
+    """Commit log: append and read messages by physical offset."""
 
     lead = 0  # bytes before each record, see framing.py
 
@@ -84,9 +84,9 @@ class CommitLog(ReadableLog):
         self.progress = progress
         self.store_time = StoreTime(clock)
         self.store_host = store_host
-        self.last_store_timestamp = 0  # of what was written last
-        self.undispatched: deque[Entry] = deque()  # written, waiting to be confirmed
-        self.whole_end = 0  # what lies before this is whole records; less than the end on a replica
+        self.last_store_timestamp = 0  # store time of the last written message
+        self.undispatched: deque[Entry] = deque()  # entries that are written and wait to be confirmed
+        self.whole_end = 0  # end of the last whole record; before the end of the log on a replica
         self.on_written: list[Callable[[], None]] = []
         self.next_offset_of: Callable[[str, int], int] = lambda topic, queue_id: 0
         self._options = options
@@ -94,22 +94,23 @@ class CommitLog(ReadableLog):
         self._state = failing.state
         self._executor = executor
         self._cursors: dict[tuple[str, int], QueueCursor] = {}
-        # Which offset comes next behind what waited to be dispatched when cursors were renewed.
+        # Next queue offsets after the entries that waited for dispatch when the cursors were renewed.
         self._waiting: dict[tuple[str, int], int] = {}
         self._end = 0  # offset of the next record
         self._file_end = 0  # end of the file being appended to
-        self._now_ms = 0  # store time of this pass
+        self._now_ms = 0  # store time of messages in this pass
         self._parts: list[bytes] = []
         self._entries: list[Entry] = []
-        # To give offsets back when the write fails: number of the part from 1, cursor, its offset before.
+        # To take offsets back after a failed write: number of the part from 1, cursor, its previous offset.
         self._taken: list[tuple[int, QueueCursor, int]] = []
-        self._lost: BaseException | None = None  # why messages appended before a roll were not written
+        # Error of messages that were appended before a roll and not written
+        self._lost: BaseException | None = None
         self._raw = RecordStream(0)
 
     # --- queues ----------------------------------------------------------------------------------
 
     def cursor(self, topic: str, queue_id: int) -> QueueCursor:
-        """The queue to append to. Callers on the hot path keep it."""
+        """Return the cursor of a queue to append to. Callers on the hot path keep it."""
         cursor = self._cursors.get((topic, queue_id))
         if cursor is None:
             check_queue(topic, queue_id)
@@ -119,7 +120,7 @@ class CommitLog(ReadableLog):
         return cursor
 
     def forget_cursors(self, topic: str | None = None) -> None:
-        """Offsets are asked for anew, as when the topic was deleted: by cursors made anew."""
+        """Forget cursors, so that new ones read the offsets again, as when the topic was deleted."""
         if topic is None:
             self._cursors.clear()
             self._waiting.clear()
@@ -129,8 +130,8 @@ class CommitLog(ReadableLog):
                 del known[key]
 
     def renew_cursors(self) -> None:
-        """Count on where the queues end, behind what waits to be dispatched: another broker's records were
-        appended, or the log was cut. Whoever keeps a cursor keeps it: it says the right offset then."""
+        """Set all cursors to the ends of the queues, after the entries that wait for dispatch: another
+        broker's records were appended, or the log was cut. Cursors that callers keep stay valid."""
         waiting: dict[tuple[str, int], int] = {}
         for entry in self.undispatched:
             waiting.update(next_offsets(entry))
@@ -140,29 +141,31 @@ class CommitLog(ReadableLog):
 
     @property
     def unwritten(self) -> int:
-        """How many messages were appended and wait for the write."""
+        """Return the number of appended messages that wait for the write."""
         return len(self._entries)
 
     def cut(self, offset: int, stored_ms: int) -> None:
-        """The log ends here now; the last message before was stored at this time."""
+        """Continue at the end of the truncated log; ``stored_ms`` is the store time of the last message
+        before it."""
         self.begin()
         self.last_store_timestamp = min(self.last_store_timestamp, stored_ms)
         while self.undispatched and self.undispatched[-1][PHYSICAL_OFFSET] >= offset:
             self.undispatched.pop()
 
     def begin(self) -> None:
-        """Go on at the end of the segments: after recovery."""
+        """Continue at the end of the segments, after recovery."""
         self._end = self.whole_end = self.segments.wrote
         last = self.segments.last
         self._file_end = last.end if last is not None else 0
         self._raw = RecordStream(self._end)
 
     def renew_time(self) -> None:
-        """What is appended next is stored now, not when its pass began: delays count from that."""
+        """Set the store time of the next messages to now instead of the begin of the pass: delays count from
+        it."""
         self._now_ms = self.store_time.now_ms()
 
     def check_writable(self) -> None:
-        """Raise NotWritable, with the reasons, when the store takes no messages."""
+        """Raise NotWritable, with the reasons, if the store accepts no messages."""
         self._state.check_writable()
 
     # --- appending -------------------------------------------------------------------------------
@@ -183,14 +186,14 @@ class CommitLog(ReadableLog):
         light_queues: bool = True,
         store_host: bytes | None = None,
     ) -> Place:
-        """Give a message its place. It counts once :meth:`write` has returned.
+        """Assign a message its place. It is stored once :meth:`write` has returned.
 
-        ``count`` is how many queue offsets it takes: more than one for an inner batch. Without
-        ``light_queues`` those it names do not get it. ``store_host`` is another broker's when the message
-        was stored there, or here under another topic, before.
+        ``count`` is the number of queue offsets it takes: more than one for an inner batch. With
+        ``light_queues`` false, the light queues it names do not get it. ``store_host`` is another broker's
+        address if the message was stored there before, or here under another topic.
         """
         options = self._options
-        # Half and rolled-back messages of old brokers lie in no queue.
+        # Half and rolled-back messages of old brokers are in no queue.
         queued = not sys_flag & TRANSACTION_BITS or sys_flag & TRANSACTION_BITS == TRANSACTION_COMMIT
         light: list[QueueCursor] | None = None
         if options.multi_dispatch and cursor.light and queued and light_queues:
@@ -200,7 +203,7 @@ class CommitLog(ReadableLog):
         field = cursor.field
         if store_host is None:
             store_host = self.store_host
-        # record_size, written out: this and the limits are a tenth of an append.
+        # record_size, inlined: the call and the limits are a tenth of an append.
         size = 74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
         if len(properties) > PROPERTIES_BYTES_MAX or size + BLANK_BYTES > self.segments.size:
             self._check_fits(len(properties), size)
@@ -257,9 +260,9 @@ class CommitLog(ReadableLog):
         born_host: bytes,
         reconsume_times: int = 0,
     ) -> list[Place]:
-        """Many messages of one request: all in one file, with consecutive offsets, or none.
+        """Append the messages of one request: all in one file, with consecutive offsets, or none.
 
-        They go into no light queues, as in RocketMQ.
+        They enter no light queues, as in RocketMQ.
         """
         items = list(items)
         options = self._options
@@ -269,7 +272,7 @@ class CommitLog(ReadableLog):
                 (flag, body, own + batch_properties if own[-1:] == b"\x02" else append(own, batch_properties))
                 for flag, body, own in items
             ]
-        # What a record has beside body and properties.
+        # Bytes of a record other than body and properties.
         beside = record_size(0, cursor.field, 0, len(born_host) + len(self.store_host))
         total = (self.lead + beside) * len(items) + sum([len(body) + len(own) for _, body, own in items])
         longest = max([len(own) for _, _, own in items], default=0)
@@ -312,7 +315,7 @@ class CommitLog(ReadableLog):
         born_host: bytes,
         reconsume_times: int,
     ) -> list[Place]:
-        """The messages of a batch that was found to fit, with nothing to seal."""
+        """Append the messages of a batch that fits, with nothing to seal."""
         if not self._parts:
             self._now_ms = self.store_time.now_ms()
         now_ms = self._now_ms
@@ -320,7 +323,7 @@ class CommitLog(ReadableLog):
         queue_id, field, topic = cursor.queue_id, cursor.field, cursor.topic_name
         first = queue_offset = cursor.next_offset
         at = self._end
-        # Kept apart until all are made: a number that does not fit its field must leave nothing behind.
+        # Kept separate until all are built: a number that does not fit its field must leave nothing behind.
         records: list[bytes] = []
         entries: list[Entry] = []
         places: list[Place] = []
@@ -364,9 +367,10 @@ class CommitLog(ReadableLog):
         born_host: bytes,
         signer: Signer | None,
     ) -> Taken | None:
-        """Give a run of plain sends their places; None when the frame at ``at`` is none. See send_runs.
+        """Assign places to a run of plain sends; return None if the frame at ``at`` is not one. See
+        send_runs.
 
-        Targets are of cursors of this log. For a log whose records are not sealed.
+        Targets are cursors of this log. For a log whose records are not sealed.
         """
         if not self._parts:
             self._now_ms = self.store_time.now_ms()
@@ -393,10 +397,10 @@ class CommitLog(ReadableLog):
         return taken
 
     def write(self) -> None:
-        """Hand over everything appended since the last write. Raises, with all of it taken back.
+        """Write everything appended since the last write. If that fails, raise with all of it taken back.
 
-        When a file became full in between and could not be written, that is raised here too: the
-        messages appended before were taken back as well.
+        If a file became full in between and could not be written, that error is raised here too: the messages
+        appended before were taken back as well.
         """
         lost, self._lost = self._lost, None
         if lost is not None:
@@ -420,19 +424,19 @@ class CommitLog(ReadableLog):
         self._tell_written()
 
     def _hand_over(self, parts: list[bytes], entries: list[Entry]) -> None:
-        """The bytes of this write."""
+        """Write the records of this pass."""
         self._append(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def append_raw(self, data: bytes) -> None:
         """Append bytes exactly as another broker wrote them, for replicas. Pieces may end anywhere.
 
-        A record is dispatched when its last byte has come; what follows the blank record of a file is
-        passed over. Bytes that cannot be records are refused before they are written.
+        A record is dispatched when its last byte has arrived; bytes after the blank record of a file are
+        skipped. Bytes that cannot be records are rejected before they are written.
         """
         self._state.check_writable(besides=Obstacle.FOLLOWER)
         self.write()
         if self._raw.end != self._end:
-            self._raw = RecordStream(self._end)  # the broker wrote messages of its own in between
+            self._raw = RecordStream(self._end)  # the broker has written its own messages in between
         at = 0
         try:
             while at < len(data):
@@ -454,7 +458,7 @@ class CommitLog(ReadableLog):
                 self._tell_written()
 
     def _append(self, data: bytes | list[bytes]) -> None:
-        """Hand bytes over."""
+        """Append bytes to the files."""
         try:
             self.segments.append(data)
         except StoreError as error:
@@ -472,20 +476,22 @@ class CommitLog(ReadableLog):
         progress.advance()
 
     def _check_fits(self, properties: int, size: int) -> None:
-        """Refuse a record that cannot be stored. Limits on sending do not belong here: messages that were
-        taken before pass through the log again, and a limit that was lowered since must not lose them."""
+        """Reject a record that cannot be stored. Limits on sending are not checked here: accepted messages
+        pass through the log again, and a limit that was lowered since must not lose them."""
         if properties > PROPERTIES_BYTES_MAX:
-            raise PropertiesTooLong(f"properties of {properties} bytes, the limit is {PROPERTIES_BYTES_MAX}")
+            raise PropertiesTooLong(
+                f"the properties have {properties} bytes, the limit is {PROPERTIES_BYTES_MAX}"
+            )
         if size + BLANK_BYTES > self.segments.size:
             raise AppendRefused(
-                f"record of {size} bytes does not fit into a log file of {self.segments.size} bytes"
+                f"the record of {size} bytes does not fit into a log file of {self.segments.size} bytes"
             )
 
     def _next_file(self, size: int) -> None:
-        """Close the file being written with a blank record and go on in the next."""
+        """Close the current file with a blank record and continue in the next."""
         if size + BLANK_BYTES > self.segments.size:
             raise AppendRefused(
-                f"{size} bytes of one batch do not fit into a log file of {self.segments.size} bytes"
+                f"the batch of {size} bytes does not fit into a log file of {self.segments.size} bytes"
             )
         self._state.check_writable()
         if self._lost is not None:
@@ -495,7 +501,7 @@ class CommitLog(ReadableLog):
             self.write()
         except BaseException as error:
             if had_parts:
-                self._lost = error  # whoever appended those learns it from the write() at the end
+                self._lost = error  # the callers that appended those get it from the write() at the end
             raise
         self._roll()
         self.progress.appended = self._end
@@ -503,12 +509,12 @@ class CommitLog(ReadableLog):
 
     def _roll(self) -> None:
         try:
-            # First the new file, then the blank: a disk without room for it must leave the old one
-            # open, or messages written behind the blank would never be found again.
+            # First the new file, then the blank: a disk without room for it must leave the old one open, or
+            # messages written after the blank would never be found again.
             try:
                 self.segments.ensure_next()
             except StoreError:
-                self.segments.ensure_next()  # it was to be made ahead, maybe long ago: now may be better
+                self.segments.ensure_next()  # the preparation failed, maybe long ago: a new try may succeed
         except StoreError as error:
             self._failing.failed(Kind.LOG, error, work="roll", operation=Operation.CREATE)
             raise NotWritable(self._state.obstacles) from error
@@ -521,11 +527,11 @@ class CommitLog(ReadableLog):
         self.begin()
 
     def _blank(self, free: int) -> bytes:
-        """What says that the rest of a file is empty."""
+        """Return the blank record that marks the rest of a file as empty."""
         return encode_blank(free)
 
     def take_back(self) -> None:
-        """Forget what was appended and not written, as if it had never come."""
+        """Discard the appended and unwritten messages, with their offsets."""
         self._take_back_from(0, 0)
 
     def _take_back_from(self, parts: int, entries: int) -> None:
@@ -538,7 +544,7 @@ class CommitLog(ReadableLog):
             del self._entries[entries:]
 
     def _number_light_queues(self, properties: bytes, own: QueueCursor) -> tuple[bytes, list[QueueCursor]]:
-        """The properties with the offset in each light queue the message names, and those queues."""
+        """Return the properties with the offset in each light queue the message names, and those queues."""
         wanted = names.find(properties, names.AT_INNER_MULTI_DISPATCH)
         if wanted is None:
             return properties, []
@@ -546,11 +552,11 @@ class CommitLog(ReadableLog):
         cursors: dict[QueueCursor, None] = {}  # in their order
         for name in wanted.split(b","):
             if not name.startswith(LIGHT_QUEUE_PREFIX):
-                offsets.append("")  # as RocketMQ: only light queues are numbered here
+                offsets.append("")  # as in RocketMQ, only light queues are numbered here
                 continue
             cursor = self.cursor(name.decode("utf-8", "replace"), 0)
             offsets.append(str(cursor.next_offset))
-            # A queue takes a message once. RocketMQ counts on, and leaves a hole in the queue.
+            # A queue gets a message once. RocketMQ counts it twice, and leaves a hole in the queue.
             if cursor is not own:
                 cursors[cursor] = None
         properties = names.remove(properties, names.AT_WAIT)

@@ -1,4 +1,4 @@
-"""Queues as the commit log sees them: what it refuses, and which offset comes next."""
+"""Queues as the commit log sees them: names it rejects, and next offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kerolox.protocol.reserved import RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFI
 
 
 class AppendRefused(KeroloxError):
-    """The message breaks a limit of the store. Sending it again cannot help."""
+    """Message that exceeds a limit of the store. Sending it again cannot help."""
 
     code = 13  # MESSAGE_ILLEGAL
     status = "MESSAGE_ILLEGAL"
@@ -29,7 +29,7 @@ class PropertiesTooLong(AppendRefused):
 
 
 class QueueCursor:
-    """One queue of one topic as the log sees it: the next offset to give out."""
+    """Queue of a topic as the log sees it, with the next offset to assign."""
 
     __slots__ = ("field", "light", "next_offset", "queue_id", "topic", "topic_name")
 
@@ -46,21 +46,21 @@ class QueueCursor:
 
 
 def check_queue(topic: str, queue_id: int) -> None:
-    """Refuse a queue that cannot be."""
+    """Reject an invalid queue."""
     length = len(topic.encode())
     limit = RETRY_TOPIC_LENGTH_MAX if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_MAX
     if not 0 < length <= limit:
-        raise AppendRefused(f"topic of {length} bytes, the limit is {limit}: {topic[:40]!r}")
+        raise AppendRefused(f"the topic name has {length} bytes, the limit is {limit}: {topic[:40]!r}")
     if not fit_for_directory(topic, queue_id):
-        # Its queue could not be made, and the message never be found.
+        # The queue could not be created, and the message never be found.
         raise AppendRefused(f"queue {queue_id} of topic {topic!r} cannot be the name of a directory")
 
 
 def next_offsets(entry: Entry) -> dict[tuple[str, int], int]:
-    """Which offset comes next in each queue that a record goes to."""
+    """Return the next offset of each queue that a record enters."""
     _, _, queue_id, queue_offset, _, sys_flag, _, topic, properties = entry
     if sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
-        return {}  # as old brokers stored them: in no queue
+        return {}  # as old brokers stored them, in no queue
     name = topic.decode("utf-8", "replace")
     count = names.find(properties, names.AT_INNER_NUM) if sys_flag & INNER_BATCH else None
     found = {(name, queue_id): queue_offset + (int(count) if count is not None and count.isdigit() else 1)}
@@ -74,10 +74,11 @@ def next_offsets(entry: Entry) -> dict[tuple[str, int], int]:
 
 
 def names_light_queues(topic: str) -> bool:
-    """Whether messages of this topic go into the light queues they name: waiting ones do not yet."""
+    """Return True if messages of this topic enter the light queues they name: delayed and retried ones do not
+    yet."""
     return not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) and topic != SCHEDULE_TOPIC
 
 
 def fit_for_directory(topic: str, queue_id: int) -> bool:
-    """Whether the queue can be the directories it is kept in."""
+    """Return True if the queue's directories can have these names."""
     return queue_id >= 0 and topic not in ("", ".", "..") and not any(bad in topic for bad in "/\\\0")

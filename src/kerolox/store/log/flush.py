@@ -1,8 +1,8 @@
-"""When a write counts as safe.
+"""Flushing of the commit log.
 
-The log is flushed by ``fdatasync`` in a thread, never on the event loop: a disk that stalls must not
-stop the broker from answering. One flush serves all who wait for it (group commit). A flush that fails
-fences the store: nothing more is acknowledged, because a repeated flush would lie (see FsyncFailed).
+The log is flushed by ``fdatasync`` in a thread, never on the event loop: a disk that stalls must not stop the
+broker from answering. One flush serves all waiting writes (group commit). A failed flush fences the store:
+nothing more is acknowledged, because a repeated flush could report a false success (see FsyncFailed).
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from kerolox.store.state import Obstacle
 log = logging.getLogger(__name__)
 
 PAGE_BYTES = 4096
-RETRY_S = 1.0  # after a flush that could not be made
+RETRY_S = 1.0  # delay after a flush that could not start
 
 
 FlushWork = Callable[[], bool]
 
 
 class FlushThread:
-    """Runs one function, over and over, whenever it is asked to.
+    """Thread that runs one function whenever it is requested.
 
-    Less than an executor can do, and a third of its cost for each flush: no queue, no futures.
+    It does less than an executor, at a third of the cost of each flush: no queue, no futures.
     """
 
     def __init__(self, work: FlushWork) -> None:
-        self._work = work  # true: once more, without being asked
+        self._work = work  # returns True to run once more without a request
         self._asked = threading.Lock()
         self._asked.acquire()
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     def ask(self) -> None:
-        """Run it. Not to be asked again before it said that it will not go on by itself."""
+        """Run the function. Must not be called again until the function has returned False."""
         if self._thread is None:
-            # A daemon: a process that ends without closing its store must not hang on it.
+            # A daemon thread: a process that ends without closing its store must not hang on it.
             self._thread = threading.Thread(target=self._run, name="kerolox-flush", daemon=True)
             self._thread.start()
         self._asked.release()
 
     def shutdown(self) -> None:
-        """Wait for what runs, and end."""
+        """Wait for the run under way, and end the thread."""
         self._stopping = True
         if self._thread is not None:
             if self._asked.locked():
@@ -71,7 +71,7 @@ class FlushThread:
 
 
 class LogFlusher:
-    """Flushes the commit log: for those who wait (synchronous), and by interval."""
+    """Flusher of the commit log: on request (synchronous flush), and by interval."""
 
     def __init__(
         self, commit_log: CommitLog, options: StoreOptions, failing: StandingFailures, *, clock: Clock
@@ -84,25 +84,26 @@ class LogFlusher:
         self._thread = FlushThread(self._flush_once)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[tuple[int, float, Told]] = deque()  # end offset, deadline, callback; in order
-        self._wanted = 0  # the highest offset somebody waits for
+        self._wanted = 0  # the highest offset that a write waits for
         self._running = False
-        self._held_at: int | None = None  # no flush begins, and none is told of what lies behind this
-        self._rounds: list[asyncio.Future[None]] = []  # who waits for the end of a flush, whatever it is
+        # While set, no flush begins, and no flush is reported after this offset
+        self._held_at: int | None = None
+        self._rounds: list[asyncio.Future[None]] = []  # futures that wait for the end of any flush
         self._closed = False
         self._timer: TimerHandle | None = None
         self._commit_timer: TimerHandle | None = None
         self._deadline_timer: TimerHandle | None = None
         self._retry_timer: TimerHandle | None = None
-        self._failure: StoreError | None = None  # of the last flush, when another one may succeed
+        self._failure: StoreError | None = None  # error of the last flush, if another one may succeed
         self._thorough_s = 0.0
         state.on_change.append(self._on_state)
-        self.flushed_store_timestamp = 0  # every message with an earlier store time is on the medium
+        self.flushed_store_timestamp = 0  # all messages with an earlier store time are on the medium
         self.flushes = 0
-        self.on_flushed: list[Callable[[int], None]] = []  # hear up to where the log is on the medium
+        self.on_flushed: list[Callable[[int], None]] = []  # called with the flushed offset
         self._running_since_s = 0.0
 
     def stalled_s(self) -> float:
-        """How long the flush under way has taken so far; 0 without one."""
+        """Return how long the flush under way has taken so far, in seconds; 0 without one."""
         return self._clock.monotonic_s() - self._running_since_s if self._running else 0.0
 
     def start(self) -> None:
@@ -112,7 +113,8 @@ class LogFlusher:
             self._schedule_commit()
 
     def wait_safe(self, end_offset: int, told: Told) -> None:
-        """Call back once everything before this offset is on the medium, or when that took too long."""
+        """Call ``told`` once everything before this offset is on the medium, or when the time limit is
+        over."""
         if self._state.fenced or self._closed:
             told(Safe.FAILED)
             return
@@ -129,7 +131,7 @@ class LogFlusher:
         self.flush_soon()
 
     def flush_soon(self) -> None:
-        """Start a flush unless one runs; that one is followed by another if it leaves anything."""
+        """Start a flush unless one is running; if that one leaves unflushed data, another follows."""
         if not self._running and not self._state.fenced and not self._closed and self._held_at is None:
             self._loop = asyncio.get_running_loop()
             self._running_since_s = self._clock.monotonic_s()
@@ -137,10 +139,10 @@ class LogFlusher:
             self._thread.ask()
 
     async def flush_all(self) -> None:
-        """Everything appended so far, on the medium. Raises when the store is fenced, or the flush failed."""
+        """Flush everything appended so far. Raise if the store is fenced, or the flush failed."""
         progress = self._log.progress
         end = progress.appended
-        while progress.flushed < min(end, progress.appended):  # it may be cut meanwhile
+        while progress.flushed < min(end, progress.appended):  # the log may be cut meanwhile
             self._state_must_not_be_fenced()
             self.flush_soon()
             await self._round()
@@ -149,14 +151,15 @@ class LogFlusher:
         self._state_must_not_be_fenced()
 
     async def hold(self, offset: int) -> None:
-        """Wait for the flush under way, and begin none before :meth:`release`: the log is to be cut here."""
+        """Wait for the flush under way, and start none before :meth:`release`: the log is to be cut at
+        ``offset``."""
         self._held_at = offset
         while self._running:
             await self._round()
 
     def cut(self, offset: int, stored_ms: int) -> None:
-        """The log ends here now; the last message before was stored at this time. Who waits for what lies
-        behind is told that it is gone."""
+        """Drop the waits for messages after a cut of the log at ``offset``, and report them as gone.
+        ``stored_ms``: store time of the last message before it."""
         kept = deque(waiting for waiting in self._waiting if waiting[0] <= offset)
         gone = [waiting for waiting in self._waiting if waiting[0] > offset]
         self._waiting = kept
@@ -166,7 +169,7 @@ class LogFlusher:
             told(Safe.CUT)
 
     def release(self) -> None:
-        """Flush again."""
+        """Allow flushes again."""
         self._held_at = None
         self._tell()
         self._end_rounds()
@@ -185,7 +188,7 @@ class LogFlusher:
         self._thread.shutdown()
 
     async def _round(self) -> None:
-        """Wait until the flush under way has ended, or one may begin."""
+        """Wait until the flush under way has ended, or flushes are allowed again."""
         if self._running or self._held_at is not None:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._rounds.append(done)
@@ -216,11 +219,11 @@ class LogFlusher:
         self._schedule_commit()
         progress = self._log.progress
         if progress.committed < progress.appended and self._held_at is None:
-            # Committing is one pwrite into page cache; the flush that follows is the slow part.
+            # Committing is one pwrite into the page cache; the flush that follows is the slow part.
             try:
                 progress.committed = self._log.segments.commit()
             except StoreError as error:
-                self._failing.failed(Kind.LOG, error, work="commit")  # the next tick tries again
+                self._failing.failed(Kind.LOG, error, work="commit")  # retried by the next tick
                 return
             self._failing.passed(Kind.LOG, "commit")
             progress.advance()
@@ -230,8 +233,8 @@ class LogFlusher:
     # --- in the thread, and back on the loop -------------------------------------------------------
 
     def _flush_once(self) -> bool:
-        """One flush, in the thread. True when there will be another at once: somebody already waits for it,
-        and need not wait until the loop has heard of this one."""
+        """Run one flush in the thread. Return True if another follows immediately: a write already waits for
+        it, and need not wait until the loop has processed this one."""
         timestamp = self._log.last_store_timestamp
         flushed = 0
         failed: BaseException | None = None
@@ -249,7 +252,7 @@ class LogFlusher:
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._flushed, flushed, timestamp, failed, more)
         except RuntimeError:
-            return False  # the loop was closed, and nobody is there any more
+            return False  # the loop was closed: no caller is left
         return more
 
     def _flushed(self, flushed: int, timestamp: int, failed: BaseException | None, more: bool) -> None:
@@ -287,7 +290,7 @@ class LogFlusher:
             waiting.popleft()[2](Safe.YES)
 
     def _failed(self, error: BaseException) -> None:
-        """Fence the store, or try again: a flush that could not open a file has lost nothing."""
+        """Fence the store, or retry: a flush that could not open a file has lost nothing."""
         if not isinstance(error, StoreError):
             self._state.set(Obstacle.FENCED, f"a flush failed: {error}")
             return
@@ -301,7 +304,7 @@ class LogFlusher:
         self.flush_soon()
 
     def _on_state(self) -> None:
-        # Whatever fenced the store: nothing will be flushed any more.
+        # A fenced store flushes nothing any more, whatever fenced it.
         if self._state.fenced:
             self._wanted = 0
             self._end_waiting(Safe.FAILED)

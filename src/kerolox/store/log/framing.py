@@ -1,12 +1,13 @@
-"""How the records of a log lie in its files: one behind the other, or each in an entry of a ledger.
+"""Framing of records in the files of a log: back to back, or each in an entry of a ledger.
 
 A plain log is records. A DLedger log is entries, each a head and one record (protocol/ledger_scan.py). A log
-that began plainly and went on in a DLedger group is both: ``Segments.entries_from`` says from where on.
+that began as a plain one and continued in a DLedger group has both: ``Segments.entries_from`` is the offset
+of the first entry.
 
-Two kinds of offsets come of it. *Positions* are where records or entries begin: where the log begins and
-ends, how far it was flushed and dispatched. *Physical offsets* are where records begin: what queues, index,
-messages and their ids have. In a plain log they are the same. In a ledger a record begins a head behind its
-entry. Both end at the same place, so the end of a record is always a position.
+There are two kinds of offsets. *Positions* are where records or entries begin: the ends of the log, its
+flushed and its dispatched offset. *Physical offsets* are where records begin: those in queues, index,
+messages and message ids. In a plain log they are equal. In a ledger a record begins one head after its entry.
+Both end at the same place, so the end of a record is always a position.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from kerolox.store.disk.segments import Segments
 
 
 def head_bytes(segments: Segments, offset: int) -> int:
-    """How many bytes lie before each record, around this offset."""
+    """Return the number of bytes before each record, around this offset."""
     return ENTRY_HEAD_BYTES if offset >= segments.entries_from else 0
 
 
 def position_of(segments: Segments, physical: int) -> int:
-    """Where the record that begins at this physical offset, or its entry, begins."""
+    """Return the position of the record, or of its entry, that begins at this physical offset."""
     position = physical - ENTRY_HEAD_BYTES
     return position if position >= segments.entries_from else physical
 
@@ -36,10 +37,10 @@ def scan_at(
     count_max: int = 65536,
     after: Mark | None = None,
 ) -> tuple[Scan, Mark | None]:
-    """Walk the records in bytes that were read at a position, none of them beyond the end of its file.
+    """Scan the records in bytes that were read at a position and do not cross the end of its file.
 
-    Entries are held against ``after``, the last one before them; the last one walked is given back. Whether
-    records of a plain log lie where they say is not asked here.
+    Entries are checked against ``after``, the last one before them; the last one scanned is returned. For a
+    plain log the offsets in the records are not checked here.
     """
     if position >= segments.entries_from:
         return scan_entries(data, position, check, count_max, after=after)
@@ -47,13 +48,13 @@ def scan_at(
 
 
 def size_at(segments: Segments, position: int, data: bytes) -> int:
-    """How long the record or entry that begins here says it is, by its first eight bytes."""
+    """Return the size of the record or entry that begins here, as its first eight bytes state it."""
     at = 4 if position >= segments.entries_from else 0
     return int.from_bytes(data[at : at + 4], "big", signed=True)
 
 
 def term_at(segments: Segments, physical: int) -> int:
-    """The term of the entry around this record; -1 in a plain log. May wait for the disk."""
+    """Return the term of the entry around this record; -1 in a plain log. May wait for the disk."""
     position = position_of(segments, physical)
     if position == physical:
         return -1

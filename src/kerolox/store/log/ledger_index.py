@@ -1,7 +1,7 @@
-"""Where each entry of a DLedger log lies: the index files beside its data files. See FORMAT.md, "DLedger".
+"""Index of the entries of a DLedger log: the index files beside its data files. See FORMAT.md, "DLedger".
 
-A unit of 32 bytes for each entry, at 32 times its index. All of it is in the heads of the entries too, so
-what is missing or wrong is written again from them, and nothing here need be flushed before an entry counts.
+Each entry has a unit of 32 bytes, at 32 times its index. The heads of the entries hold all of it too, so
+missing or wrong units are rewritten from them, and no unit must be flushed before its entry counts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kerolox.store.errors import CorruptRecord, OffsetOutOfRange
 
 log = logging.getLogger(__name__)
 
-INDEX_FILE_BYTES = 5_242_880 * UNIT_BYTES  # as Apache's: it opens no other
-_PIECE_BYTES = 8 << 20  # more than an entry can have
-_WRITTEN_AT_ONCE = 4096  # units, while they are written again
+INDEX_FILE_BYTES = 5_242_880 * UNIT_BYTES  # Apache's size; it opens files of no other size
+_PIECE_BYTES = 8 << 20  # more than the largest entry
+_WRITTEN_AT_ONCE = 4096  # number of units rewritten at once
 
 
 class LedgerIndex:
-    """Finds entries by their index. The loop appends; any thread may read."""
+    """Index of entries by number. The loop appends; any thread may read."""
 
     def __init__(self, files: Files, directory: str, open_files: OpenFiles) -> None:
         self.segments = Segments(
@@ -59,7 +59,7 @@ class LedgerIndex:
         self._is_torn = True
 
     def cut(self, end: int) -> None:
-        """Entries from this index on are gone. Waits for the disk."""
+        """Remove the units from this index on. Wait for the disk."""
         if self.segments.last is None:
             return
         if end * UNIT_BYTES <= self.segments.min_offset:
@@ -68,14 +68,14 @@ class LedgerIndex:
             self.segments.truncate_to(end * UNIT_BYTES)
 
     def delete_before(self, begin: int) -> None:
-        """Remove whole files of entries that are gone with their data files. Waits for the disk."""
+        """Remove whole files whose entries are deleted with their data files. Wait for the disk."""
         self.segments.delete_before(begin * UNIT_BYTES)
 
     # --- reading -----------------------------------------------------------------------------------------
 
     def units(self, first: int, count: int, *, may_wait: bool) -> list[Unit] | None:
-        """Up to ``count`` units from an index on, at least one, all of one file. None when they are not in
-        memory and it may not wait. Raises StoreError where none is."""
+        """Return up to ``count`` units from an index on, at least one, all of one file. None if they are not
+        in memory and ``may_wait`` is false. Raise StoreError if none exists."""
         size = min(self.segments.readable(first * UNIT_BYTES), max(1, count) * UNIT_BYTES)
         read = self.segments.read if may_wait else self.segments.read_hot
         data = read(first * UNIT_BYTES, size)
@@ -89,8 +89,8 @@ class LedgerIndex:
             found.append(unit)
         if not found:
             raise CorruptRecord(
-                f"the index in {self.segments.directories[0]} does not know entry {first}. Stop the broker, "
-                "move that directory away and start it: the index is made again from the entries.",
+                f"the index in {self.segments.directories[0]} has no entry {first}. Stop the broker, move "
+                "that directory away and restart: the index is rebuilt from the entries.",
                 path=self.segments.directories[0],
                 offset=first,
             )
@@ -99,10 +99,10 @@ class LedgerIndex:
     # --- at a start --------------------------------------------------------------------------------------
 
     def fit(self, data: Segments, start: int, end: int) -> tuple[Unit, Unit] | None:
-        """Make the index agree with the entries from the position ``start`` to ``end``, which were found to
-        be good, and end where they do. Gives the first entry there is and the last; None without any.
+        """Make the index agree with the valid entries from position ``start`` to ``end``, and end where they
+        do. Return the first and the last existing entry; None without any.
 
-        What lies before ``start`` is believed if the unit of the entry there is right, and the one before it.
+        The part before ``start`` is trusted if the unit of the entry there is right, and the one before it.
         Waits for the disk.
         """
         first = first_entry(data, end)
@@ -113,8 +113,8 @@ class LedgerIndex:
         if not self._knows(begin, first):
             if self.segments.last is not None:
                 log.warning(
-                    "ledger_index_made_again path=%s reason='it does not know entry %d' next='all entries "
-                    "are read'",
+                    "ledger_index_made_again path=%s reason='it has no valid entry %d' next='no action "
+                    "needed: all entries are read'",
                     self.segments.directories[0], begin.index,
                 )  # fmt: skip
             self.segments.delete_all()
@@ -124,7 +124,8 @@ class LedgerIndex:
         return first, last
 
     def _knows(self, unit: Unit, first: Unit) -> bool:
-        """Whether the entry before this one is where the index says; or this is the first."""
+        """Return True if the index has this entry, and the one before it ends before this one, if there is
+        one."""
         before = max(unit.index - 1, first.index)
         try:
             known = self.units(before, unit.index - before + 1, may_wait=True)
@@ -134,7 +135,8 @@ class LedgerIndex:
         return known[-1] == unit if before == unit.index else known[0].end <= unit.pos and known[-1] == unit
 
     def _write_again(self, data: Segments, begin: Unit, end: int) -> Unit:
-        """Compare from an entry on; from the first that differs on the units are written again."""
+        """Compare the units with the entries from ``begin`` on, and rewrite them from the first that differs.
+        Return the last entry."""
         if self.segments.last is not None:
             index_end = self.segments.wrote // UNIT_BYTES
         else:
@@ -175,7 +177,7 @@ class LedgerIndex:
                 assert more is not None
                 found += more
         except (CorruptRecord, OffsetOutOfRange):
-            pass  # it ends there
+            pass  # the index ends there
         return found
 
 
@@ -187,7 +189,7 @@ def _entry_at(data: Segments, position: int) -> Unit | None:
 
 
 def first_entry(data: Segments, end: int) -> Unit | None:
-    """The first entry there is; None when there is none before ``end``."""
+    """Return the first existing entry; None if there is none before ``end``."""
     for segment in data.all:
         if segment.start >= data.entries_from:
             return _entry_at(data, segment.start) if segment.start < end else None
@@ -195,7 +197,7 @@ def first_entry(data: Segments, end: int) -> Unit | None:
 
 
 def _next_entry(data: Segments, position: int, end: int) -> Unit | None:
-    """The entry that begins here, or in the next file if the rest of this one is blank."""
+    """Return the entry that begins here, or in the next file if the rest of this one is blank."""
     segment = data.segment_at(position)
     found = _entry_at(data, position) if position < end else None
     if found is None and segment is not None and segment.end < end:
@@ -210,7 +212,7 @@ def _last_file_with_entries(data: Segments, first: Unit, end: int) -> Unit:
 
 
 def heads(data: Segments, position: int, end: int) -> Iterator[list[Unit]]:
-    """The heads of the entries between two positions, a piece at a time."""
+    """Yield the heads of the entries between two positions, a piece at a time."""
     while position < end:
         readable = min(data.readable(position), end - position)
         if readable <= 0:
@@ -222,4 +224,4 @@ def heads(data: Segments, position: int, end: int) -> Iterator[list[Unit]]:
             continue
         segment = data.segment_at(position)
         assert segment is not None
-        position = segment.end  # behind its blank
+        position = segment.end  # after its blank record

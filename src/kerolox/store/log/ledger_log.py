@@ -1,7 +1,8 @@
-"""The commit log of a member of a DLedger group: each record lies in an entry. See framing.py.
+"""Commit log of a DLedger group member: each record is in an entry. See framing.py.
 
-What is appended here collects as in a plain log; the heads are made when it is written, all at once, and the
-units of the index with them. A leader appends messages in its term. A follower is given entries as they are.
+Appended messages collect as in a plain log; their heads, and their units of the index, are built when they
+are written, all at once. A leader appends messages in its term. A follower appends the leader's entries
+unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _EMPTY = Mark(NO_INDEX, -1)
 
 
 class LedgerLog(CommitLog):
-    """Appends entries. ``last`` is the last one: index and term, -1 without any."""
+    """Log of entries. ``last`` is the last one: index and term, -1 without any."""
 
     lead = ENTRY_HEAD_BYTES
 
@@ -54,9 +55,9 @@ class LedgerLog(CommitLog):
         )
         self.index = index
         self.last = _EMPTY
-        self.first: Unit | None = None  # the first entry there is
-        self.new_ends: list[int] = []  # where the entries of this write end
-        self.term = -1  # in which messages are appended; -1: nobody may
+        self.first: Unit | None = None  # the first existing entry
+        self.new_ends: list[int] = []  # end offsets of the entries of this write
+        self.term = -1  # term in which messages are appended; -1: this member does not lead
 
     # --- appending, as leader ------------------------------------------------------------------------
 
@@ -152,11 +153,12 @@ class LedgerLog(CommitLog):
         born_host: bytes,
         signer: Signer | None,
     ) -> Taken | None:
-        """None: runs of sends are taken one by one, for records of a run lie one behind the other."""
+        """Return None: runs of sends are appended one by one, because the records of a run would lie back to
+        back."""
         return None
 
     def append_raw(self, data: bytes) -> None:
-        raise StoreError("a DLedger log is not copied as bytes: its members push entries to each other")
+        raise StoreError("a DLedger log is not replicated as bytes: its members push entries to each other")
 
     def append_own(self, cursor: QueueCursor, body: bytes, now_ms: int) -> None:
         """Append and write a message of the broker itself, as leader, before clients may send."""
@@ -178,9 +180,9 @@ class LedgerLog(CommitLog):
         self._tell_written()
 
     def _hand_over(self, parts: list[bytes], entries: list[Entry]) -> None:
-        """The records of this write, in entries of the term."""
+        """Write the records of this pass, in entries of the term."""
         if self.term < 0:
-            raise OutOfLedger("no messages are taken: this member does not lead its group")
+            raise OutOfLedger("no messages are accepted: this member does not lead its group")
         first = self.last.index + 1
         pos = entries[0][PHYSICAL_OFFSET] - ENTRY_HEAD_BYTES
         pieces, units = frame(parts, first, self.term, pos)
@@ -191,7 +193,8 @@ class LedgerLog(CommitLog):
         self.new_ends += [entry[PHYSICAL_OFFSET] + entry[SIZE] for entry in entries]
 
     def _put(self, first: int, data: bytes, units: bytes) -> None:
-        """Units first: behind the end of the log they mean nothing, and an entry is never without one."""
+        """Write units and entries. The units come first: after the end of the log they mean nothing, and an
+        entry never lacks its unit."""
         try:
             self.index.append(first, units)
         except StoreError as error:
@@ -208,11 +211,11 @@ class LedgerLog(CommitLog):
     # --- appending, as follower ------------------------------------------------------------------------
 
     def append_entries(self, entries: Sequence[LedgerEntry], *, begins: bool = False) -> None:
-        """Keep entries as they are. Raises OutOfLedger, with nothing written, unless they continue the log;
-        or ``begins``: the log has none, and the leader's begins with these."""
+        """Append entries unchanged. Raise OutOfLedger, with nothing written, unless they continue the log;
+        or, with ``begins``, the log is empty and the leader's begins with these."""
         self._state.check_writable(besides=Obstacle.FOLLOWER)
         if self._parts:
-            raise OutOfLedger(f"{len(self._parts)} messages of this broker wait to be written")
+            raise OutOfLedger(f"this broker has {len(self._parts)} unwritten messages")
         records = self._check_entries(entries, begins)
         at = 0
         try:
@@ -231,20 +234,22 @@ class LedgerLog(CommitLog):
                 self._tell_written()
 
     def _check_entries(self, entries: Sequence[LedgerEntry], begins: bool) -> list[Entry]:
-        """The records in entries that continue the log. Raises OutOfLedger."""
+        """Return the records in entries that continue the log. Raise OutOfLedger."""
         records: list[Entry] = []
         end, file_end, last = self._end, self._file_end, self.last
         for entry in entries:
             size = entry.size
             if size > ENTRY_BYTES_MAX or size + BLANK_BYTES > self.segments.size:
-                raise OutOfLedger(f"entry {entry.index} of {size} bytes fits into no file", offset=entry.pos)
+                raise OutOfLedger(
+                    f"entry {entry.index} of {size} bytes does not fit into a file", offset=entry.pos
+                )
             if end + size + BLANK_BYTES > file_end:
                 end, file_end = file_end, file_end + self.segments.size
             continues = entry.index == last.index + 1 or (begins and last.index == NO_INDEX)
             if not continues or entry.term < last.term or entry.pos != end:
                 raise OutOfLedger(
                     f"entry {entry.index} of term {entry.term} at {entry.pos} does not continue the log: it "
-                    f"ends with entry {last.index} of term {last.term}, and the next one lies at {end}",
+                    f"ends with entry {last.index} of term {last.term}, and the next one must be at {end}",
                     offset=entry.pos,
                 )
             found = scan(entry.body, count_max=1, lies_at=entry.pos + ENTRY_HEAD_BYTES)
@@ -259,7 +264,7 @@ class LedgerLog(CommitLog):
         return records
 
     def _put_entries(self, entries: Sequence[LedgerEntry]) -> None:
-        """Entries one behind the other, all in the file being written."""
+        """Write consecutive entries, all in the current file."""
         pieces: list[bytes] = []
         units: list[bytes] = []
         for entry in entries:
@@ -275,7 +280,7 @@ class LedgerLog(CommitLog):
     # --- files -------------------------------------------------------------------------------------------
 
     def begin_entries(self) -> None:
-        """Go on with entries from the next file on: the log was a plain one until now. Waits for the disk."""
+        """Continue a plain log with entries, from the next file on. Wait for the disk."""
         self.begin()
         if self._end < self._file_end or self.segments.last is None:
             self._roll()
@@ -285,7 +290,7 @@ class LedgerLog(CommitLog):
         self.begin()
 
     def next_position(self, size: int) -> int:
-        """Where an entry of this size would come to lie."""
+        """Return the position that an entry of this size would get."""
         return self._file_end if self._end + size + BLANK_BYTES > self._file_end else self._end
 
     def _roll_for(self, size: int) -> None:
@@ -305,7 +310,7 @@ class LedgerLog(CommitLog):
 
 def _too_large(size: int) -> AppendRefused:
     return AppendRefused(
-        f"entry of {size} bytes with its head of {ENTRY_HEAD_BYTES}, the limit is {ENTRY_BYTES_MAX} in a "
-        "DLedger group (enableDLegerCommitLog), whatever maxMessageSize says: its members take no more. Send "
-        "less, or compress it."
+        f"the entry has {size} bytes with its head of {ENTRY_HEAD_BYTES}; the limit in a DLedger group "
+        f"(enableDLegerCommitLog) is {ENTRY_BYTES_MAX}, whatever maxMessageSize is. Send a smaller message, "
+        "or compress it."
     )

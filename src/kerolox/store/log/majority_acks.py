@@ -1,4 +1,4 @@
-"""When an answer may leave a member of a DLedger group: a majority of the members has the message."""
+"""Acknowledgement in a DLedger group: a majority of the members has the message."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kerolox.store.state import StoreState
 
 
 class MajorityAcks(Acks):
-    """Waits until the log is confirmed. Under synchronous flush that is what this member has on the disk,
-    too; Apache's members do not wait for the disk."""
+    """Acknowledgements that wait until the log is confirmed. Under synchronous flush this includes this
+    member's disk; Apache's members do not wait for the disk."""
 
     def __init__(
         self,

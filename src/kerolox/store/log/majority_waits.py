@@ -1,4 +1,4 @@
-"""Who waits until a majority of a DLedger group has a message: one entry a write, and one timer for all."""
+"""Waits for a majority of a DLedger group: one entry per write, and one timer for all."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from kerolox.clock import Clock, TimerHandle
 from kerolox.store.log.progress import Progress
 from kerolox.store.log.safe import Safe, Told
 
-TIMEOUT_S = 2.5  # as Apache's leader waits
-WAITING_MAX = 10_000  # entries that no majority has yet; with more, messages are refused
+TIMEOUT_S = 2.5  # the same as Apache's leader
+WAITING_MAX = 10_000  # limit of uncommitted entries; above it, messages are rejected
 
 
 class MajorityWaits:
-    """Tells once the log is confirmed up to an offset, or that this did not come to pass."""
+    """Callbacks for the time when the log is confirmed up to an offset, or can no longer be."""
 
     def __init__(self, progress: Progress, clock: Clock) -> None:
         self._progress = progress
         self._clock = clock
-        self._waiting: deque[tuple[int, float, Told]] = deque()  # end offset, deadline, who is told; in order
+        self._waiting: deque[tuple[int, float, Told]] = deque()  # end offset, deadline, callback; in order
         self._timer: TimerHandle | None = None
-        self._idle: list[asyncio.Future[None]] = []  # who waits until nobody does
+        self._idle: list[asyncio.Future[None]] = []  # futures that wait until no write waits
         progress.followers.append(self._confirmed)
 
     def wait(self, end: int, told: Told) -> None:
-        """Tell when the log is confirmed up to ``end``."""
+        """Call ``told`` when the log is confirmed up to ``end``."""
         if self._progress.confirmed >= end:
             told(Safe.YES)
             return
@@ -34,18 +34,19 @@ class MajorityWaits:
             self._timer = self._clock.call_later(TIMEOUT_S, self._give_up_late)
 
     def cut(self, offset: int) -> None:
-        """The log ends here now: who waits for what lay behind is told that it is gone."""
+        """Report to writes that wait for messages after a cut of the log at ``offset`` that these are
+        gone."""
         gone = [entry for entry in self._waiting if entry[0] > offset]
         self._waiting = deque(entry for entry in self._waiting if entry[0] <= offset)
         self._tell(gone, Safe.CUT)
 
     def give_up(self) -> None:
-        """This member does not lead any more: nobody here knows what becomes of those entries."""
+        """Report to all waiting writes that their outcome is unknown, because this member no longer leads."""
         left, self._waiting = list(self._waiting), deque()
         self._tell(left, Safe.NO_LEADER)
 
     async def idle(self) -> None:
-        """Wait until nobody waits."""
+        """Wait until no write waits."""
         if self._waiting:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(done)

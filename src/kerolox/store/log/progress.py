@@ -1,8 +1,8 @@
-"""Four offsets of a log, kept apart: appended, flushed, replicated, confirmed.
+"""Four offsets of a log: appended, flushed, replicated, confirmed.
 
-Flush and replication follow *appended*. Dispatch follows *confirmed*, which is what the promised
-safety allows readers to see: the flushed part under synchronous flush, what is in the file under the
-transient buffer, all that was appended otherwise; with replication, no more than the replicas have.
+Flush and replication follow *appended*. Dispatch follows *confirmed*, the part that the promised safety
+allows readers to see: the flushed part under synchronous flush, the part in the files under the transient
+buffer, all appended data otherwise; with replication, no more than the replicas have.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 
 class Progress:
-    """How far the log is, in each of its four senses. Offsets only grow, except by :meth:`reset` and
-    :meth:`cut`."""
+    """Progress of a log, as four offsets. They only increase, except by :meth:`reset` and :meth:`cut`."""
 
     __slots__ = (
         "_told",
@@ -28,23 +27,25 @@ class Progress:
 
     def __init__(self, *, wait_for_flush: bool) -> None:
         self.wait_for_flush = wait_for_flush
-        self.appended = 0  # given an offset and handed to the operating system, or to the transient buffer
-        self.committed = 0  # handed to the operating system
-        self.flushed = 0  # on the medium
-        self.replicated: int | None = None  # on enough replicas; None when none are asked for
-        self.confirmed = 0  # may be seen
-        self.followers: list[Callable[[], None]] = []  # woken when confirmed grew
-        self.on_committed: list[Callable[[], None]] = []  # woken when committed grew: there is more to copy
-        self._told = 0  # what was committed when they were
+        self.appended = 0  # end of the data handed to the operating system, or to the transient buffer
+        self.committed = 0  # end of the data handed to the operating system
+        self.flushed = 0  # end of the data on the medium
+        self.replicated: int | None = None  # end of the data on enough replicas; None if none are required
+        self.confirmed = 0  # end of the data that readers may see
+        self.followers: list[Callable[[], None]] = []  # called when ``confirmed`` has grown
+        # Called when ``committed`` has grown: there is more to copy
+        self.on_committed: list[Callable[[], None]] = []
+        self._told = 0  # ``committed`` at their last call
 
     def reset(self, offset: int) -> None:
-        """All at one place: after recovery or truncation."""
+        """Set all offsets to one place, after recovery or truncation."""
         self.appended = self.committed = self.flushed = self.confirmed = self._told = offset
         if self.replicated is not None:
             self.replicated = offset
 
     def cut(self, offset: int) -> None:
-        """The log ends here now; what was not flushed before this place still is not."""
+        """Lower the offsets after a cut of the log at ``offset``; unflushed data before it stays
+        unflushed."""
         self.appended = min(self.appended, offset)
         self.committed = min(self.committed, offset)
         self.flushed = min(self.flushed, offset)
@@ -54,8 +55,8 @@ class Progress:
             self.replicated = min(self.replicated, offset)
 
     def advance(self) -> None:
-        """Work out what is confirmed now, and wake the followers if that is more. Those who copy what is
-        committed come first: what they do may confirm more."""
+        """Compute the confirmed offset, and call the followers if it has grown. The callbacks in
+        ``on_committed`` come first, because they may confirm more."""
         if self.committed > self._told:
             self._told = self.committed
             for copier in self.on_committed:

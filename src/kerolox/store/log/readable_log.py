@@ -1,4 +1,4 @@
-"""A log as readers see it: records by physical offset."""
+"""Log as readers see it: records by physical offset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 
 class ReadableLog:
-    """Reads records. What may wait for the disk is meant for threads."""
+    """Reader of records. Methods that may wait for the disk are for threads."""
 
     def __init__(self, segments: Segments) -> None:
         self.segments = segments
@@ -28,32 +28,33 @@ class ReadableLog:
 
     @property
     def max_offset(self) -> int:
-        """The end of what was handed over; consumers see up to what is confirmed."""
+        """Return the end of the written log; consumers see only the confirmed part."""
         return self.segments.wrote
 
     def read_hot(self, offset: int, size: int) -> bytes | None:
-        """A record if it is in memory; None means: ask :meth:`read` in a thread."""
+        """Return a record if it is in memory; None: call :meth:`read` in a thread."""
         return self.segments.read_hot(offset, size)
 
     def read(self, offset: int, size: int) -> bytes:
-        """A record of known size. May wait for the disk: for threads."""
+        """Return a record of known size. May wait for the disk: call it in a thread."""
         return self.segments.read(offset, size)
 
     def record_at(self, offset: int) -> bytes:
-        """The record that starts here. Raises CorruptRecord when none does. For threads."""
+        """Return the record that starts here. Raise CorruptRecord if none does. Runs in a thread."""
         size = self._size_at(offset)
         data = self.segments.read(offset, size)
         found = scan(data, count_max=1)
         if not found.entries or found.entries[0][4] != offset:
             raise CorruptRecord(
-                f"no record starts at {offset}: {found.what or 'other offset inside'}", offset=offset
+                f"no record starts at {offset}: {found.what or 'it names another offset'}", offset=offset
             )
         return data
 
     def record_if_there(self, offset: int) -> bytes | None:
-        """The record that starts here; None when none does: deleted, cut off, or never there. For threads.
+        """Return the record that starts here; None if none does: deleted, cut off, or never written. Runs in
+        a thread.
 
-        Raises Unreadable when that cannot be told at the moment.
+        Raise Unreadable if that is unknown at the moment.
         """
         try:
             return self.record_at(offset)
@@ -61,7 +62,7 @@ class ReadableLog:
             return None
 
     def has_record(self, offset: int, size: int) -> bool:
-        """Whether a record of this size starts here, or what did was deleted. For threads."""
+        """Return True if a record of this size starts here, or one was deleted here. Runs in a thread."""
         if offset < self.min_offset:
             return True
         if self.segments.readable(offset) < max(size, _HEAD_BYTES):
@@ -74,8 +75,8 @@ class ReadableLog:
         )
 
     def store_timestamp_at(self, offset: int) -> int:
-        """Store time of the record that starts here, or -1 when there is none. For threads. Raises Unreadable
-        when the log cannot be read there now."""
+        """Return the store time of the record that starts here, or -1 if there is none. Runs in a thread.
+        Raise Unreadable if the log cannot be read there now."""
         if not self.min_offset <= offset < self.segments.committed:
             return -1
         try:
@@ -86,19 +87,19 @@ class ReadableLog:
 
     @property
     def earliest_ms(self) -> int:
-        """Store time of the first record there is, or -1 when there is none. For threads."""
+        """Return the store time of the first existing record, or -1 if there is none. Runs in a thread."""
         return self.store_timestamp_at(self.min_offset + head_bytes(self.segments, self.min_offset))
 
     def position_of(self, physical: int) -> int:
-        """Where to begin reading to get this record first: see :meth:`entries_from`."""
+        """Return the position at which a read gets this record first: see :meth:`entries_from`."""
         return position_of(self.segments, physical)
 
     def entries_from(
         self, offset: int, end: int, piece_bytes: int = 4 << 20
     ) -> Iterable[tuple[list[Entry], int]]:
-        """What lies between two positions, read piece by piece: entries, and where the next one starts.
+        """Yield the entries between two positions, read piece by piece, with the position of the next one.
 
-        Stops early at what is not a whole record below ``end``. For threads.
+        Stops early at bytes that are not a whole record below ``end``. Runs in a thread.
         """
         after: Mark | None = None
         while offset < end:
@@ -128,18 +129,19 @@ class ReadableLog:
         readable = self.segments.readable(offset)
         if offset < self.min_offset or readable < 8:
             raise CorruptRecord(
-                f"no record at {offset}: the log holds {self.min_offset} to {self.max_offset}", offset=offset
+                f"no record starts at {offset}: the log holds {self.min_offset} to {self.max_offset}",
+                offset=offset,
             )
         head = self.segments.read(offset, 8)
         (size,) = _SIZE.unpack_from(head)
-        # The offset may come from anywhere: without the magic, the size could be any bytes of a body.
+        # The offset may come from a peer: without the magic, the size could be any bytes of a body.
         if not 0 < size <= readable or head[4:] not in _MAGICS:
             raise CorruptRecord(f"no record starts at {offset}: its size would be {size}", offset=offset)
         return int(size)
 
 
 def store_timestamp_of(head: bytes) -> int:
-    """The store time in the first 76 bytes of a record; -1 when they are not one's."""
+    """Return the store time from the first 76 bytes of a record; -1 if they are not a record."""
     if len(head) < 64:
         return -1
     sys_flag = int.from_bytes(head[36:40], "big")

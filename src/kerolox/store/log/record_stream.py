@@ -1,4 +1,4 @@
-"""Whole records out of pieces of a log, which may end anywhere: what a replica receives."""
+"""Assembly of whole records from pieces of a log that may end anywhere, as a replica receives them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ _BLANK_MAGIC = b"\xcb\xd4\x31\x94"
 
 
 class RecordStream:
-    """Keeps the beginning of a record until its end has come. A piece never crosses the end of a file."""
+    """Buffer for the beginning of a record until its end has arrived. A piece never crosses the end of a
+    file."""
 
     def __init__(self, offset: int) -> None:
-        self.whole_end = offset  # of the last whole record, or of the file whose rest is blank
-        self._rest = b""  # the bytes of the record that begins there
+        self.whole_end = offset  # end of the last whole record, or of the file whose rest is blank
+        self._rest = b""  # bytes of the record that begins there
         self.end = offset  # the end of all pieces
         self._checked: tuple[bytes, int] | None = None
 
     def check(self, piece: bytes, file_end: int) -> list[Entry]:
-        """The records a piece makes whole. Raises CorruptRecord when it cannot be part of a log.
+        """Return the records that a piece completes. Raise CorruptRecord if it cannot be part of a log.
 
-        Nothing is taken before :meth:`take`: the piece has to be written first.
+        Nothing is kept before :meth:`take`, because the piece must be written first.
         """
         begin = self.whole_end
-        if begin >= file_end:  # behind the blank record of this file
+        if begin >= file_end:  # after the blank record of this file
             self._checked = b"", file_end
             return []
         data = self._rest + piece
@@ -36,27 +37,31 @@ class RecordStream:
             position = found.position
             if found.stop is not Stop.END or position >= len(data):
                 break
-        # The size of a blank record reaches to the end of the file, so its end may be still to come.
+        # The size of a blank record reaches to the end of the file, so its end may still be missing.
         blank = data[position + 4 : position + 8] == _BLANK_MAGIC
         if not blank and found.stop in (Stop.CORRUPT, Stop.UNWRITTEN):
-            raise CorruptRecord(f"got no record at {begin + position}: {found.what}", offset=begin + position)
+            raise CorruptRecord(
+                f"received no valid record at {begin + position}: {found.what}", offset=begin + position
+            )
         head = data[position : position + 8]
         size = int.from_bytes(head[:4], "big", signed=True)
         if head[4:] in _MAGICS and begin + position + size > file_end:
             raise OtherFileSize(
-                f"got a record of {size} bytes at {begin + position}, and the file ends at {file_end}",
+                f"received a record of {size} bytes at {begin + position}, but the file ends at {file_end}: "
+                "set mappedFileSizeCommitLog to the leader's value",
                 offset=begin + position,
             )
         if blank and begin + position + size != file_end:
             raise OtherFileSize(
-                f"got the end of a file at {begin + position + size}, and the file ends at {file_end}",
+                f"received the end of a file at {begin + position + size}, but the file ends at {file_end}: "
+                "set mappedFileSizeCommitLog to the leader's value",
                 offset=begin + position,
             )
         self._checked = (b"", file_end) if blank else (data[position:], begin + position)
         return entries
 
     def take(self, piece: bytes) -> None:
-        """The piece checked last was written: go on behind it."""
+        """Continue after the piece that was checked last and is now written."""
         assert self._checked is not None
         self._rest, self.whole_end = self._checked
         self._checked = None

@@ -1,4 +1,4 @@
-"""Who waits until enough replicas have a message: one entry for each write, and one timer for all."""
+"""Waits for enough replicas: one entry for each write, and one timer for all."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kerolox.clock import Clock, TimerHandle
 from kerolox.store.log.safe import Safe, Told
 from kerolox.store.options import StoreOptions
 
-Waiting = tuple[int, float, Told]  # end offset, deadline, who is told
+Waiting = tuple[int, float, Told]  # end offset, deadline, callback
 
 
 class Copies(Protocol):
-    """Who has what of the log: all followers, or those that may lead next."""
+    """Copies of the log: on all followers, or on those that may lead next."""
 
-    on_acked: list[Callable[[], None]]  # hear that there is more of it somewhere
-    on_left: list[Callable[[], None]]  # hear that there are fewer
+    on_acked: list[Callable[[], None]]  # called when a copy has grown
+    on_left: list[Callable[[], None]]  # called when there are fewer copies
 
     def having(self, offset: int) -> int: ...
     def in_sync(self, end: int) -> int: ...
@@ -26,20 +26,21 @@ class Copies(Protocol):
 
 
 class ReplicaWaits:
-    """Tells once so many replicas have the log up to an offset, or that this did not come to pass.
+    """Callbacks for the time when enough replicas have the log up to an offset, or cannot have it.
 
-    Nobody waits for followers that are not there: who needs more than are in sync is told so at once, and so
-    is everybody who waits already when a follower leaves. That bounds what waits, too: it is no more than
-    ``haMaxGapNotInSync`` bytes of the log.
+    Missing followers are not awaited: a write that needs more replicas than are in sync is answered
+    immediately, and so are all waiting writes when a follower leaves. That also limits the number of waiting
+    writes, to ``haMaxGapNotInSync`` bytes of the log.
     """
 
     def __init__(self, replicas: Copies, options: StoreOptions, clock: Clock) -> None:
         self._replicas = replicas
         self._options = options
         self._clock = clock
-        self._waiting: dict[int, deque[Waiting]] = {}  # by how many are needed; offsets and deadlines grow
+        # By number of needed replicas; offsets and deadlines increase
+        self._waiting: dict[int, deque[Waiting]] = {}
         self._timer: TimerHandle | None = None
-        self._idle: list[asyncio.Future[None]] = []  # who waits until nobody does
+        self._idle: list[asyncio.Future[None]] = []  # futures that wait until no write waits
         replicas.on_acked.append(self._acked)
         replicas.on_left.append(self._left)
 
@@ -47,7 +48,7 @@ class ReplicaWaits:
         return bool(self._waiting)
 
     def wait(self, end: int, needed: int, told: Told) -> None:
-        """Tell when so many replicas have the log up to ``end``."""
+        """Call ``told`` when ``needed`` replicas have the log up to ``end``."""
         replicas = self._replicas
         if replicas.having(end) >= needed:
             told(Safe.YES)
@@ -61,7 +62,8 @@ class ReplicaWaits:
                 self._timer = self._clock.call_later(timeout_s, self._give_up_late)
 
     def cut(self, offset: int) -> None:
-        """The log ends here now: who waits for what lay behind is told that it is gone."""
+        """Report to writes that wait for messages after a cut of the log at ``offset`` that these are
+        gone."""
         gone: list[Waiting] = []
         for needed, waiting in self._waiting.items():
             gone += [entry for entry in waiting if entry[0] > offset]
@@ -69,14 +71,14 @@ class ReplicaWaits:
         self._tell(gone, Safe.CUT)
 
     async def idle(self) -> None:
-        """Wait until nobody waits."""
+        """Wait until no write waits."""
         if self._waiting:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(done)
             await done
 
     def close(self) -> None:
-        """Nothing more will be heard: who still waits is told that it took too long."""
+        """Report a timeout to all waiting writes, because no more acknowledgements will arrive."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -117,7 +119,7 @@ class ReplicaWaits:
         self._tell(late, Safe.REPLICA_TIMEOUT)
 
     def _tell(self, entries: list[Waiting], how: Safe) -> None:
-        """They are off the lists already: whoever is told may come again."""
+        """Call the callbacks of entries that are no longer in the lists: a callback may wait again."""
         for needed in [needed for needed, waiting in self._waiting.items() if not waiting]:
             del self._waiting[needed]
         for _, _, told in entries:

@@ -1,10 +1,10 @@
-"""Who has what of this broker's log: the followers that are connected, and how far each of them is.
+"""Followers of this broker's log: those connected, and the acknowledged offset of each.
 
-The leader's end of the connections tells it. Followers are believed as far as they can be right: one that
-claims more than was ever appended here has another history, and what it says does not count. A follower
-counts as in sync from its first word on, while it lacks less than ``haMaxGapNotInSync`` bytes.
+The leader's end of the connections reports them. A follower is trusted as far as it can be right: one that
+claims more than was ever appended here has another history, and its report is ignored. A follower counts as
+in sync from its first report on, while it lags by less than ``haMaxGapNotInSync`` bytes.
 
-All numbers of replicas count the leader, as RocketMQ's settings do.
+All numbers of replicas include the leader, as in RocketMQ's settings.
 """
 
 from __future__ import annotations
@@ -16,47 +16,49 @@ from kerolox.errors import KeroloxError
 from kerolox.store.log.progress import Progress
 from kerolox.store.options import StoreOptions
 
-REPLICAS_MAX = 64  # connected at once
+REPLICAS_MAX = 64  # connected at the same time
 NOTHING_YET = -1
 
 
 class TooManyReplicas(KeroloxError):
-    """Another follower cannot join."""
+    """Follower that cannot join, because the limit is reached."""
 
     retriable = True
 
 
 @dataclass(slots=True)
 class Replica:
-    """One follower that is connected."""
+    """Connected follower."""
 
     name: str
-    acked: int = NOTHING_YET  # it has the log up to here
+    acked: int = NOTHING_YET  # offset up to which it has the log
 
 
 class Replicas:
-    """The followers of one log, by names that are unique as long as they are connected."""
+    """Followers of one log, by names that are unique while they are connected."""
 
     def __init__(self, progress: Progress, options: StoreOptions) -> None:
         self._progress = progress
         self._options = options
         self._by_name: dict[str, Replica] = {}
-        self.on_acked: list[Callable[[], None]] = []  # hear that a follower has more
-        self.on_left: list[Callable[[], None]] = []  # hear that there is one less
+        self.on_acked: list[Callable[[], None]] = []  # called when a follower has more of the log
+        self.on_left: list[Callable[[], None]] = []  # called when a follower has left
 
-    # --- told by the leader's end of the connections ---------------------------------------------------
+    # --- reports of the leader's connections -------------------------------------------------------------
 
     def joined(self, name: str) -> None:
-        """It is connected. It counts when it has said what it has."""
+        """Add a connected follower. It counts once it has acknowledged an offset."""
         if name in self._by_name:
-            raise ValueError(f"replica {name!r} is here already: it has to leave first")
+            raise ValueError(f"replica {name!r} is connected already: it must leave first")
         if len(self._by_name) >= REPLICAS_MAX:
-            raise TooManyReplicas(f"follower {name!r} cannot join: {REPLICAS_MAX} have, which is the limit")
+            raise TooManyReplicas(
+                f"follower {name!r} cannot join: {REPLICAS_MAX} are connected, which is the limit"
+            )
         self._by_name[name] = Replica(name)
 
     def acked(self, name: str, offset: int) -> bool:
-        """It says that it has the log up to here. False when that cannot be, and does not count: it is ahead
-        of this log, or nobody of that name is connected."""
+        """Record the offset that a follower acknowledges. Return False, and ignore it, if it is ahead of this
+        log, or no follower of this name is connected."""
         replica = self._by_name.get(name)
         if replica is None or not 0 <= offset <= self._progress.appended:
             return False
@@ -68,32 +70,33 @@ class Replicas:
         return True
 
     def left(self, name: str) -> None:
-        """It is not connected any more, or cannot be used."""
+        """Remove a follower that is disconnected, or cannot be used."""
         if self._by_name.pop(name, None) is not None:
             for told in self.on_left:
                 told()
 
     def cut(self, offset: int) -> None:
-        """The log ends here now: nobody has more of it."""
+        """Lower the acknowledged offsets after a cut of the log at ``offset``."""
         for replica in self._by_name.values():
             replica.acked = min(replica.acked, offset)
 
-    # --- asked -------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------
 
     @property
     def end(self) -> int:
-        """Where the leader's own log ends."""
+        """Return the end of the leader's own log."""
         return self._progress.appended
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._by_name.values())
 
     def in_sync(self, end: int) -> int:
-        """How many could have the log up to ``end`` soon: those that lack less than may be lacking."""
+        """Return the number of replicas that could have the log up to ``end`` soon: those that lag by less
+        than the limit."""
         return self.having(self._in_sync_from(end))
 
     def having(self, offset: int) -> int:
-        """How many have the log up to this offset."""
+        """Return the number of replicas that have the log up to this offset."""
         count = 1
         for replica in self._by_name.values():
             if replica.acked >= offset:
@@ -101,14 +104,14 @@ class Replicas:
         return count
 
     def reached(self, count: int) -> int:
-        """Up to where so many have the log; -1 when there are not so many."""
+        """Return the offset up to which ``count`` replicas have the log; -1 if there are fewer replicas."""
         if count <= 1:
             return self._progress.appended
         acked = sorted([replica.acked for replica in self._by_name.values()], reverse=True)
         return acked[count - 2] if count - 2 < len(acked) else NOTHING_YET
 
     def behind(self) -> list[Replica]:
-        """Those that are connected and not in sync."""
+        """Return the connected followers that are not in sync."""
         low = self._in_sync_from(self._progress.appended)
         return [replica for replica in self._by_name.values() if replica.acked < low]
 

@@ -1,4 +1,4 @@
-"""When an answer may leave a broker under a controller: all who may lead next have the message, too."""
+"""Acknowledgement under a controller: all brokers that may lead next have the message, too."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from kerolox.store.state import StoreState
 
 
 class SetAcks(Acks):
-    """With ``allAckInSyncStateSet`` the whole in-sync set is waited for; without, ``inSyncReplicas`` as by a
-    broker without a controller, whoever they are."""
+    """Acknowledgements of a leader under a controller.
+
+    With ``allAckInSyncStateSet`` they wait for the whole in-sync set; without, for any ``inSyncReplicas``
+    replicas, as without a controller.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
-"""How far all of the in-sync set have this log: those a controller may let lead next.
+"""Progress of the in-sync set: the brokers that a controller may elect as the next leader.
 
-A leader under a controller acknowledges, and shows readers, what every one of them has. Who they are is known
-by :class:`kerolox.replication.in_sync_set.InSyncSet`, which tells it here. Without a controller nobody asks.
+A leader under a controller acknowledges, and shows readers, only what every one of them has.
+:class:`kerolox.replication.in_sync_set.InSyncSet` knows the members, and reports to this module. Without a
+controller it is not used.
 """
 
 from __future__ import annotations
@@ -10,26 +11,28 @@ from collections.abc import Callable
 
 from kerolox.store.log.progress import Progress
 
-ALL = 1 << 30  # more replicas than there can be: all of the set
+ALL = 1 << 30  # more replicas than possible: all of the set
 
 
 class SetCopies:
-    """What the set has. A broker that does not lead has no set: then nothing more becomes safe."""
+    """Copies of the log on the in-sync set. A broker that does not lead has no set: then nothing more becomes
+    safe."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self.leads = False
-        self.doubted = False  # whether it leads
-        self.alone = False  # nobody else is in the set: what is written here is safe
-        self.size = 0  # how many there are, this broker counted
-        self.all_ack = True  # whether all of them have a message when it is acknowledged
-        self.on_acked: list[Callable[[], None]] = []  # hear that the set has more
-        self.on_left: list[Callable[[], None]] = []  # hear that nothing more is to be expected
+        self.doubted = False  # True while it is unknown if this broker leads
+        self.alone = False  # True if the set has no other member: messages are safe once written here
+        self.size = 0  # number of members, including this broker
+        self.all_ack = True  # True if all members must have a message before it is acknowledged
+        self.on_acked: list[Callable[[], None]] = []  # called when the set has more of the log
+        self.on_left: list[Callable[[], None]] = []  # called when no more progress is expected
 
-    # --- told -------------------------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------------
 
     def reach(self, end: int | None, size: int) -> None:
-        """This broker leads, and all of the set have the log up to here; None: it is the only one."""
+        """Record that this broker leads, and that the whole set has the log up to ``end``; None: it is the
+        only member."""
         self.leads = True
         self.alone = end is None
         self.size = size
@@ -40,19 +43,20 @@ class SetCopies:
                 told()
 
     def doubt(self) -> None:
-        """It is not known any more whether this broker leads: nobody is told that anything is safe."""
+        """Stop reporting messages as safe, because it is unknown if this broker still leads."""
         self.doubted = True
         for told in self.on_left:
             told()
 
     def trust(self) -> None:
-        """It is known again."""
+        """Report messages as safe again, because this broker is known to lead."""
         self.doubted = False
         for told in self.on_acked:
             told()
 
     def lose(self) -> None:
-        """This broker leads no longer: what was confirmed stays so, and who waits is told that it is over."""
+        """Stop leading: confirmed messages stay confirmed, and waiting messages are reported as not
+        replicated."""
         if self.leads:
             self.leads = self.alone = False
             self.size = 0
@@ -60,7 +64,7 @@ class SetCopies:
             for told in self.on_left:
                 told()
 
-    # --- asked by those who wait -----------------------------------------------------------------------
+    # --- queries of waiting messages -------------------------------------------------------------------
 
     def having(self, offset: int) -> int:
         return ALL if self.leads and not self.doubted and offset <= self.reached(ALL) else 0
@@ -69,6 +73,6 @@ class SetCopies:
         return ALL if self.leads and not self.doubted else 0
 
     def reached(self, count: int) -> int:
-        """Up to where the set has the log."""
+        """Return the offset up to which the set has the log."""
         replicated = self._progress.replicated
         return self._progress.committed if replicated is None else replicated

@@ -1,4 +1,4 @@
-"""Does the index of a DLedger log say where its entries lie? Changes nothing."""
+"""Check of a DLedger log's index against its entries. Changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_entry_index(
     *,
     crashed: bool,
 ) -> None:
-    """Hold every unit against the entry it is of. After a crash those of the last entries may be missing."""
+    """Compare every unit with its entry. After a crash those of the last entries may be missing."""
     first = first_entry(log, end)
     if first is None:
         return
@@ -36,8 +36,8 @@ def check_entry_index(
                 Finding(
                     "entry index",
                     path,
-                    f"does not say where entry {unlike.index} lies, which is at {unlike.pos} of the log",
-                    "the next start writes it again from there on",
+                    f"has no valid unit for entry {unlike.index}, which is at {unlike.pos} of the log",
+                    "the next start rewrites it from there on",
                     unlike.index,
                     note=crashed,
                 )

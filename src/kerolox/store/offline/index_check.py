@@ -1,7 +1,7 @@
-"""The key index against the log.
+"""Check of the key index against the log.
 
-Index entries stand in the order of the log, across all files, so both are read once, side by side. The
-chains are checked with a table of slots in memory, one file at a time.
+Index entries are in the order of the log, across all files, so both are read once, side by side. The chains
+are checked with a table of slots in memory, one file at a time.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from kerolox.store.offline.layout import INDEX, Finding, Layout, OnlyReading
 
 _CHUNK = 16384
 _TOLD_MAX = 20
-Pair = tuple[int, int]  # hash, place in the log
+Pair = tuple[int, int]  # hash, log offset
 
 
 class IndexCheck:
-    """Compares the keys of the messages with what the index holds."""
+    """Comparison of the messages' keys with the index."""
 
     def __init__(
         self, layout: Layout, files: OnlyReading, log_min: int, findings: list[Finding], *, clean: bool
     ) -> None:
-        self.entries = 0  # read
-        self.messages = 0  # with keys
-        self.found = 0  # of them with all their keys in the index
+        self.entries = 0  # entries read
+        self.messages = 0  # messages with keys
+        self.found = 0  # messages with all their keys in the index
         self.files = 0
         self._layout = layout
         self._files = files
         self._log_min = log_min
         self._findings = findings
-        self._clean = clean  # stopped cleanly, so that the slots of the last file are on disk
+        self._clean = clean  # True after a clean stop: the slots of the last file are on disk
         self._hasher = KeyHasher()
         self._paths = self._usable()
         self._stream = self._pairs()
         self._buffer: list[Pair] = []
         self._at = 0
         self._told = 0
-        self._last = -1  # place of the message checked last
-        self._missing: tuple[int, int, int] | None = None  # first place, last place, count
+        self._last = -1  # log offset of the message checked last
+        self._missing: tuple[int, int, int] | None = None  # first log offset, last log offset, count
 
     @property
     def _repair(self) -> str:
@@ -66,8 +66,10 @@ class IndexCheck:
             actual = self._files.size(path)
             if actual != size:
                 what = f"is {actual} bytes long, expected {size}"
-                step = "give the broker's configuration (-c) if it sets maxHashSlotNum or maxIndexNum"
-                self._findings.append(Finding("wrong size", path, what, f"{step}; else {self._repair}"))
+                step = "pass the broker's configuration (-c) if it sets maxHashSlotNum or maxIndexNum"
+                self._findings.append(
+                    Finding("wrong size", path, what, f"{step}; otherwise run: {self._repair}")
+                )
                 continue
             paths.append(path)
         self.files = len(paths)
@@ -87,7 +89,7 @@ class IndexCheck:
         slots, capacity = self._layout.index_slots, self._layout.index_entries
         *_, used, count = HEADER.unpack(file.pread(HEADER.size, 0))
         if not 0 <= count <= capacity:
-            what = f"counts {count} entries, there is room for {capacity - 1}"
+            what = f"counts {count} entries, the maximum is {capacity - 1}"
             self._findings.append(Finding("index header", path, what, self._repair))
             return
         table = array("i", bytes(slots * SLOT_SIZE))
@@ -111,7 +113,7 @@ class IndexCheck:
             self.entries += len(pairs)
             yield pairs
         if broken > 1:
-            what = f"{broken} entries in all do not continue their chains"
+            what = f"{broken} entries in total do not continue their chains"
             self._findings.append(Finding("index chain", path, what, self._repair))
         if self._clean or not is_last:
             self._check_slots(file, path, table, used)
@@ -123,14 +125,14 @@ class IndexCheck:
             on_disk.byteswap()
         if on_disk != table:
             wrong = [slot for slot, (a, b) in enumerate(zip(on_disk, table, strict=True)) if a != b]
-            what = f"{len(wrong)} slots do not lead to their newest entry, the first is slot {wrong[0]}"
+            what = f"{len(wrong)} slots do not point to their newest entry, the first is slot {wrong[0]}"
             self._findings.append(Finding("index slots", path, what, self._repair, wrong[0]))
         elif used != len(table) - table.count(0):
-            what = f"counts {used} used slots, there are {len(table) - table.count(0)}"
+            what = f"counts {used} used slots instead of {len(table) - table.count(0)}"
             self._findings.append(Finding("index header", path, what, self._repair))
 
     def _fill(self, count: int) -> bool:
-        """Have that many entries to look at; False when there are no more."""
+        """Read ahead until ``count`` entries are available; return False if there are no more."""
         while len(self._buffer) - self._at < count:
             pairs = next(self._stream, None)
             if pairs is None:
@@ -139,10 +141,10 @@ class IndexCheck:
             self._at = 0
         return True
 
-    # While the log is walked
+    # While the log is read
 
     def check(self, records: list[Entry]) -> None:
-        """The next records of the log."""
+        """Check the next records of the log."""
         wanted: list[Pair] = []
         find = names.find
         hasher = self._hasher
@@ -181,9 +183,9 @@ class IndexCheck:
             if place == physical:
                 found.add(code)
             elif place >= self._log_min and place != self._last:
-                # (RocketMQ enters its newest message again after a restart.)
+                # RocketMQ enters its newest message again after a restart.
                 self._tell(
-                    "index: no message", f"an entry points at {place}, where no message with keys lies", place
+                    "index: no message", f"an entry points at {place}, where no message with keys is", place
                 )
         if not wanted and not found:
             return
@@ -198,10 +200,12 @@ class IndexCheck:
         extra = found - wanted
         tag = names.find(properties, names.AT_TAGS)
         if extra and tag is not None:
-            extra.discard(self._hasher.key(topic, b"T#" + tag))  # brokers from 5.4 on enter tags too
+            extra.discard(self._hasher.key(topic, b"T#" + tag))  # brokers since 5.4 enter tags too
         if extra:
             self._tell(
-                "index: wrong key", f"{len(extra)} keys for {physical} its message does not have", physical
+                "index: wrong key",
+                f"{len(extra)} keys point at {physical}, whose message does not have them",
+                physical,
             )
 
     def _tell(self, kind: str, what: str, place: int) -> None:
@@ -209,7 +213,7 @@ class IndexCheck:
         if self._told <= _TOLD_MAX:
             self._findings.append(Finding(kind, self._layout.path(INDEX), what, self._repair, place))
 
-    # When it is walked
+    # After the log
 
     def finish(self, log_end: int, *, crashed: bool, dispatched: int) -> None:
         path = self._layout.path(INDEX)
@@ -217,7 +221,7 @@ class IndexCheck:
             for _, place in self._buffer[self._at :]:
                 if place >= self._log_min and place != self._last and not (crashed and place >= log_end):
                     self._tell(
-                        "index: no message", f"an entry points at {place}, behind the last message", place
+                        "index: no message", f"an entry points at {place}, after the last message", place
                     )
             self._at = len(self._buffer)
         if self._told > _TOLD_MAX:
@@ -232,7 +236,7 @@ class IndexCheck:
             self._findings.append(Finding("index: end", path, what, step, first, note=True))
         elif not self.files and self._layout.index_enabled is not True:
             step = (
-                f"nothing to do if the index is switched off (messageIndexEnable=false); else {self._repair}"
+                f"none if the index is switched off (messageIndexEnable=false); otherwise run: {self._repair}"
             )
             self._findings.append(Finding("no index", path, what, step, first, note=True))
         else:

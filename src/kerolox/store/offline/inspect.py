@@ -1,4 +1,4 @@
-"""Show what is in any file of a store, row by row. Reads only, takes no lock, and survives damage."""
+"""Display the content of any file of a store, row by row. Reads only, takes no lock, and tolerates damage."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 
 
 class Kind(Enum):
-    """What a file is."""
+    """Kinds of files in a store."""
 
     LOG = "log"
     ENTRIES = "entries"
@@ -63,11 +63,11 @@ class Kind(Enum):
 
 
 class UnknownKind(KeroloxError):
-    """It cannot be told what a file is."""
+    """File whose kind is unknown."""
 
 
 def kind_of(path: str) -> Kind:
-    """Told by place and name; where these do not say, by the first bytes."""
+    """Return the kind of a file, by its directory and name, else by its first bytes."""
     path = os.path.abspath(path)
     name = os.path.basename(path)
     parent = os.path.basename(os.path.dirname(path))
@@ -107,14 +107,15 @@ def kind_of(path: str) -> Kind:
             return Kind.QUEUE
     kinds = ", ".join(kind.value for kind in Kind)
     raise UnknownKind(
-        f"{path}: neither its name nor its place says what it is. Say it: --kind, one of {kinds}."
+        f"cannot tell the kind of {path} from its name and directory. Choose it: --kind, one of {kinds}."
     )
 
 
 def rows(
     path: str, kind: Kind | None = None, start: int | None = None, slots: int | None = None
 ) -> Iterator[ShownRow]:
-    """What is in a file, from ``start`` on: a log offset, a queue offset, or a number of an entry."""
+    """Yield the content of a file, from ``start`` on: a log offset, a queue offset, or the number of an
+    entry."""
     kind = kind or kind_of(path)
     if kind is Kind.INDEX:
         return _index_rows(path, start, slots)
@@ -149,7 +150,7 @@ def _log_row(file: File, at: int, base: int) -> tuple[ShownRow, int]:
         entry = result.entries[0]
         row = place | message_row(decode_record(data))
         if base and entry[PHYSICAL_OFFSET] != base + at:
-            row["problem"] = f"says it lies at {entry[PHYSICAL_OFFSET]}"
+            row["problem"] = f"names another offset, {entry[PHYSICAL_OFFSET]}"
         return row, at + entry[SIZE]
     if result.stop is Stop.BLANK:
         return place | {"record": "blank", "size": int.from_bytes(data[:4], "big")}, file.size
@@ -163,7 +164,7 @@ def _log_row(file: File, at: int, base: int) -> tuple[ShownRow, int]:
 
 
 def _entry_rows(path: str, start: int | None) -> Iterator[ShownRow]:
-    """Entries of a DLedger log; ``start`` is a position, or within the file."""
+    """Yield entries of a DLedger log; ``start`` is a position in the log or in the file."""
     with OnlyReading().open(path) as file:
         name = os.path.basename(path)
         base = int(name) if name.isascii() and name.isdigit() else 0
@@ -187,7 +188,7 @@ def _entry_rows(path: str, start: int | None) -> Iterator[ShownRow]:
 
 
 def _entry_index_rows(path: str, start: int | None) -> Iterator[ShownRow]:
-    """Units of the index of a DLedger log; ``start`` is the index of an entry."""
+    """Yield units of a DLedger log's index; ``start`` is the index of an entry."""
     name = os.path.basename(path)
     base = int(name) // UNIT_BYTES if name.isascii() and name.isdigit() else 0
     with OnlyReading().open(path) as file:
@@ -201,7 +202,7 @@ def _entry_index_rows(path: str, start: int | None) -> Iterator[ShownRow]:
                 row: ShownRow = {
                     "entry": unit.index, "term": unit.term, "position": unit.pos, "size": unit.size,
                 }  # fmt: skip
-                yield row if unit.index == base + number else row | {"problem": f"lies at {base + number}"}
+                yield row if unit.index == base + number else row | {"problem": f"is at {base + number}"}
                 number += 1
 
 
@@ -214,7 +215,7 @@ def _record_at(file: File, at: int, base: int) -> bool:
 
 
 def _next_record(file: File, at: int, base: int) -> int:
-    """The place of the next whole record in the file, -1 when there is none."""
+    """Return the offset in the file of the next whole record; -1 if there is none."""
     for low, high in file.written_ranges(at, file.size):
         position = low
         while position < high:
@@ -239,7 +240,7 @@ def _next_record(file: File, at: int, base: int) -> int:
 
 
 def message_row(message: StoredMessage) -> ShownRow:
-    """A record for eyes and programs."""
+    """Return a record as a row for display and for programs."""
     topic = message.topic
     row: ShownRow = {
         "record": "message",
@@ -267,7 +268,7 @@ def message_row(message: StoredMessage) -> ShownRow:
 
 
 def body_text(body: bytes) -> str:
-    """Text if it is printable, else the first bytes as hex."""
+    """Return the text if it is printable, else the first bytes as hex."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -324,7 +325,7 @@ def _index_rows(path: str, start: int | None, slots: int | None) -> Iterator[Sho
             if file.size != index_file.file_size(SLOTS, ENTRIES):
                 raise UnknownKind(
                     f"{path} is {file.size} bytes long, not {index_file.file_size(SLOTS, ENTRIES)}: it was "
-                    "written with other sizes. Say how many slots it has: --slots (maxHashSlotNum)."
+                    "written with other sizes. Give its number of slots: --slots (maxHashSlotNum)."
                 )
             slots = SLOTS
         at = index_file.HEADER.size + slots * index_file.SLOT_SIZE
@@ -387,12 +388,12 @@ def _text_rows(path: str, start: int | None) -> Iterator[ShownRow]:
 
 
 def _table_rows(path: str, start: int | None) -> Iterator[ShownRow]:
-    """One row for each entry of each table, whatever the dialect it is written in."""
+    """Yield one row for each entry of each table, in any JSON dialect."""
     data = OnlyReading().read(path)
     try:
         document = json_dialect.loads(data) if data.strip() else {}
     except ProtocolError as error:
-        raise UnknownKind(f"{path} does not read as JSON, not even as Java writes it: {error}") from error
+        raise UnknownKind(f"{path} is not valid JSON, not even in Java's dialect: {error}") from error
     if not isinstance(document, dict):
         document = {"": document}
     skip = start or 0
@@ -407,7 +408,7 @@ def _table_rows(path: str, start: int | None) -> Iterator[ShownRow]:
 
 
 def _plain(value: Any, name: str = "") -> Any:
-    """A value without secrets, as JSON can have it."""
+    """Return a value without secrets, as JSON can represent it."""
     if _is_secret(name):
         return "(not shown)"
     if isinstance(value, json_dialect.ObjectKey):
@@ -423,7 +424,7 @@ def _is_secret(name: str) -> bool:
     return any(word in name.lower() for word in _SECRET_WORDS)
 
 
-# The timer of Apache's broker
+# Files of Apache's timer
 
 
 def _wheel_rows(path: str, start: int | None) -> Iterator[ShownRow]:

@@ -1,7 +1,7 @@
-"""Where the files of a store lie and how large they are, found out without changing anything.
+"""Places and sizes of a store's files, found without changing anything.
 
-Everything here reads only: it works on a store another process has open, on a read-only disk, and on
-one Apache RocketMQ wrote. Sizes come from the options of the broker, or from the files themselves.
+Everything here only reads: it works on a store that another process has open, on a read-only disk, and on one
+written by Apache RocketMQ. Sizes come from the options of the broker, or from the files themselves.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ QUEUES = "consumequeue"
 BATCH_QUEUES = "batchconsumequeue"
 INDEX = "index"
 LIGHT_QUEUE_PREFIX = "%LMQ%"
-LEDGER_PREFIX = "dledger-"  # of the directory of a member of a DLedger group
+LEDGER_PREFIX = "dledger-"  # prefix of the directory of a DLedger group member
 ASIDE = ".before-repair-"
 UNFINISHED = ".repairing"
-FROM_CONFIG = "give the broker's configuration file (-c), which says where."
+FROM_CONFIG = "pass the broker's configuration file (-c), which names it."
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that is not as it must be, or (``note``) merely worth knowing."""
+    """Problem of a store, or (``note``) a fact that is only worth knowing."""
 
     kind: str
     path: str
     what: str
     next: str = ""
-    offset: int | None = None  # in the log, the queue or the index file, as ``what`` says
+    offset: int | None = None  # offset in the log, the queue or the index file, as ``what`` says
     note: bool = False
 
 
 class OnlyReading(Files):
-    """The file system as far as it can be looked at. ``hidden`` paths do not show in listings."""
+    """File system without writes. Listings omit ``hidden`` paths."""
 
     def __init__(self) -> None:
         self.hidden: set[str] = set()
@@ -59,21 +59,21 @@ class OnlyReading(Files):
     def create(
         self, path: PathLike, size: int = 0, *, write_zeros: bool = False, sparse: bool = False
     ) -> File:
-        raise ReadOnlyDisk(f"{os.fspath(path)} was not to be made: this only reads", path=os.fspath(path))
+        raise ReadOnlyDisk(f"cannot create {os.fspath(path)}: this command only reads", path=os.fspath(path))
 
     def remove(self, path: PathLike) -> bool:
         return False
 
     def rename(self, source: PathLike, target: PathLike) -> None:
-        raise ReadOnlyDisk(f"{os.fspath(source)} was not to be renamed: this only reads")
+        raise ReadOnlyDisk(f"cannot rename {os.fspath(source)}: this command only reads")
 
 
 class NotForEntries(StoreError):
-    """The log of a member of a DLedger group, where only a plain one will do. Nothing was changed."""
+    """DLedger log where only a plain one is supported. Nothing was changed."""
 
 
 class Layout(msgspec.Struct):
-    """The places and sizes of one store."""
+    """Places and sizes of one store."""
 
     root: str
     log_paths: list[str]
@@ -83,10 +83,10 @@ class Layout(msgspec.Struct):
     index_slots: int
     index_entries: int
     delay_levels: tuple[int, ...]
-    light_queues: bool  # whether messages also go to the light queues (LMQ) they name
-    index_enabled: bool | None  # None: not known
-    entry_paths: list[str] = []  # of a member of a DLedger group: where its entries are
-    entry_index_path: str = ""  # and where their index is
+    light_queues: bool  # True if messages are also appended to the light queues (LMQ) they name
+    index_enabled: bool | None  # None: unknown
+    entry_paths: list[str] = []  # for a member of a DLedger group: directories of its entries
+    entry_index_path: str = ""  # directory of the index of its entries
     timer_log_file_bytes: int = 0
 
     def path(self, name: str) -> str:
@@ -98,7 +98,7 @@ class Layout(msgspec.Struct):
 
 
 def store_in(folder: PathLike, files: Files) -> str:
-    """The store in a folder: the folder itself, or the only one below it, as ``kerolox up`` has it."""
+    """Return the store in a folder: the folder itself, or the only store below it, as with ``kerolox up``."""
     root = files.absolute(folder)
     if files.is_dir(os.path.join(root, "commitlog")) or ledgers_in(root, files):
         return root
@@ -110,7 +110,7 @@ def store_in(folder: PathLike, files: Files) -> str:
     ]
     if len(below) > 1:
         names = ", ".join(below)
-        raise FileMissing(f"{root} is no store: give one of the {len(below)} stores below it: {names}.")
+        raise FileMissing(f"{root} is not a store. Give one of the {len(below)} stores below it: {names}.")
     return below[0] if below else root
 
 
@@ -121,14 +121,17 @@ def find_layout(
     *,
     elsewhere: str = FROM_CONFIG,
 ) -> Layout:
-    """The layout of the store in a directory, or in the only one below it. Without options sizes are those of
-    the files. ``elsewhere``: what to do about a log that lies elsewhere, for errors."""
+    """Return the layout of the store in a directory, or in the only one below it.
+
+    Without options, sizes are those of the files. ``elsewhere``: the next step for a log in another
+    directory, for errors.
+    """
     files = files or OnlyReading()
     if options is None or not (options.commit_log_paths or options.ledger):
         root = store_in(root, files)
     root = files.absolute(root)
     if not files.is_dir(root):
-        raise FileMissing(f"{root} is no directory. Give the directory of a store (storePathRootDir).")
+        raise FileMissing(f"{root} is not a directory. Give the directory of a store (storePathRootDir).")
     refuse_half_made(root, files)
     known = options or StoreOptions()
     log_paths = split_paths(known.commit_log_paths) or [os.path.join(root, "commitlog")]
@@ -136,8 +139,8 @@ def find_layout(
     entry_paths, entry_index = _entries_of(root, known, files, elsewhere)
     if not any(files.is_dir(path) for path in log_paths + read_only_paths + entry_paths):
         raise FileMissing(
-            f"{root} holds no commit log: there is no directory {log_paths[0]}. If the log lies elsewhere, "
-            f"{elsewhere}"
+            f"{root} has no commit log: the directory {log_paths[0]} does not exist. If the log is in "
+            f"another directory, {elsewhere}"
         )
     queues = os.path.join(root, QUEUES)
     topics = files.list_dir(queues)
@@ -157,7 +160,7 @@ def find_layout(
         timer_bytes = _common_size(files, [os.path.join(root, "timerlog")]) or timer_bytes
         index = os.path.join(root, INDEX)
         sizes = {files.size(os.path.join(index, name)) for name in files.list_dir(index)}
-        for pair in INDEX_SIZES:  # a size alone does not tell slots from entries: only known ones count
+        for pair in INDEX_SIZES:  # slots and entries cannot be derived from a size, so only known pairs count
             if sizes == {file_size(*pair)}:
                 slots, entries = pair
     return Layout(
@@ -178,7 +181,7 @@ def find_layout(
 
 
 def ledgers_in(root: PathLike, files: Files) -> list[str]:
-    """The directories of members of DLedger groups in a store, of which some file is there."""
+    """Return the directories of DLedger group members in a store that have at least one file."""
     return [
         name
         for name in files.list_dir(root)
@@ -192,7 +195,8 @@ def ledgers_in(root: PathLike, files: Files) -> list[str]:
 
 
 def _entries_of(root: str, options: StoreOptions, files: Files, elsewhere: str) -> tuple[list[str], str]:
-    """Where the entries of a member of a DLedger group are, and their index. None where it is no member."""
+    """Return the directories of a DLedger group member's entries, and of their index; empty if the store has
+    no member."""
     names = ledgers_in(root, files)
     if options.ledger:
         names = [LEDGER_PREFIX + options.ledger_self_id]
@@ -200,8 +204,8 @@ def _entries_of(root: str, options: StoreOptions, files: Files, elsewhere: str) 
         return [], ""
     if len(names) > 1:
         raise FileMissing(
-            f"{root} holds the logs of several members of DLedger groups ({', '.join(names)}). Which one is "
-            f"its own (dLegerSelfId)? To tell, {elsewhere}"
+            f"{root} holds the logs of several DLedger group members ({', '.join(names)}). To choose one "
+            f"(dLegerSelfId), {elsewhere}"
         )
     member = os.path.join(root, names[0])
     paths = split_paths(options.ledger_paths) or [os.path.join(member, "data")]
@@ -210,14 +214,14 @@ def _entries_of(root: str, options: StoreOptions, files: Files, elsewhere: str) 
         and not options.ledger
     ):
         raise FileMissing(
-            f"{member} has an index and no data: its log lies elsewhere (storePathDLedgerCommitLog): "
-            f"{elsewhere}"
+            f"{member} has an index and no data: its log is in another directory "
+            f"(storePathDLedgerCommitLog): {elsewhere}"
         )
     return paths, os.path.join(member, "index")
 
 
 def open_log_run(layout: Layout, files: OnlyReading, findings: list[Finding]) -> Segments:
-    """The files of a store's log to read from, plain ones and those of entries. See log/framing.py."""
+    """Return the files of a store's log for reading, plain ones and those of entries. See log/framing.py."""
     directories = list(dict.fromkeys(layout.log_paths + layout.read_only_paths + layout.entry_paths))
     segments = open_run(files, OpenFiles(files), directories, layout.log_file_bytes, findings)
     for segment in segments.all:
@@ -228,10 +232,10 @@ def open_log_run(layout: Layout, files: OnlyReading, findings: list[Finding]) ->
 
 
 def refuse_entries(layout: Layout, what: str, instead: str) -> None:
-    """Raise when the log is a DLedger member's, for ``what`` that knows plain logs only."""
+    """Raise if the log is a DLedger member's, for ``what``, which supports only plain logs."""
     if layout.entry_paths:
         raise NotForEntries(
-            f"{what} does not know DLedger logs, and {layout.root} has one, in {layout.entry_paths[0]}. "
+            f"{what} does not support DLedger logs, but {layout.root} has one, in {layout.entry_paths[0]}. "
             f"{instead}",
             path=layout.entry_paths[0],
         )
@@ -265,7 +269,7 @@ def _common_size(files: Files, directories: Sequence[str]) -> int:
 def open_run(
     files: OnlyReading, open_files: OpenFiles, directories: Sequence[str], size: int, findings: list[Finding]
 ) -> Segments:
-    """The files of a log or queue to read from. What does not fit is reported and left out."""
+    """Return the files of a log or queue for reading. Files that do not fit are reported and left out."""
     seen: list[tuple[int, str]] = []
     for directory in directories:
         for name in files.list_dir(directory):
@@ -283,7 +287,7 @@ def open_run(
         if start < end:
             files.hidden.add(path)
             findings.append(
-                Finding("overlap", path, f"overlaps the file before it, which ends at {end}", "move it away")
+                Finding("overlap", path, f"overlaps the previous file, which ends at {end}", "move it away")
             )
             continue
         end = start + size
@@ -294,7 +298,7 @@ def open_run(
 
 def _fault(files: Files, path: str, name: str, size: int) -> Finding | None:
     if not is_segment_name(name):
-        what = "does not belong here: files are named by their 20-digit offset"
+        what = "does not belong here: its name is not a 20-digit offset"
         return Finding(
             "stray file", path, what, "move it out of the directory: Apache's broker would not start"
         )
@@ -305,13 +309,13 @@ def _fault(files: Files, path: str, name: str, size: int) -> Finding | None:
         return Finding(
             "empty file",
             path,
-            "has no content: power failed soon after it was made",
-            "nothing to do if it is the last one: the next start removes it",
+            "has no content: power was lost soon after it was created",
+            "none if it is the last one: the next start removes it",
             note=True,
         )
     return Finding(
         "wrong size",
         path,
-        f"is {actual} bytes long, the others {size}",
-        "restore it from a copy; if the size option was changed, set it back",
+        f"is {actual} bytes long, expected {size}",
+        "restore it from a backup; if the size option was changed, set it back",
     )

@@ -1,7 +1,7 @@
-"""Mend a damaged log: step over the damage, or cut the log off where it begins.
+"""Repair of a damaged log: skip the damage, or truncate the log before it.
 
-First a plan, which changes nothing and says what would be lost; then the act, which first saves every
-byte it is going to overwrite. See FORMAT.md, "Lost messages".
+First a plan, which changes nothing and reports what would be lost; then the act, which first saves every byte
+that it overwrites. See FORMAT.md, "Lost messages".
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ from kerolox.store.offline.walk import Damage, Walk
 from kerolox.store.queue.deleted_topics import DeletedTopics
 from kerolox.store.recovery import FILLER_TOPIC, copy_anew
 
-FILLER_BYTES_MIN = 92  # a record without body and properties, whose topic has one letter
+FILLER_BYTES_MIN = 92  # size of a record without body and properties, with a topic of one letter
 FILLER_BYTES_MAX = 1 << 20
-ROLLED_BACK = 0xC  # the transaction type both brokers keep out of queues and index
+ROLLED_BACK = 0xC  # transaction type that both brokers keep out of queues and index
 _BLANK_BYTES = 8
 _COPY_BYTES = 8 << 20
 _HOST = host_bytes("127.0.0.1:0")
 
 
 class CannotMend(StoreError):
-    """The log cannot be mended as asked. Nothing was changed."""
+    """Repair that is not possible as requested. Nothing was changed."""
 
 
 class MendPiece(msgspec.Struct, frozen=True):
-    """What is written over a damaged part: bytes at a place in a file, zeros up to its end."""
+    """Data that replaces a damaged part: bytes at an offset in a file, then zeros up to ``end``."""
 
     path: str
-    at: int  # in the file
+    at: int  # offset in the file
     data: list[bytes]
-    end: int  # in the file
-    make: int = 0  # make the file, of this size
+    end: int  # offset in the file
+    make: int = 0  # create the file with this size; 0: it exists
 
 
 class Skip(msgspec.Struct, frozen=True):
-    """How to step over damage. Without pieces it is done already."""
+    """Plan to skip damage. Without pieces it is already done."""
 
     offset: int
     valid_from: int
@@ -76,19 +76,19 @@ class Skip(msgspec.Struct, frozen=True):
 
 
 class MendCut(msgspec.Struct, frozen=True):
-    """What is dropped when the log ends at ``offset``."""
+    """Data that is dropped when the log is truncated at ``offset``."""
 
     offset: int
     records: int
     bytes_used: int
-    first_ms: int  # store time of the first record dropped, 0 without any
+    first_ms: int  # store time of the first dropped record, 0 without any
     later_files: list[str]
-    path: str  # the file in which the log ends from now on
+    path: str  # file in which the log ends from now on
     at: int
 
 
 def open_log(layout: Layout) -> Segments:
-    """The log, to read from. Files that do not fit are refused here: they must be seen to first."""
+    """Return the log for reading. Raise if a file does not fit: it must be repaired first."""
     findings: list[Finding] = []
     segments = open_log_run(layout, OnlyReading(), findings)
     for finding in findings:
@@ -96,25 +96,25 @@ def open_log(layout: Layout) -> Segments:
             raise CannotMend(f"{finding.path} {finding.what}. Next: {finding.next}.", path=finding.path)
     if segments.first is None:
         raise CannotMend(
-            f"there is no log file in {', '.join(segments.directories)}.", path=segments.directories[0]
+            f"{', '.join(segments.directories)} contains no log file.", path=segments.directories[0]
         )
     return segments
 
 
-# Stepping over
+# Skipping
 
 
 def plan_skip(layout: Layout, offset: int) -> Skip:
-    """Find out what the damage at this offset takes. Raises when there is none."""
+    """Plan to skip the damage at this offset. Raise if there is none."""
     refuse_entries(layout, "store repair --skip", copy_anew(layout.root))
     segments = open_log(layout)
     damage, filler = _damage_at(segments, offset)
     if damage is None:
         if filler:
-            return Skip(offset, offset, "stepped over already", [])
+            return Skip(offset, offset, "already skipped", [])
         raise CannotMend(
-            f"there is no damage at {offset}, or nothing valid follows it: nothing to step over. "
-            f"Look: kerolox store verify {layout.root}",
+            f"the log has no damage at {offset}, or nothing valid follows it: there is nothing to skip. "
+            f"Check it: kerolox store verify {layout.root}",
             offset=offset,
         )
     if damage.offset != offset:
@@ -127,7 +127,7 @@ def plan_skip(layout: Layout, offset: int) -> Skip:
 
 
 def _damage_at(segments: Segments, offset: int) -> tuple[Damage | None, bool]:
-    """The first damage at or before this offset in its file, and whether a filler lies there."""
+    """Return the first damage at or before this offset in its file, and True if a filler record is there."""
     first = segments.first
     assert first is not None
     segment = segments.segment_at(offset)
@@ -141,13 +141,14 @@ def _damage_at(segments: Segments, offset: int) -> tuple[Damage | None, bool]:
                 record[PHYSICAL_OFFSET] == offset and is_filler(record[TOPIC], record[SYS_FLAG])
                 for record in records
             )
-    if walk.position > offset:  # behind a blank record, which may be ours
+    if walk.position > offset:  # after a blank record, which a repair may have written
         return None, segment is not None and offset + _BLANK_BYTES <= segment.end
     return walk.damage, False
 
 
 def is_blank_file(segments: Segments, segment: Segment) -> bool:
-    """Whether a file is the one that a repair makes for a missing one: one blank record. No broker does."""
+    """Return True if a repair created this file in place of a missing one: one blank record. No broker
+    does."""
     return segments.read(segment.start, _BLANK_BYTES) == encode_blank(segment.size)
 
 
@@ -156,7 +157,7 @@ def _pieces(segments: Segments, damage: Damage, layout: Layout) -> list[MendPiec
     position = damage.offset
     while position < damage.valid_from:
         segment = segments.segment_at(position)
-        if segment is None:  # the file is missing: one that is all blank takes its place
+        if segment is None:  # the file is missing: a blank one takes its place
             path = os.path.join(layout.log_paths[0], segment_name(position))
             size = layout.log_file_bytes
             pieces.append(MendPiece(path, 0, [encode_blank(size)], size, make=size))
@@ -179,26 +180,26 @@ def _pieces(segments: Segments, damage: Damage, layout: Layout) -> list[MendPiec
 
 def _too_small(layout: Layout, damage: Damage, span: int, smallest: int) -> CannotMend:
     return CannotMend(
-        f"only {span} bytes are damaged at {damage.offset}: too few for a record to stand in their place "
-        f"(the smallest has {smallest}). What can be done: kerolox store repair {layout.root} "
-        f"--cut {damage.offset}, which drops everything from there on.",
+        f"only {span} bytes are damaged at {damage.offset}: too few for a replacement record "
+        f"(the smallest has {smallest}). Run instead: kerolox store repair {layout.root} "
+        f"--cut {damage.offset}, which drops all records from there on.",
         offset=damage.offset,
     )
 
 
 def is_filler(topic: bytes, sys_flag: int) -> bool:
-    """Whether a record of this topic and system flag is a filler record: it stands where damage was."""
+    """Return True if a record of this topic and system flag is a filler record, written over damage."""
     return sys_flag & ROLLED_BACK == ROLLED_BACK and FILLER_TOPIC.startswith(topic)
 
 
 def fillers(offset: int, span: int, store_ms: int) -> list[bytes]:
-    """Records that fill ``span`` bytes from ``offset`` on exactly, and that no broker shows to anyone."""
+    """Return records that fill exactly ``span`` bytes from ``offset`` on, and that no broker delivers."""
     count = -(-span // FILLER_BYTES_MAX)
     records: list[bytes] = []
     for number in range(count):
         size = span // count + (number < span % count)
         topic = FILLER_TOPIC[: size - 91]
-        # With a CRC over all of it if it has room: a broker set to demand one takes nothing else.
+        # With a CRC over the whole record if it has room: a broker that requires one accepts no others.
         sealed = size >= 91 + len(topic) + CRC_PROPERTY_BYTES
         properties = seal_properties(b"") if sealed else b""
         record = encode_record(
@@ -226,10 +227,10 @@ def fillers(offset: int, span: int, store_ms: int) -> list[bytes]:
 
 
 def apply_skip(layout: Layout, skip: Skip, files: Files | None = None) -> str | None:
-    """Save the damaged bytes, then write over them; where they were saved.
+    """Save the damaged bytes, then overwrite them; return the path of the saved bytes.
 
-    The first record of a piece goes last: until then the damage begins where it did, and what is already
-    written counts as what follows it. So an interrupted repair is simply repeated.
+    The first record of a piece is written last: until then the damage begins at the same offset, and the rest
+    counts as valid records after it. So an interrupted repair is simply repeated.
     """
     files = files or Files()
     forget_sums(layout, files)
@@ -250,7 +251,7 @@ def apply_skip(layout: Layout, skip: Skip, files: Files | None = None) -> str | 
             file.sync()
             file.pwrite(first, piece.at)
             file.sync()
-        files.set_mtime(piece.path, mtime_s)  # it decides when the file is deleted
+        files.set_mtime(piece.path, mtime_s)  # it determines when the file is deleted
     return saved
 
 
@@ -271,11 +272,11 @@ def _log_offset(piece: MendPiece) -> int:
     return int(os.path.basename(piece.path)) + piece.at
 
 
-# Cutting off
+# Truncation
 
 
 def plan_cut(layout: Layout, offset: int) -> MendCut | None:
-    """Find out what cutting drops; None when the log ends there already."""
+    """Plan a truncation; return None if the log already ends there."""
     refuse_entries(layout, "store repair --cut", copy_anew(layout.root))
     segments = open_log(layout)
     first, last = segments.first, segments.last
@@ -285,13 +286,13 @@ def plan_cut(layout: Layout, offset: int) -> MendCut | None:
     if segment is None or offset <= first.start:
         raise CannotMend(
             f"{offset} is not inside the log, which holds {first.start} to {last.end}. "
-            "Give the offset of a record behind the first.",
+            "Give the offset of a record after the first.",
             offset=offset,
         )
     before, after = _boundaries(segments, segment.start, offset)
     if offset not in (before, after):
         raise CannotMend(
-            f"no record begins at {offset}. The one around it lies from {before} to {after}: use one of "
+            f"no record begins at {offset}. The record around it is from {before} to {after}: use one of "
             "these offsets.",
             offset=offset,
         )
@@ -313,7 +314,7 @@ def plan_cut(layout: Layout, offset: int) -> MendCut | None:
 
 
 def _boundaries(segments: Segments, start: int, offset: int) -> tuple[int, int]:
-    """Where the record around an offset begins and ends; the offset itself when it is a boundary."""
+    """Return the begin and end of the record around an offset; the offset itself if it is a boundary."""
     walk = Walk(segments, start)
     before = start
     for records in walk:
@@ -338,7 +339,8 @@ def _has_bytes(segments: Segments, offset: int) -> bool:
 def apply_cut(
     layout: Layout, cut: MendCut, files: Files | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> list[str]:
-    """Move later files aside, save the rest of the last one, and end the log; where things were put."""
+    """Move later files aside, save the rest of the last one, and end the log; return the paths of the removed
+    data."""
     files = files or Files()
     forget_sums(layout, files)
     put: list[str] = []
@@ -356,7 +358,7 @@ def apply_cut(
         put.append(saved)
     deleted = DeletedTopics(files, layout.root)
     deleted.load()
-    deleted.fit(cut.offset)  # what comes behind the cut is new
+    deleted.fit(cut.offset)  # messages after the cut are new
     with files.open(cut.path) as file:
         file.zero(cut.at, size)
         file.sync()
@@ -364,16 +366,16 @@ def apply_cut(
 
 
 def forget_sums(layout: Layout, files: Files) -> None:
-    """Remove our notes that say how log, queues and index were, before any of them is changed."""
+    """Remove the saved notes about log, queues and index, before any of them is changed."""
     SumsFile(files, layout.root).remove()
     LogIdentityFile(files, layout.root).remove()
 
 
-# Putting aside
+# Saved data
 
 
 def aside_name(files: Files, path: str, clock: Clock) -> str:
-    """Where what has this path goes before a repair: a name nothing has yet."""
+    """Return an unused name to which a repair moves this path."""
     moment = time.strftime("%Y%m%d-%H%M%S", time.localtime(clock.wall_ms() / 1000))
     name = base = f"{path}{ASIDE}{moment}"
     number = 2
@@ -384,7 +386,7 @@ def aside_name(files: Files, path: str, clock: Clock) -> str:
 
 
 def _save(files: Files, layout: Layout, offset: int, path: str, low: int, high: int) -> str | None:
-    """Copy bytes of a file to ``damaged-<offset>.bin``, without the zeros at their end."""
+    """Copy bytes of a file to ``damaged-<offset>.bin``, without trailing zeros."""
     with files.open(path, read_only=True) as source:
         end = low
         for start, stop in source.written_ranges(low, high):

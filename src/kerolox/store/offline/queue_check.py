@@ -1,8 +1,8 @@
-"""Consume queues against the log: every message in its queue, every entry on its message.
+"""Check of consume queues against the log: every message has an entry, and every entry a message.
 
-The log is walked once. What a queue must hold is worked out batch by batch and compared, as bytes, with
-what it holds; only where they differ are entries looked at one by one. So memory is bounded by the number
-of queues, not of messages.
+The log is read once. The expected entries of a queue are computed batch by batch and compared as bytes; only
+where they differ are entries examined one by one. So memory is bounded by the number of queues, not of
+messages.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from kerolox.store.queue.extension import is_address
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _CHUNK = 4096
-_RANGES_MAX = 20  # told per queue; the rest is counted
+_RANGES_MAX = 20  # reported per queue; the rest is counted
 _TAGS_MAX = 8192
 _AT_LIGHT = names.AT_INNER_MULTI_DISPATCH[1:]
 
 
 class Ranges:
-    """Numbers that belong together, kept as ranges: ``what`` happened from ``low`` to before ``high``."""
+    """Offsets of the same problem, kept as ranges: ``what`` from ``low`` to before ``high``."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, int, int, str]] = []  # what, low, high, example
@@ -65,23 +65,24 @@ class Ranges:
 
 
 class _Queue:
-    """One queue while it is checked. ``next`` is the offset the next message must have."""
+    """State of one queue during the check. ``next`` is the offset that the next message must have."""
 
     __slots__ = ("first", "light", "missing", "missing_from", "next", "path", "replaced", "segments", "wrong")
 
     def __init__(self, path: str, segments: Segments) -> None:
         self.path = path
         self.segments = segments
-        self.first = -1  # of the first message in the log
+        self.first = -1  # offset of the first message in the log
         self.next = -1
         self.wrong = Ranges()
-        self.missing = 0  # messages behind the end of the queue
-        self.missing_from = (-1, -1)  # queue offset and place in the log of the first
-        self.replaced = 0  # messages whose numbers were given again: the topic was deleted and made anew
+        self.missing = 0  # messages after the end of the queue
+        self.missing_from = (-1, -1)  # queue offset and log offset of the first one
+        # Messages whose offsets were assigned again: the topic was deleted and created again
+        self.replaced = 0
         self.light = False
 
     def read(self, offset: int, count: int) -> bytes:
-        """Up to that many entries; fewer at the end of the files."""
+        """Return up to ``count`` entries; fewer at the end of the files."""
         parts: list[bytes] = []
         while count > 0:
             size = min(self.segments.readable(offset * ENTRY_SIZE) // ENTRY_SIZE, count)
@@ -102,7 +103,7 @@ class _Queue:
 
 
 class QueueCheck:
-    """Compares what the log says with what the queues hold."""
+    """Comparison of the queues with the log."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class QueueCheck:
         *,
         open_limit: int = 256,
     ) -> None:
-        self.entries = 0  # compared and found right
+        self.entries = 0  # compared and correct entries
         self.count = 0
         self._layout = layout
         self._files = files
@@ -121,10 +122,11 @@ class QueueCheck:
         self._findings = findings
         self._open_files = OpenFiles(files, open_limit)
         self._queues: dict[tuple[bytes, int], _Queue | None] = {}
-        self._unqueued: dict[tuple[bytes, int], tuple[int, int]] = {}  # messages, place of the first
+        # Number of messages, log offset of the first
+        self._unqueued: dict[tuple[bytes, int], tuple[int, int]] = {}
         self._tags: dict[bytes, int] = {}
         self._deleted = DeletedTopics(files, layout.root).load()
-        self._of_deleted: Counter[bytes] = Counter()  # messages of topics that were deleted
+        self._of_deleted: Counter[bytes] = Counter()  # messages of deleted topics
         self._batch_topics = set(files.list_dir(layout.path(BATCH_QUEUES)))
         self._load()
 
@@ -133,7 +135,7 @@ class QueueCheck:
         for topic in self._files.list_dir(root):
             path = os.path.join(root, topic)
             if not self._files.is_dir(path):
-                what = "does not belong here: there is one directory for each topic"
+                what = "does not belong here: each topic has a directory, and nothing else is expected"
                 self._findings.append(Finding("stray file", path, what, "move it away"))
                 continue
             for number in self._files.list_dir(path):
@@ -158,7 +160,7 @@ class QueueCheck:
                 self.count += 1
 
     def end(self, topic: str, queue_id: int) -> int | None:
-        """After the walk: the number the next message of a queue gets; None when there is no such queue."""
+        """Return the next offset of a queue, after the log was read; None if the queue does not exist."""
         queue = self._queues.get((topic.encode(), queue_id))
         return None if queue is None else max(queue.next, queue_range(queue.segments, self._log_min)[1])
 
@@ -166,10 +168,10 @@ class QueueCheck:
     def _repair(self) -> str:
         return f"kerolox store repair {self._layout.root} --queues"
 
-    # While the log is walked
+    # While the log is read
 
     def check(self, records: list[Entry]) -> None:
-        """The next records of the log."""
+        """Check the next records of the log."""
         runs: dict[tuple[bytes, int], tuple[int, list[bytes], list[int]]] = {}
         tags = self._tags
         find = names.find
@@ -238,15 +240,15 @@ class QueueCheck:
         elif first > queue.next:
             self._check_hole(queue, queue.next, first)
         elif first < queue.next:
-            # Numbers given again: the topic was deleted and made anew, and what was found before does
-            # not count. (Queues in the log begin at 0 then.)
+            # The offsets are assigned again: the topic was deleted and created again, and earlier results do
+            # not count. (The new queue begins at 0 in the log.)
             if first == 0:
                 queue.replaced += queue.next - queue.first
                 queue.first = 0
                 queue.wrong = Ranges()
                 queue.missing = 0
             else:
-                queue.wrong.add("number taken", first, f"a second message has it, at {places[0]} of the log")
+                queue.wrong.add("number taken", first, f"a second message has it, at log offset {places[0]}")
                 return
         queue.next = first + len(entries)
         expected = b"".join(entries)
@@ -270,31 +272,31 @@ class QueueCheck:
                 continue
             has_physical, has_size, has_code = ENTRY.unpack(found)
             if has_physical != physical:
-                what, example = "place", f"points at {has_physical}, the message lies at {physical}"
+                what, example = "place", f"points at {has_physical}, the message is at {physical}"
             elif has_size != size:
-                what, example = "size", f"says {has_size} bytes, the record has {size}"
+                what, example = "size", f"has {has_size} bytes, the record has {size}"
             elif is_address(has_code):
                 self.entries += 1  # its tags code is in the extension
                 continue
             else:
-                what, example = "tags code", f"says {has_code}, the message's is {code}"
+                what, example = "tags code", f"has {has_code}, the message has {code}"
             queue.wrong.add(f"wrong {what}", first + number, example)
 
     def _check_hole(self, queue: _Queue, low: int, high: int) -> None:
-        """Numbers no message in the log has: the entries must say so."""
+        """Check offsets that no message in the log has: their entries must show that."""
         for start, data in queue.chunks(low, high):
             for offset, (physical, size, code) in enumerate(ENTRY.iter_unpack(data), start):
                 if code == HOLE_TAGS or size == BLANK_SIZE or physical < self._log_min:
                     continue
                 if size > 0:
                     queue.wrong.add(
-                        "no message", offset, f"points at {physical}, where no message of it lies"
+                        "no message", offset, f"points at {physical}, where this queue has no message"
                     )
 
-    # When it is walked
+    # After the log
 
     def finish(self, log_end: int, *, crashed: bool, dispatched: int, topics: Iterable[str] | None) -> None:
-        """Look at the entries no message asked for, and report. ``dispatched``: -1 when not known."""
+        """Check the entries without a message, and report. ``dispatched``: -1 if unknown."""
         for (topic, queue_id), queue in self._queues.items():
             if queue is not None:
                 self._finish_queue(queue, f"{topic.decode()} queue {queue_id}", log_end, crashed, dispatched)
@@ -331,7 +333,8 @@ class QueueCheck:
                 self._findings.append(Finding("queue: missing", queue.path, what, self._repair, offset))
         if queue.replaced:
             what = (
-                f"{name}: {queue.replaced} older messages in the log are in no queue: the topic was made anew"
+                f"{name}: {queue.replaced} older messages in the log are in no queue: the topic was created "
+                "again"
             )
             self._findings.append(Finding("deleted topic", queue.path, what, note=True))
 
@@ -342,8 +345,10 @@ class QueueCheck:
                 if physical < 0 or size <= 0:
                     return
                 if physical >= log_end and crashed:
-                    continue  # ahead of the log: recovery cuts it off
-                where = "behind the end of the log" if physical >= log_end else "where no message of it lies"
+                    continue  # after the end of the log: recovery removes it
+                where = (
+                    "after the end of the log" if physical >= log_end else "where this queue has no message"
+                )
                 queue.wrong.add("no message", offset, f"points at {physical}, {where}")
 
     def _report_unqueued(self, topics: set[str] | None, dispatched: int | None) -> None:
@@ -354,9 +359,9 @@ class QueueCheck:
                 f"{topic} queue {queue_id}: {count} messages in the log (the first at {place}) have no queue"
             )
             if dispatched is not None and place >= dispatched:
-                step, note = "the next start makes it: it was only in memory", True
+                step, note = "the next start creates it: it was only in memory", True
             elif topics is not None and topic not in topics:
-                step, note = "nothing to do if the topic was deleted", True
+                step, note = "none if the topic was deleted", True
             else:
                 step, note = self._repair, False
             self._findings.append(Finding("no queue", path, what, step, place, note=note))

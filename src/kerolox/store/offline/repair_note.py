@@ -1,8 +1,8 @@
-"""Repairs under way: ``kerolox.repair``, our own note.
+"""Note of a repair under way: ``kerolox.repair``.
 
-A repair changes the log first, and then what is made of it. In between the queues point to messages that are
-not there. So the note is written before anything is changed, and removed when everything fits again: until
-then no broker opens the store, and the same command, given again, goes on.
+A repair changes the log first, and then the files built from it. In between the queues point to messages that
+do not exist. So the note is written before any change, and removed when everything is consistent again: until
+then no broker opens the store, and the same command continues the repair.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ _FRESH = ".tmp"
 
 
 class RepairUnfinished(StoreError):
-    """A repair of the store was interrupted, or is under way. Nothing was changed."""
+    """Store whose repair was interrupted, or is under way. Nothing was changed."""
 
     def __init__(self, root: str, words: str) -> None:
         self.words = words
         command = f"kerolox store repair {root} {words}".rstrip()
         super().__init__(
-            f"{root} is half repaired: {command} was interrupted, or is under way. Nothing was changed. Give "
-            "that command again: it goes on where it was.",
+            f"{root} is partly repaired: {command} was interrupted, or is running. Nothing was changed. Run "
+            "that command again: it continues.",
             path=root,
         )
 
 
 class RepairNote:
-    """The note of one store."""
+    """Note of one store."""
 
     def __init__(self, files: Files, root: PathLike) -> None:
         self.path = os.path.join(os.fspath(root), NAME)
         self._files = files
 
     def load(self) -> str | None:
-        """The options of the command that was begun; None when no repair is under way."""
+        """Return the options of the command that was begun; None if no repair is under way."""
         data = self._files.read_if_exists(self.path)
         return None if data is None else data.decode("utf-8", "replace").strip()
 
@@ -51,22 +51,22 @@ class RepairNote:
 
 
 def refuse_unfinished(root: PathLike, files: Files) -> None:
-    """Raise while a repair is unfinished."""
+    """Raise if a repair is unfinished."""
     words = RepairNote(files, root).load()
     if words is not None:
         raise RepairUnfinished(os.fspath(root), words)
 
 
 def clear_interrupted(layout: Layout, files: Files) -> None:
-    """Remove what an interrupted repair left in the way of the next one."""
+    """Remove files of an interrupted repair that prevent the next one."""
     for directory in layout.log_paths:
         for name in files.list_dir(directory):
             if name.endswith(_FRESH) and is_segment_name(name.removesuffix(_FRESH)):
                 files.remove(os.path.join(directory, name))
     queues = layout.path(QUEUES)
     if not files.exists(queues):
-        # It was between putting the old queues aside and putting the new ones in their place. The old ones
-        # tell which topics there are, and how far queues without messages have counted.
+        # The repair was interrupted between moving the old queues aside and moving the new ones in. The old
+        # ones show the topics, and the next offsets of queues without messages.
         aside = [name for name in files.list_dir(layout.root) if name.startswith(QUEUES + ASIDE)]
         if aside:
             files.rename(layout.path(max(aside)), queues)

@@ -1,4 +1,4 @@
-"""A store at one glance."""
+"""Summary of a store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
 
 
 def summarize(layout: Layout) -> dict[str, Any]:
-    """What is in a store: log, queues, index, and how it was left. Reads a few bytes of each file."""
+    """Return a summary of a store: log, queues, index, and the state in which it was left. Reads a few bytes
+    of each file."""
     files = OnlyReading()
     open_files = OpenFiles(files)
     findings: list[Finding] = []
@@ -67,7 +68,8 @@ def summarize(layout: Layout) -> dict[str, Any]:
 
 
 def queue_range(segments: Segments, log_min: int) -> tuple[int, int, int]:
-    """First offset still in the log, next offset, and where its last message ends in the log."""
+    """Return the first offset still in the log, the next offset, and the end of the last message in the
+    log."""
     first = segments.first
     if first is None:
         return 0, 0, 0
@@ -75,7 +77,7 @@ def queue_range(segments: Segments, log_min: int) -> tuple[int, int, int]:
     def entry(number: int) -> tuple[int, int, int]:
         return ENTRY.unpack(segments.read(number * ENTRY_SIZE, ENTRY_SIZE))
 
-    # Written entries, then zeros: bisection finds where one becomes the other.
+    # Written entries, then zeros: bisection finds the boundary.
     low, high = first.start // ENTRY_SIZE, segments.max_offset // ENTRY_SIZE
     start = low
     while low < high:

@@ -1,4 +1,4 @@
-"""The tables of a store: do they read, are all there, do they fit the queues? And mending what was lost."""
+"""Check and repair of a store's tables: if they are readable, complete, and match the queues."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from kerolox.store.tables.transaction_counts import TransactionCounts
 
 CONFIG = "config"
 _LOST: dict[type[Table], str] = {
-    TopicTable: "Its topics can be made again from the queues, with the usual rights.",
-    GroupTable: "Its groups can be made again from offsets and retry topics, with the usual settings.",
+    TopicTable: "Its topics can be rebuilt from the queues, with default permissions.",
+    GroupTable: "Its groups can be rebuilt from offsets and retry topics, with default settings.",
     ConsumerOffsets: LOST_OFFSETS,
     LightOffsets: LOST_OFFSETS,
     DelayOffsets: LOST_DELAYS,
-    RequestModes: "Groups pull all topics without it.",
+    RequestModes: "Without it, groups pull all topics.",
 }
 _DISPENSABLE: tuple[type[Table], ...] = (FilterTable, TransactionCounts, TimerCounts)
 _MISFITS_SHOWN = 3
@@ -35,7 +35,7 @@ _MISFITS_SHOWN = 3
 def check_tables(
     layout: Layout, files: OnlyReading, ends: Callable[[str, int], int | None], found: list[Finding]
 ) -> None:
-    """``ends`` gives the end of a queue; None when it is not known."""
+    """Check all tables. ``ends`` returns the end of a queue; None if it is unknown."""
     directory = layout.path(CONFIG)
     noted = noted_tables(files, directory)
     tables: dict[type[Table], Table] = {}
@@ -45,9 +45,9 @@ def check_tables(
             tables[kind] = table
     queued = topics_of(_queues(layout, files))
     if queued and TopicTable not in tables and TopicTable.NAME not in noted:
-        what = f"{len(queued)} topics have queues, and there is no table of them. {_LOST[TopicTable]}"
+        what = f"{len(queued)} topics have queues, but their table does not exist. {_LOST[TopicTable]}"
         path = os.path.join(directory, TopicTable.NAME)
-        # Messages without any table: a copy of a log perhaps, whole as far as it goes.
+        # Messages without any table: perhaps a copy of only the log.
         found.append(Finding("table: lost", path, what, mending(path), note=not tables))
     for kind in (ConsumerOffsets, LightOffsets):
         offsets = tables.get(kind)
@@ -56,22 +56,24 @@ def check_tables(
 
 
 def _read(table: Table, noted: set[str], found: list[Finding]) -> bool:
-    """Take a table over as a broker would; whether there is one. What is wrong with it is found."""
+    """Read a table as a broker would, and report its problems; return True if there is one."""
     why = table.take(table.path)
     if why is None:
         return True
     backup_why = table.take(table.path + ".bak")
     if backup_why is None:
-        step = "the next start takes the .bak by itself: check what was changed since then"
-        found.append(Finding("table: backup", table.path, f"does not read: {why}; its .bak does", step))
+        step = "the next start uses the .bak: check the changes made since then"
+        found.append(
+            Finding("table: backup", table.path, f"is unreadable: {why}; its .bak is readable", step)
+        )
         return True
     if is_absent(why) and is_absent(backup_why):
         if table.NAME in noted and not table.DISPENSABLE:
-            what = f"was lost: {why}, and of its .bak: {backup_why}. {_LOST[type(table)]}"
+            what = f"was lost: {why}; its .bak: {backup_why}. {_LOST[type(table)]}"
             found.append(Finding("table: lost", table.path, what, mending(table.path)))
     else:
-        what = f"does not read: {why}; nor does its .bak: {backup_why}"
-        step = "nothing: the next start puts it aside" if table.DISPENSABLE else mending(table.path)
+        what = f"is unreadable: {why}; so is its .bak: {backup_why}"
+        step = "none: the next start moves it aside" if table.DISPENSABLE else mending(table.path)
         found.append(Finding("table: broken", table.path, what, step, note=table.DISPENSABLE))
     return False
 
@@ -79,7 +81,7 @@ def _read(table: Table, noted: set[str], found: list[Finding]) -> bool:
 def _check_offsets(
     table: ConsumerOffsets, ends: Callable[[str, int], int | None], found: list[Finding]
 ) -> None:
-    """Offsets no message can have had."""
+    """Report offsets that no message can have."""
     misfits = []
     for key, queues in table.offsets.items():
         topic, _, group = key.partition("@")
@@ -89,10 +91,10 @@ def _check_offsets(
                 what = f"group {group} is at {offset} of {end} in {topic} queue {queue_id}"
                 misfits.append((what, group, topic))
     for what, group, topic in misfits[:_MISFITS_SHOWN]:
-        step = f"when the broker runs: kerolox group reset {group} {topic} --to latest (or a time)"
+        step = f"start the broker, then run: kerolox group reset {group} {topic} --to latest (or a time)"
         found.append(Finding("table: offset", table.path, what, step))
     if len(misfits) > _MISFITS_SHOWN:
-        what = f"{len(misfits) - _MISFITS_SHOWN} more offsets lie outside of their queues"
+        what = f"{len(misfits) - _MISFITS_SHOWN} more offsets are outside of their queues"
         found.append(Finding("table: offset", table.path, what, "kerolox group reset"))
 
 
@@ -110,7 +112,7 @@ def _queues(layout: Layout, files: Files) -> Mapping[str, list[int]]:
 
 
 class MendedTable(msgspec.Struct):
-    """What became of a table."""
+    """Result of a table's repair."""
 
     path: str
     what: str
@@ -118,7 +120,7 @@ class MendedTable(msgspec.Struct):
 
 
 def mend_tables(layout: Layout, files: Files) -> list[MendedTable]:
-    """Make lost or broken tables again from what the store tells, else empty. Needs the lock."""
+    """Rebuild lost or broken tables from the rest of the store, else empty. The caller holds the lock."""
     directory = layout.path(CONFIG)
     noted = noted_tables(files, directory)
     done: list[MendedTable] = []
@@ -137,8 +139,8 @@ def mend_tables(layout: Layout, files: Files) -> list[MendedTable]:
         if table.was_loaded and not table.from_backup:
             continue
         if not table.was_loaded and not table.lost and not put_aside and not wanted:
-            continue  # there never was one
-        what = "taken from its .bak" if table.from_backup else "made empty"
+            continue  # the table never existed
+        what = "restored from its .bak" if table.from_backup else "created empty"
         if table is topics:
             new = [config for config in queued if config.topic_name not in topics.topics]
             for config in new:

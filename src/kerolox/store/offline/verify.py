@@ -1,6 +1,6 @@
-"""Is a store whole? Every record, every queue entry and every key, compared with each other; every table.
+"""Verification of a store: every record, queue entry and key is compared with the others; and every table.
 
-One pass over the log. Memory stays small whatever the size of the store: see the two checks.
+One pass over the log. Memory use is small whatever the size of the store: see the two checks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _FUTURE_MS = 24 * 3600 * 1000
 
 
 class Report(msgspec.Struct):
-    """What was looked at, and what is wrong with it."""
+    """Result of a verification."""
 
     root: str
     log_min: int = 0
@@ -64,7 +64,7 @@ class Report(msgspec.Struct):
     index_files: int = 0
     index_entries: int = 0
     messages_with_keys: int = 0
-    stop: str = ""  # why the log ends where it does
+    stop: str = ""  # reason for the end of the log
     crashed: bool = False
     seconds: float = 0.0
     findings: list[Finding] = []
@@ -77,7 +77,7 @@ class Report(msgspec.Struct):
 
 
 class _Findings(list[Finding]):
-    """A list that does not grow without end."""
+    """List with a limited length."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,9 +99,9 @@ def verify(
     progress: Callable[[int, int], None] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Report:
-    """Look at everything. ``progress`` gets bytes done and bytes in all.
+    """Verify everything. ``progress`` gets the bytes done and the total.
 
-    ``live``: the store is in use, so its newest part may not be all on disk yet.
+    ``live``: the store is in use, so its newest part may not be on disk yet.
     """
     began_s = time.perf_counter()
     files = OnlyReading()
@@ -115,7 +115,7 @@ def verify(
     log_end = segments.max_offset
     if crashed and (cut := _cut_under_way(layout, files, found)) is not None:
         log_end = min(log_end, cut.end)
-        queues = index = False  # the next start brings them in step
+        queues = index = False  # the next start updates them
     known = Circumstances(
         crashed=crashed,
         power_lost=not marks.boot or marks.boot != boot_identity(),
@@ -168,7 +168,8 @@ def _judge(
     *,
     crashed: bool,
 ) -> None:
-    """Find what the next start refuses before it reads the log: by the code that it asks, too."""
+    """Report reasons for which the next start would refuse the store before it reads the log, using the same
+    code."""
     _refuse(found, lambda: refuse_unfinished(layout.root, files))
     _refuse(
         found,
@@ -193,11 +194,17 @@ def _refuse(found: list[Finding], judge: Callable[[], None]) -> None:
 
 
 def _finding(error: StoreError) -> Finding:
-    return Finding("refused", error.path, str(error), "the next start refuses this store", error.offset)
+    return Finding(
+        "refused",
+        error.path,
+        str(error),
+        "follow the step in this message: no broker starts here",
+        error.offset,
+    )
 
 
 def _queues_end(layout: Layout, files: OnlyReading) -> tuple[int, int]:
-    """How many consume queues there are, and behind which place of the log one of their messages ends."""
+    """Return the number of consume queues, and a log offset at which a message of one of them ends."""
     count, end = 0, UNKNOWN
     root = layout.path(QUEUES)
     for topic in files.list_dir(root):
@@ -214,7 +221,7 @@ def _queues_end(layout: Layout, files: OnlyReading) -> tuple[int, int]:
 
 
 def _cut_under_way(layout: Layout, files: OnlyReading, found: list[Finding]) -> Cut | None:
-    """The cut during which the process died: nothing behind it counts any more."""
+    """Return the cut during which the process died: data after it does not count any more."""
     note = CutNoteFile(files, layout.root)
     try:
         cut = note.load()
@@ -222,7 +229,7 @@ def _cut_under_way(layout: Layout, files: OnlyReading, found: list[Finding]) -> 
         found.append(Finding("cut", note.path, str(error)))
         return None
     if cut is not None:
-        what = f"the log was being cut at {cut.end}; queues and index were not looked at"
+        what = f"the log was being truncated at {cut.end}; queues and index were not checked"
         found.append(Finding("cut", note.path, what, "the next start finishes it", cut.end, note=True))
     return cut
 
@@ -251,7 +258,7 @@ def _walk(
             earliest_ms = min(record[STORE_TIMESTAMP] for record in records)
             if earliest_ms < last_ms:
                 what = f"store times go back by {last_ms - earliest_ms} ms before {walk.position}"
-                step = "looking up messages by time may miss some; nothing to repair"
+                step = "none: queries by time may miss some messages"
                 found.append(Finding("time", layout.root, what, step, walk.position, note=True))
             last_ms = max(last_ms, records[-1][STORE_TIMESTAMP])
             if progress is not None:
@@ -261,7 +268,7 @@ def _walk(
         damage = walk.damage
         where = f"byte {damage.in_file}, log offset {damage.offset}"
         if never_flushed(damage.offset, damage.valid_ms):
-            what = f"power was lost before what lies behind {where} was flushed: {damage.what}"
+            what = f"power was lost before the data after {where} was flushed: {damage.what}"
             found.append(
                 Finding(
                     "unflushed end", damage.path, what, "the next start cuts it off", damage.offset, note=True
@@ -270,8 +277,8 @@ def _walk(
             break
         what = f"damaged at {where}: {damage.what}; valid records follow from offset {damage.valid_from}"
         step = (
-            f"kerolox store repair {layout.root} --skip {damage.offset} (keep what follows) or "
-            f"--cut {damage.offset} (drop everything from there on)"
+            f"kerolox store repair {layout.root} --skip {damage.offset} (keep the later records) or "
+            f"--cut {damage.offset} (drop all records from there on)"
         )
         if damage.offset >= segments.entries_from:
             step = copy_anew(layout.root)
@@ -284,7 +291,7 @@ def _walk(
 
 
 def _check_end(segments: Segments, walk: Walk, found: list[Finding]) -> None:
-    """After a clean stop nothing but zeros follows the last record."""
+    """Check that only zeros follow the last record after a clean stop."""
     segment = segments.segment_at(walk.position)
     if segment is None:
         return
@@ -293,20 +300,20 @@ def _check_end(segments: Segments, walk: Walk, found: list[Finding]) -> None:
             data = segments.read(low, min(1 << 20, high - low))
             if data.strip(b"\0"):
                 at = low + len(data) - len(data.lstrip(b"\0"))
-                what = f"the log ends at {walk.position}, but there are bytes at {at}: {walk.stop}"
-                step = "the next start cuts them off; no whole record is among them"
+                what = f"the log ends at {walk.position}, but bytes follow at {at}: {walk.stop}"
+                step = "the next start removes them; they contain no whole record"
                 found.append(Finding("torn end", segment.path, what, step, walk.position, note=True))
                 return
             low += len(data)
 
 
 def _topics(layout: Layout, files: OnlyReading) -> set[str] | None:
-    """The topics there are by configuration; None when that is not known."""
+    """Return the configured topics; None if they are unknown."""
     try:
         table = json_dialect.loads(files.read(layout.path("config/topics.json")))
         return set(table["topicConfigTable"])
     except (DiskError, ProtocolError, KeyError, TypeError):
-        return None  # one that does not read is found with the tables
+        return None  # an unreadable table is reported with the tables
 
 
 def _check_small_files(
@@ -316,21 +323,21 @@ def _check_small_files(
     checkpoint.load()
     for name in ("commit_log_ms", "queues_ms", "index_ms"):
         if getattr(checkpoint, name) > clock.wall_ms() + _FUTURE_MS:
-            what = f"{name} is {getattr(checkpoint, name)}, more than a day from now"
+            what = f"{name} is {getattr(checkpoint, name)}, more than a day in the future"
             step = "remove the file: the next start reads the whole log"
             found.append(Finding("checkpoint", checkpoint.path, what, step))
     for name in files.list_dir(layout.root):
         path = layout.path(name)
         if ASIDE in name or name.startswith("damaged-"):
-            step = "remove it when you are sure it is not needed"
+            step = "remove it when you no longer need it"
             found.append(Finding("leftover", path, "kept by an earlier repair", step, note=True))
         elif name.endswith(UNFINISHED):
-            step = "the next repair removes it; or remove it by hand"
-            found.append(Finding("leftover", path, "of a repair that was interrupted", step, note=True))
+            step = "remove it, or let the next repair remove it"
+            found.append(Finding("leftover", path, "left by an interrupted repair", step, note=True))
         elif name.endswith(".tmp"):
-            found.append(Finding("leftover", path, "of an interrupted write", "remove it", note=True))
+            found.append(Finding("leftover", path, "left by an interrupted write", "remove it", note=True))
     if files.list_dir(layout.path(BATCH_QUEUES)):
-        what = "batch consume queues are not checked, nor used by kerolox"
+        what = "kerolox neither checks nor uses batch consume queues"
         found.append(Finding("not supported", layout.path(BATCH_QUEUES), what, note=True))
     if report.crashed and files.exists(layout.path("abort")):
         what = "the store is in use, or was not stopped cleanly"

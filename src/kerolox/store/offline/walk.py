@@ -1,4 +1,4 @@
-"""Read a log from one end to the other, over damage if need be."""
+"""Reading of a whole log, past damage if requested."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from kerolox.store.recovery import PIECE_BYTES, end_of, find_record_after, first
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Bytes that are no record, in front of bytes that are."""
+    """Bytes that are no record, followed by a record."""
 
     offset: int
     what: str
     path: str
     in_file: int
-    valid_from: int  # where the next whole record begins
+    valid_from: int  # offset of the next whole record
     valid_ms: int  # its store time
 
 
 class Walk:
-    """The records of a log, batch by batch.
+    """Records of a log, batch by batch.
 
-    Iterating gives lists of entries. It ends at ``end``, at the end of what was written (``stop`` says
-    what is there instead of a record), or at damage: then ``damage`` says where, and :meth:`resume` goes
-    on behind it.
+    Iteration yields lists of entries. It ends at ``end``, at the end of the written data (``stop`` describes
+    the bytes found instead of a record), or at damage: then ``damage`` names its place, and :meth:`resume`
+    continues after it.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class Walk:
         self._segments = segments
         self._end = segments.max_offset if end is None else end
         self._check = check
-        self._after: Mark | None = None  # the last entry of a ledger, for the next to go on from
+        self._after: Mark | None = None  # the last entry of a ledger, which the next must continue
         self._term = -1
 
     def resume(self) -> None:
         assert self.damage is not None
         self.position = self.damage.valid_from
         self.damage = None
-        self._after = None  # some are missing before the next
+        self._after = None  # entries are missing before the next one
 
     def __iter__(self) -> Iterator[list[Entry]]:
         piece_bytes = PIECE_BYTES
@@ -62,7 +62,8 @@ class Walk:
             result, self._after = scan_at(self._segments, data, self.position, self._check, after=self._after)
             entries, what = result.entries, ""
             head = head_bytes(self._segments, self.position)
-            if (bad := first_bad(entries, self.position, data, head)) is not None:  # as recovery judges
+            # checked as in recovery
+            if (bad := first_bad(entries, self.position, data, head)) is not None:
                 entries, what = entries[: bad[0]], bad[1]
             if entries:
                 self.position = end_of(entries[-1])
@@ -74,7 +75,7 @@ class Walk:
             if result.stop is Stop.BLANK:
                 self.position = segment.end
             elif result.stop is Stop.INCOMPLETE and len(data) < readable:
-                # Not all of it was looked at; without any record in it, look at all.
+                # Not all of it was read; if it has no record, read all.
                 piece_bytes = PIECE_BYTES if entries else readable
                 continue
             elif result.stop is not Stop.END:
@@ -84,7 +85,7 @@ class Walk:
 
     def _end_at(self, what: str) -> None:
         self.stop = what
-        # What lies here is bad.
+        # The bytes here are bad.
         behind = find_record_after(self._segments, self.position + 1, self._term)
         if behind is None or behind[0] >= self._end:
             return

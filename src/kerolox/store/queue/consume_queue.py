@@ -1,13 +1,12 @@
-"""One queue of a topic: where its messages lie in the commit log.
+"""Queue of a topic: the places of its messages in the commit log.
 
 Entry ``n`` is twenty bytes at ``20 * n`` of a run of fixed-size files. New entries collect in a tail in
-memory; :meth:`ConsumeQueue.write` puts them in the files, and what it returns is flushed in a thread.
+memory; :meth:`ConsumeQueue.write` writes them to the files and returns what must be flushed in a thread. The
+event loop appends, writes and truncates. Any thread may read.
 
-The event loop appends, writes and truncates. Any thread may read.
-
-A queue need not begin at 0: then its first file is filled, up to the first entry, with blank entries
-(offset 0, the largest size) as RocketMQ does, because its broker must be able to open our files.
-RocketMQ later takes them for messages and loses those behind them; here they never count.
+A queue may begin after 0: then its first file is filled, up to the first entry, with blank entries (offset 0,
+the largest size), as RocketMQ does, because its broker must be able to open these files. RocketMQ later takes
+them for messages and loses those after them; here they never count.
 """
 
 from __future__ import annotations
@@ -39,33 +38,33 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["BLANK", "BLANK_SIZE", "ENTRIES_PER_FILE", "ENTRY", "ENTRY_SIZE", "HOLE_TAGS", "ConsumeQueue"]
 
-_TAIL_MAX = 3200 * ENTRY_SIZE  # beyond this an append writes the tail first
-_TAIL_KEPT = 400 * ENTRY_SIZE  # how much of it stays in memory after it was written
+_TAIL_MAX = 3200 * ENTRY_SIZE  # above this an append first writes the tail
+_TAIL_KEPT = 400 * ENTRY_SIZE  # part of it that stays in memory after it was written
 _pack = ENTRY.pack
 _unpack_from = ENTRY.unpack_from
 
 
 class QueueCut(NamedTuple):
-    """Where a queue ends when the log was cut."""
+    """End of a queue after a cut of the log."""
 
     queue: ConsumeQueue
-    end: int  # its next offset then
-    max_physical: int  # where the message before ends
-    units_end: int | None = None  # where its units end; None: all of them stay
+    end: int  # its new next offset
+    max_physical: int  # end of the message before it
+    units_end: int | None = None  # end of its units; None: all of them stay
 
     @property
     def leaves_nothing(self) -> bool:
-        """Not even files to count by: the queue came with what was cut."""
+        """Return True if the queue came with the removed messages, and has no files that hold its offset."""
         return self.end == 0 or (self.max_physical < 0 and not self.queue.file_count)
 
 
 class ConsumeQueue:
-    """The entries of one queue.
+    """Entries of one queue.
 
-    ``next_offset`` is the offset the next entry gets; ``min_offset`` the first one whose message is
-    still in the commit log, as of the last correction; ``max_physical`` the end of the last message
-    entered, -1 when there is none. ``waiting`` is a list shared by many queues: a queue puts itself
-    there when it first has something to write.
+    ``next_offset`` is the offset of the next entry; ``min_offset`` the first one whose message is still in
+    the commit log, as of the last correction; ``max_physical`` the end of the last message entered, -1
+    without any. ``waiting`` is a list shared by many queues: a queue adds itself when it first has something
+    to write.
     """
 
     __slots__ = (
@@ -86,7 +85,7 @@ class ConsumeQueue:
         self, topic: str, queue_id: int, segments: Segments, waiting: list[ConsumeQueue] | None = None
     ) -> None:
         if segments.size % ENTRY_SIZE:
-            raise ValueError(f"file size {segments.size} is no multiple of the entry size, {ENTRY_SIZE}")
+            raise ValueError(f"file size {segments.size} is not a multiple of the entry size, {ENTRY_SIZE}")
         self.topic = topic
         self.queue_id = queue_id
         self.next_offset = 0
@@ -95,9 +94,9 @@ class ConsumeQueue:
         self._segments = segments
         self._waiting: list[ConsumeQueue] = [] if waiting is None else waiting
         self._tail: Tail | None = None
-        self._written = 0  # entries below this are in the files
-        self._suspect = -1  # offset of an entry that may have been half written when the power failed
-        self.sums: list[FileSum] = []  # of its files, as far as they were summed
+        self._written = 0  # entries before this offset are in the files
+        self._suspect = -1  # offset of an entry that may be half written after a power loss
+        self.sums: list[FileSum] = []  # sums of its files, as far as they are known
 
     def __repr__(self) -> str:
         return f"ConsumeQueue({self.topic!r}, {self.queue_id}, {self.min_offset}..{self.next_offset})"
@@ -108,7 +107,7 @@ class ConsumeQueue:
 
     @property
     def max_offset(self) -> int:
-        """One past the last entry: the same as ``next_offset``, under the name the wire has for it."""
+        """Return the offset after the last entry: ``next_offset``, by its name on the wire."""
         return self.next_offset
 
     @property
@@ -117,33 +116,35 @@ class ConsumeQueue:
 
     @property
     def unwritten(self) -> int:
-        """How many entries are only in memory."""
+        """Return the number of entries that are only in memory."""
         return self.next_offset - self._written
 
-    # What vouches for it
+    # Sums
 
     @property
     def written_bytes(self) -> tuple[int, int]:
-        """Where what is in the files ends: of the queue, and of its extension."""
+        """Return the ends of the written data: of the queue, and of its extension."""
         return self._written * ENTRY_SIZE, 0
 
     def sum_up(self, ends: tuple[int, int]) -> QueueSums:
-        """The sums of what is in the files up to these ends. For a thread."""
+        """Return the sums of the files up to these ends. Runs in a thread."""
         self.sums = sum_up(self._segments, self.sums, ends[0])
         return QueueSums(self.topic, self.queue_id, self.sums)
 
     def vouched(self, known: QueueSums) -> int | None:
-        """The offset before which all entries are as they were summed; None when all are. Before recovery."""
+        """Return the offset before which all entries match their sums; None if all match. Call it before
+        recovery."""
         unlike = first_unlike(self._segments, known.files)
         return None if unlike is None else unlike // ENTRY_SIZE
 
     # Growing
 
     def append(self, physical: int, size: int, tags_code: int, queue_offset: int) -> bool:
-        """Add one entry; False when it is there already. No system call, but every few thousand entries.
+        """Add one entry; return False if the queue has it already. Makes a system call only every few
+        thousand entries.
 
-        Raises :class:`QueueGap` when entries before it are missing, except in an empty queue, which may
-        begin anywhere.
+        Raise :class:`QueueGap` if entries before it are missing, except in an empty queue, which may begin at
+        any offset.
         """
         tail = self._tail
         if (
@@ -161,8 +162,8 @@ class ConsumeQueue:
         entry = _pack(physical, size, tags_code)
         if queue_offset == self._suspect:
             self._suspect = -1
-            # With others behind it, it is not what was written last: this message was given an offset that
-            # was taken, as Apache's brokers do after a kill in a DLedger group.
+            # If other entries follow, it is not the last written one: this message got an offset that was in
+            # use, as Apache's brokers assign after a kill in a DLedger group.
             if queue_offset == self.next_offset - 1 and self.read(queue_offset, 1) != entry:
                 self._cut(queue_offset)
         if not self._must_add(physical, size, queue_offset):
@@ -171,9 +172,9 @@ class ConsumeQueue:
         return True
 
     def extend(self, entries: bytes, first_offset: int) -> int:
-        """Add many entries, of which the first has this queue offset; how many were new."""
+        """Add many entries, the first with this queue offset; return the number of new ones."""
         if len(entries) % ENTRY_SIZE:
-            raise ValueError(f"{len(entries)} bytes are no whole number of {ENTRY_SIZE}-byte entries")
+            raise ValueError(f"{len(entries)} bytes are not a multiple of the entry size, {ENTRY_SIZE}")
         if not entries:
             return 0
         if first_offset == self.next_offset and _unpack_from(entries)[0] >= self.max_physical:
@@ -192,7 +193,7 @@ class ConsumeQueue:
             return False
         if queue_offset == self.next_offset:
             return True
-        if self.max_physical < 0:  # no entries, at most blank ones
+        if self.max_physical < 0:  # no entries, or only blank ones
             if self._segments.last is not None:
                 self._segments.delete_all()
             self._set_end(queue_offset)
@@ -202,7 +203,7 @@ class ConsumeQueue:
             raise QueueGap(self.topic, self.queue_id, self.next_offset, queue_offset, self.path)
         logger.warning(
             "queue_offset_taken topic=%r queue=%d offset=%d next_offset=%d physical=%d "
-            "next='the message at this place of the log cannot be consumed: send it again'",
+            "next='send this message again: another one has its queue offset, so it cannot be consumed'",
             self.topic,
             self.queue_id,
             queue_offset,
@@ -214,7 +215,7 @@ class ConsumeQueue:
     def _add(self, entries: bytes, physical_end: int) -> None:
         tail = self._tail
         if tail is not None and len(tail) >= _TAIL_MAX:
-            self.write()  # before the entry is taken: if this fails, it was not
+            self.write()  # before the entry is added: if the write fails, it is not added
             tail = self._tail
         if tail is None:
             tail = self._tail = Tail.at(self.next_offset)
@@ -227,9 +228,10 @@ class ConsumeQueue:
     # Writing
 
     def write(self) -> Segments | None:
-        """Put the tail in the files. Returns what to flush (in a thread: it waits), None when all is.
+        """Write the tail to the files. Return the files to flush (in a thread: it waits), None if all are
+        flushed.
 
-        After a failure the entries stay in memory, to be written next time.
+        After a failure the entries stay in memory, and the next call writes them.
         """
         tail = self._tail
         segments = self._segments
@@ -252,20 +254,21 @@ class ConsumeQueue:
         return segments
 
     def cool(self) -> None:
-        """Give the memory back: for a queue that got nothing new for a while."""
+        """Release the memory of a queue that got no new entries for a while."""
         if self._written == self.next_offset:
             self._tail = None
 
     # Reading
 
     def read(self, offset: int, count: int) -> bytes:
-        """Up to ``count`` entries from ``offset`` on, as bytes; none outside of the queue. May wait."""
+        """Return up to ``count`` entries from ``offset`` on, as bytes; none outside of the queue. May
+        wait."""
         return self._read(offset, count, self._segments.read) or b""
 
     def read_hot(self, offset: int, count: int) -> bytes | None:
-        """Like read, of what is in memory; None when that is nothing: then ``read`` in a thread.
+        """Return entries that are in memory; None if there are none: then call ``read`` in a thread.
 
-        May give fewer entries than there are.
+        May return fewer entries than exist.
         """
         tail = self._tail
         if tail is not None and offset >= tail.start:
@@ -274,7 +277,7 @@ class ConsumeQueue:
         return self._read(offset, count, self._segments.read_hot)
 
     def _read(self, offset: int, count: int, read: Callable[[int, int], bytes | None]) -> bytes | None:
-        # The tail first: whatever it does not hold is in the files, and stays there.
+        # The tail first: entries that it does not hold are in the files, and stay there.
         tail = self._tail
         segments = self._segments
         if offset < 0 or count <= 0:
@@ -297,24 +300,24 @@ class ConsumeQueue:
         return b"".join(parts)
 
     def offset_after_file(self, offset: int) -> int:
-        """The first offset of the file after the one that would hold this offset."""
+        """Return the first offset of the file after the one that would hold this offset."""
         per_file = self._segments.size // ENTRY_SIZE
         return offset - offset % per_file + per_file
 
     def entry(self, offset: int) -> QueueEntry | None:
-        """One entry; None outside of the queue. May wait for the disk."""
+        """Return one entry; None outside of the queue. May wait for the disk."""
         data = self.read(offset, 1)
         return ENTRY.unpack(data) if data else None
 
     def offset_by_time(
         self, time_ms: int, store_time_of: Callable[[int], int], *, log_min: int = 0, upper: bool = False
     ) -> int:
-        """The first offset stored at ``time_ms`` or later; ``upper``: the last one at or before it.
+        """Return the first offset stored at ``time_ms`` or later; ``upper``: the last one at or before it.
 
-        ``store_time_of`` gives the store time of the message at a physical offset, -1 when it was deleted
-        meanwhile; it raises when that cannot be told. Always between ``min_offset`` and ``max_offset``: the
-        end when all are older, the beginning when (``upper``) all are younger. Reads the log and the queue,
-        so it may wait.
+        ``store_time_of`` returns the store time of the message at a physical offset, -1 if it was deleted
+        meanwhile; it raises if that is unknown. The result is always between ``min_offset`` and
+        ``max_offset``: the end if all messages are older, the beginning if (``upper``) all are younger. Reads
+        the log and the queue, so it may wait.
         """
         low = first = self.min_offset
         high = self.next_offset
@@ -331,13 +334,13 @@ class ConsumeQueue:
                 high = middle
         return max(first, low - 1) if upper else low
 
-    # Start, and shrinking
+    # Start, and truncation
 
     def load(self) -> None:
-        """Find the files. What is in them is known only after :meth:`recover`.
+        """Find the files. Their content is known only after :meth:`recover`.
 
-        A file without length lost power before its first flush. It and those after it hold nothing that
-        was ever counted as safe: they are removed, and come back from the commit log.
+        A file of length 0 lost power before its first flush. It and the later ones hold nothing that ever
+        counted as safe: they are removed, and rebuilt from the commit log.
         """
         try:
             self._segments.load()
@@ -355,16 +358,16 @@ class ConsumeQueue:
     def recover(
         self, *, crashed: bool = True, safe_physical: int | None = None, vouched: int | None = None
     ) -> None:
-        """Find the end: the first entry that is none, looking from the third-last file on; or ``vouched``,
-        when entries from that offset on are to come again from the log.
+        """Find the end: the first invalid entry, from the third-last file on; or ``vouched``, if entries from
+        that offset on are to be rebuilt from the log.
 
-        Earlier when the entries of messages from ``safe_physical`` on may not have been flushed: of
-        several files written before lost power any may have kept its pages.
+        The search begins earlier if entries of messages from ``safe_physical`` on may be unflushed: after a
+        power loss, any of several files may have kept its pages.
 
-        What follows the end is cut off. After a crash some pages of a file may be new and others old, so an
-        entry that lies across two pages must also not point before its predecessor; if the last entry
-        comes again from the commit log and is another one, it is replaced; and the files wait for a
-        flush, as what a killed process wrote may be in memory only.
+        Data after the end is cut off. After a crash some pages of a file may be new and others old. Therefore
+        an entry that crosses two pages must also not point before its predecessor; the last entry is replaced
+        if the commit log has another one; and the files wait for a flush, because data of a killed process
+        may be only in memory.
         """
         segments = self._segments
         end = segments.max_offset
@@ -385,7 +388,7 @@ class ConsumeQueue:
             self._suspect = self.next_offset - 1
             segments.flushed = segments.min_offset
             for segment in segments.all:
-                segment.named = False  # nor need its name be on the medium
+                segment.named = False  # its name may not be on the medium either
             segments.files.sync_dir(os.path.dirname(self.path))
             self._waiting.append(self)
 
@@ -395,7 +398,7 @@ class ConsumeQueue:
         while safe_physical is not None and first > 0:
             physical, size, _ = ENTRY.unpack(self._segments.read(files[first].start, ENTRY_SIZE))
             if size == BLANK_SIZE or (size > 0 and 0 <= physical < safe_physical):
-                break  # flushed, and so is all before it
+                break  # flushed, as is everything before it
             first -= 1
         return files[first:]
 
@@ -410,24 +413,25 @@ class ConsumeQueue:
         self.max_physical = self.physical_before(self.next_offset)
 
     def physical_before(self, offset: int) -> int:
-        """Where the message before this offset ends in the log; -1 when there is none."""
+        """Return the end of the message before this offset in the log; -1 without one."""
         last = self.entry(offset - 1)
         if last is None or last[1] == BLANK_SIZE:
             return -1
-        # What stands for a lost message points at the next one, which may be still to come.
+        # The entry of a lost message points at the next message, which may not be dispatched yet.
         return last[0] if last[2] == HOLE_TAGS else last[0] + last[1]
 
     def place_before(self, physical: int) -> int:
-        """Where the last message begins that does so at this place of the log or before; else 0. May wait."""
+        """Return the beginning of the last message that begins at or before this log offset; else 0. May
+        wait."""
         offset = self._search(self.min_offset, lambda entry: entry[1] != BLANK_SIZE and entry[0] > physical)
         entry = self.entry(offset - 1) if offset > self.min_offset else None
         return 0 if entry is None or entry[1] == BLANK_SIZE else entry[0]
 
     def truncate_to_physical(self, physical: int) -> None:
-        """Remove the entries of messages at or beyond this place in the commit log. Waits for the disk.
+        """Remove the entries of messages at or after this log offset. Wait for the disk.
 
-        Unlike RocketMQ it never removes the last file, so that a queue whose messages are all gone
-        goes on counting where it was.
+        Unlike RocketMQ it never removes the last file, so that a queue whose messages are all gone keeps its
+        next offset.
         """
         if self.write() is not None:
             self._waiting.append(self)
@@ -438,21 +442,21 @@ class ConsumeQueue:
             self._cut(end)
 
     def offset_from(self, physical: int) -> int:
-        """The first offset whose message lies at this place of the log or behind it. May wait."""
-        # Without a file all of it is in memory. The memory may reach back to files that were deleted.
+        """Return the first offset whose message lies at or after this log offset. May wait."""
+        # Without files all entries are in memory. The memory may reach back to deleted files.
         low = self._segments.min_offset // ENTRY_SIZE if self._segments.last is not None else self._written
         return self._search(low, lambda entry: entry[1] != BLANK_SIZE and entry[0] >= physical)
 
     def plan_cut(self, physical: int) -> QueueCut | None:
-        """What a cut of the log at this place takes; None when it takes nothing. May wait."""
+        """Return what a cut of the log at this offset removes; None if nothing. May wait."""
         if self.max_physical < physical:
             return None
         end = self.offset_from(physical)
         return None if end >= self.next_offset else QueueCut(self, end, self.physical_before(end))
 
     def lower_to(self, cut: QueueCut) -> None:
-        """Make it the end for whoever reads from now on. No system call: the files are as they were, and
-        nothing may be added before :meth:`clear_behind`."""
+        """Make the cut visible to all later reads. No system call: the files are not changed, and nothing may
+        be added before :meth:`clear_behind`."""
         tail, end = self._tail, cut.end
         if tail is not None:
             self._tail = (
@@ -468,7 +472,7 @@ class ConsumeQueue:
         self.sums = sums_before(self.sums, end * ENTRY_SIZE)
 
     def clear_behind(self) -> None:
-        """Take what was cut off out of the files, too. Waits for the disk."""
+        """Remove the cut entries from the files, too. Wait for the disk."""
         self._segments.clear_behind()
 
     def _cut(self, end: int) -> None:
@@ -484,10 +488,10 @@ class ConsumeQueue:
         )
 
     def _search(self, low: int, wanted: Callable[[QueueEntry], bool]) -> int:
-        """The first offset from ``low`` on whose entry is wanted; the end when none is.
+        """Return the first offset from ``low`` on whose entry is wanted; the end if none is.
 
-        Physical offsets only grow, so bisection does. What cannot be read (a missing file) counts as
-        not wanted.
+        Physical offsets only increase, so bisection works. Entries that do not exist (a missing file) count
+        as not wanted.
         """
 
         def is_wanted(offset: int) -> bool:
@@ -500,7 +504,8 @@ class ConsumeQueue:
         return low + bisect_left(range(low, high), True, key=is_wanted)
 
     def delete_before(self, log_min: int) -> int:
-        """Remove files all of whose messages left the commit log, never the last; how many. For a thread."""
+        """Remove files whose messages have all left the commit log, never the last one; return their number.
+        Runs in a thread."""
         segments = self._segments
         end = 0
         for segment in segments.all[:-1]:
@@ -513,14 +518,14 @@ class ConsumeQueue:
         return count
 
     def cut_at(self, offset: int) -> None:
-        """Remove the entries from this offset on. Waits for the disk."""
+        """Remove the entries from this offset on. Wait for the disk."""
         if self.write() is not None:
             self._waiting.append(self)
         if self._segments.last is not None and offset < self.next_offset:
             self._cut(offset)
 
     def count_from(self, offset: int) -> None:
-        """Give the next entry this offset, as the messages before it are lost or deleted."""
+        """Set the offset of the next entry, because the messages before it are lost or deleted."""
         last = self.entry(self.next_offset - 1)
         if last is not None and last[1] != BLANK_SIZE:
             self._add(_pack(last[0], last[1], HOLE_TAGS) * (offset - self.next_offset), self.max_physical)
@@ -532,28 +537,28 @@ class ConsumeQueue:
         self.min_offset = offset
 
     def adopt(self, known: QueueSums) -> None:
-        """These sums were found to be right, and nothing they cover was cut since."""
+        """Keep these sums, which match the files; nothing they cover was cut since."""
         self.sums = known.files
 
     def delete(self, aside: Callable[[], str] | None = None) -> None:
-        """Remove all entries and files, as when the topic is deleted or the commit log is lost. ``aside``: as
-        for :meth:`Segments.delete_all`."""
+        """Remove all entries and files, as when the topic is deleted or the commit log is lost. ``aside``:
+        see :meth:`Segments.delete_all`."""
         self._segments.delete_all(aside)
         self._set_end(0)
         self.max_physical = -1
 
     def forget_files(self) -> None:
-        """Forget the files: their directory has moved aside."""
+        """Forget the files, because their directory was moved aside."""
         self._segments.forget_all()
         self._set_end(0)
         self.max_physical = -1
 
     def close_idle(self) -> None:
-        """Give back the descriptors that are not in use."""
+        """Close the descriptors that are not in use."""
         self._segments.close_idle()
 
     def close(self) -> None:
-        """Write the tail and give back the descriptors. Flush what was written first, if it matters."""
+        """Write the tail and close the descriptors. To keep the data safe, flush before."""
         self.write()
         self._tail = None
         self._segments.close()

@@ -1,7 +1,7 @@
 """All queues of a store: ``consumequeue/<topic>/<queue id>/``.
 
-The event loop owns the table. A flush round is :meth:`ConsumeQueues.write` on the loop, then
-:func:`flush` of what it returned in a thread.
+The event loop owns the table. A flush round is :meth:`ConsumeQueues.write` on the loop, then :func:`flush` of
+its result in a thread.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from kerolox.store.queue.extension import FILE_BYTES, QueueExtension
 
 logger = logging.getLogger(__name__)
 
-_NAME_BYTES_MAX = 255  # of a directory, on every file system in use
+_NAME_BYTES_MAX = 255  # maximum length of a directory name, on every file system in use
 
 
 class ConsumeQueues:
-    """The queues by topic and queue id.
+    """Queues by topic and queue id.
 
-    ``by_topic`` may be read directly; queues are added by :meth:`queue` and removed by
-    :meth:`delete_topic`.
+    ``by_topic`` may be read directly; queues are added by :meth:`queue` and removed by :meth:`delete_topic`.
     """
 
     def __init__(
@@ -49,12 +48,12 @@ class ConsumeQueues:
         self._open_files = OpenFiles(files) if open_files is None else open_files
         self._extensions = None if extension_directory is None else os.fspath(extension_directory)
         self._extension_file_bytes = extension_file_bytes
-        self._extended = extended  # also where there is no extension yet
-        self.noted = NotedMessage()  # set by whoever fills extended queues
-        self._waiting: list[ConsumeQueue] = []  # have something to write
-        self._warm: list[ConsumeQueue] = []  # had in the last round
-        self._unflushed: list[Segments] = []  # written in a round that failed half-way
-        self._gone = self.directory + ".gone"  # files of queues that began anew, until a thread removes them
+        self._extended = extended  # also for queues without an extension yet
+        self.noted = NotedMessage()  # set by the filler of extended queues
+        self._waiting: list[ConsumeQueue] = []  # queues with unwritten entries
+        self._warm: list[ConsumeQueue] = []  # queues that had some in the last round
+        self._unflushed: list[Segments] = []  # files written in a round that failed half-way
+        self._gone = self.directory + ".gone"  # files of removed queues, until a thread removes them
         self._gone_count = 0
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -69,7 +68,7 @@ class ConsumeQueues:
         return None if queues is None else queues.get(queue_id)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made if there is none yet. Its directory appears with its first entries."""
+        """Return the queue, created if necessary. Its directory appears with its first entries."""
         queue = self.find(topic, queue_id)
         if queue is None:
             queue = self._make(topic, queue_id)
@@ -77,7 +76,7 @@ class ConsumeQueues:
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         if queue_id < 0:
-            raise StoreError(f"topic {topic!r}: queue id is {queue_id}, expected 0 or more")
+            raise StoreError(f"queue id of topic {topic!r} is {queue_id}, expected 0 or more")
         path = os.path.join(self._topic_path(topic), str(queue_id))
         segments = Segments(
             self._files, path, self._file_size, open_files=self._open_files, grows=True, remade=True
@@ -119,7 +118,7 @@ class ConsumeQueues:
             or len(topic.encode("utf-8", "replace")) > _NAME_BYTES_MAX
         ):
             raise StoreError(
-                f"topic {topic!r} cannot be the name of a directory: expected 1 to {_NAME_BYTES_MAX} bytes "
+                f"topic {topic!r} is not a valid directory name: expected 1 to {_NAME_BYTES_MAX} bytes "
                 "without / and \\"
             )
         return os.path.join(self.directory, topic)
@@ -127,7 +126,7 @@ class ConsumeQueues:
     # Start
 
     def load(self) -> None:
-        """Find the queues and their files; :meth:`recover` then finds out what is in them."""
+        """Find the queues and their files; :meth:`recover` then reads them."""
         self._remove_left()
         for topic in self._files.list_dir(self.directory):
             path = os.path.join(self.directory, topic)
@@ -137,7 +136,8 @@ class ConsumeQueues:
             for name in self._files.list_dir(path):
                 if not (name.isascii() and name.isdigit() and self._files.is_dir(os.path.join(path, name))):
                     logger.warning(
-                        "stray_name_ignored path=%s next='queues are directories named by a number'",
+                        "stray_name_ignored path=%s next='move it away: queues are directories named by a "
+                        "number'",
                         os.path.join(path, name),
                     )
                     continue
@@ -145,11 +145,13 @@ class ConsumeQueues:
                 self._make(topic, int(name)).load()
 
     def _remove_left(self) -> None:
-        """Remove what a kill, or a failed removal, left of queues that are gone."""
+        """Remove files of removed queues that a kill, or a failed removal, has left."""
         try:
             self._files.remove_tree(self._gone)
         except StoreError as error:
-            logger.warning("gone_queues_not_removed error=%r next='it is tried again'", str(error))
+            logger.warning(
+                "gone_queues_not_removed error=%r next='no action needed: it is retried'", str(error)
+            )
             left = [int(name) for name in self._files.list_dir(self._gone) if name.isdigit()]
             self._gone_count = max(left, default=0)
 
@@ -160,10 +162,10 @@ class ConsumeQueues:
         safe_physical: int | None = None,
         vouched: Mapping[ConsumeQueue, int] = MappingProxyType({}),
     ) -> None:
-        """Find the end of every queue. Waits for the disk. After a crash the next round flushes them all.
+        """Find the end of every queue. Wait for the disk. After a crash the next round flushes them all.
 
-        Entries of messages before ``safe_physical`` are known to have been flushed. Of queues in ``vouched``
-        entries from the offset there on are cut off: they come again from the log.
+        Entries of messages before ``safe_physical`` are known to be flushed. For queues in ``vouched``,
+        entries from that offset on are cut off and rebuilt from the log.
         """
         for queue in self:
             queue.recover(crashed=crashed, safe_physical=safe_physical, vouched=vouched.get(queue))
@@ -173,19 +175,19 @@ class ConsumeQueues:
 
     @property
     def max_physical(self) -> int:
-        """The end of the last message entered in any queue; -1 when there is none."""
+        """Return the end of the last message entered in any queue; -1 without any."""
         return max((queue.max_physical for queue in self), default=-1)
 
     # Flushing
 
     def write(self) -> list[Segments]:
-        """Write all tails to their files; what to :func:`flush` in a thread.
+        """Write all tails to their files; return the files to :func:`flush` in a thread.
 
-        A queue that cannot be written stays for the next round; the others are written, then the first
-        error is raised, and :meth:`take_unflushed` has what to flush.
+        A queue that cannot be written stays for the next round; the others are written, then the first error
+        is raised, and :meth:`take_unflushed` returns the files to flush.
         """
         waiting = self._waiting[:]
-        self._waiting.clear()  # the queues hold this very list
+        self._waiting.clear()  # the queues share this list object
         written: list[Segments] = []
         failed: list[ConsumeQueue] = []
         first_error: StoreError | None = None
@@ -197,7 +199,7 @@ class ConsumeQueues:
                 first_error = first_error or error
                 continue
             if isinstance(queue, ExtendedQueue) and queue.extension.segments.flush_targets():
-                written.append(queue.extension.segments)  # before the entries that point into it
+                written.append(queue.extension.segments)  # flushed before the entries that point into it
             if segments is not None:
                 written.append(segments)
         self._waiting += failed
@@ -212,43 +214,44 @@ class ConsumeQueues:
         return self.take_unflushed()
 
     def take_unflushed(self) -> list[Segments]:
-        """Return what was written and is not flushed."""
+        """Return the written and unflushed files."""
         result, self._unflushed = self._unflushed, []
         return result
 
     def not_flushed(self, written: list[Segments]) -> None:
-        """Keep what a round could not flush for the next one."""
+        """Keep the files that a round could not flush for the next one."""
         self._unflushed = list(dict.fromkeys([*written, *self._unflushed]))
 
     def unflushed_bytes(self) -> int:
-        """Bytes in memory of files that could not be flushed."""
+        """Return the bytes in memory of files that could not be flushed."""
         return sum(segments.unflushed_bytes for segments in self._unflushed)
 
-    # Shrinking
+    # Truncation
 
     def truncate_to_physical(self, physical: int) -> None:
-        """Remove the entries of messages at or beyond this place in the commit log. Waits for the disk."""
+        """Remove the entries of messages at or after this log offset. Wait for the disk."""
         for queue in self:
             queue.truncate_to_physical(physical)
 
     def correct_min_offsets(self, log_min: int) -> None:
-        """Tell the queues where the commit log begins. May wait for the disk."""
+        """Update the queues after a change of the commit log's beginning. May wait for the disk."""
         for queue in self:
             queue.correct_min_offset(log_min)
 
     def delete_before(self, log_min: int) -> int:
-        """Remove files all of whose messages left the commit log; how many. For a thread."""
+        """Remove files whose messages have all left the commit log; return their number. Runs in a thread."""
         return sum(queue.delete_before(log_min) for queue in self)
 
     def last_place(self, topic: str) -> int:
-        """Where the last message of a topic ends in the log; -1 when its queues hold none."""
+        """Return the end of a topic's last message in the log; -1 if its queues hold none."""
         return max((queue.max_physical for queue in self.by_topic.get(topic, {}).values()), default=-1)
 
     def delete_topic(self, topic: str) -> bool:
-        """Remove the queues of a topic; False when there are none. Raises StoreError with nothing changed.
+        """Remove the queues of a topic; return False if there are none. Raise StoreError with nothing
+        changed.
 
-        Their directories only move aside, in one step each, so that a topic made anew finds nothing of them;
-        :meth:`remove_gone` removes the files.
+        Their directories are only moved aside, in one step each, so that a new topic of the same name finds
+        nothing of them; :meth:`remove_gone` removes the files.
         """
         queues = self.by_topic.get(topic)
         if queues is None:
@@ -263,7 +266,7 @@ class ConsumeQueues:
         try:
             self._files.sync_dir(self.directory)
             self._files.sync_dir(os.path.dirname(self.directory))
-        except StoreError as error:  # after a loss of power the note of deleted topics has them removed again
+        except StoreError as error:  # after a power loss the note of deleted topics removes them again
             logger.warning("deletion_not_flushed topic=%r error=%r", topic, str(error))
         return True
 
@@ -285,7 +288,7 @@ class ConsumeQueues:
             raise
 
     def begin_anew(self, queue: ConsumeQueue) -> None:
-        """Let a queue begin at 0 again. On the loop: its files are removed by :meth:`remove_gone`."""
+        """Let a queue begin at 0 again. Runs on the loop: :meth:`remove_gone` removes its files."""
         if not self._gone_count:
             self._files.make_dirs(self._gone)
         queue.delete(self._next_gone)
@@ -296,12 +299,12 @@ class ConsumeQueues:
 
     @property
     def gone(self) -> int:
-        """How many files wait to be removed."""
+        """Return the number of files and directories that wait for removal."""
         return self._gone_count
 
     def remove_gone(self, count: int) -> None:
-        """Remove the first so many files and directories of queues that are gone. Waits for the disk: for a
-        thread. All are tried; the first error is raised after that."""
+        """Remove the first ``count`` files and directories of removed queues. Waits for the disk: call it in
+        a thread. Tries all, then raises the first error."""
         if not count:
             return
         first_error: StoreError | None = None
@@ -320,8 +323,7 @@ class ConsumeQueues:
             raise first_error
 
     def drop(self, queue: ConsumeQueue) -> None:
-        """Forget a queue without entries, as if it had never been. Its files stay until
-        :meth:`remove_files`."""
+        """Forget a queue without entries. Its files stay until :meth:`remove_files`."""
         of_topic = self.by_topic.get(queue.topic, {})
         of_topic.pop(queue.queue_id, None)
         if not of_topic:
@@ -330,7 +332,7 @@ class ConsumeQueues:
         self._warm = [other for other in self._warm if other is not queue]
 
     def remove_files(self, queue: ConsumeQueue) -> None:
-        """Of one that was dropped. Waits for the disk."""
+        """Remove the files of a dropped queue. Wait for the disk."""
         queue.delete()
         for directory in (self.directory, self._extensions):
             if directory is not None:
@@ -339,12 +341,12 @@ class ConsumeQueues:
                     self._files.sync_dir(path)
 
     def delete_all(self) -> None:
-        """Remove every queue: the commit log they point into is not there."""
+        """Remove every queue, because the commit log they point into does not exist."""
         for topic in list(self.by_topic):
             self.delete_topic(topic)
 
     def close(self) -> None:
-        """Write what is in memory and give back the descriptors. Flush before, if it matters."""
+        """Write unwritten entries and close the descriptors. To keep the data safe, flush before."""
         for queue in self:
             queue.close()
         self._waiting.clear()
@@ -352,20 +354,20 @@ class ConsumeQueues:
 
 
 def refuse_leading_zeros(path: str) -> None:
-    """Raise when the directory of a queue is not named as its number is written."""
+    """Raise if the number of a queue's directory has leading zeros."""
     name = os.path.basename(path)
     if name != str(int(name)):
         raise StoreError(
-            f"{path} has leading zeros, so it is not where queue {int(name)} is kept. Rename or move it, "
-            "then start again.",
+            f"{path} has leading zeros, so it is not the directory of queue {int(name)}. Rename or move it, "
+            "then restart.",
             path=path,
         )
 
 
 def flush(written: Iterable[Segments]) -> None:
-    """Wait until what was written is on the medium: for a thread.
+    """Flush the written files. Waits for the disk: call it in a thread.
 
-    All are tried; the first error is raised after that.
+    Tries all, then raises the first error.
     """
     first_error: StoreError | None = None
     for segments in written:

@@ -1,9 +1,9 @@
-"""Which messages of the log belong to topics that were deleted: ``kerolox.deleted``, our own note.
+"""Messages in the log that belong to deleted topics: ``kerolox.deleted``, kerolox's own note.
 
-A deleted topic loses its queues at once, but its messages stay in the log until their files go. Whoever reads
-the log again, after a kill or to make lost queues anew, would enter them in queues once more: the topic came
-back, or its old messages came into one that was made under the same name since. RocketMQ's broker ignores the
-file, and has both. See FORMAT.md, "Deleted topics".
+A deleted topic loses its queues immediately, but its messages stay in the log until their files are deleted.
+A later pass over the log, after a kill or to rebuild lost queues, would enter them in queues again: the topic
+would return, or its old messages would enter a new topic of the same name. RocketMQ's broker ignores the
+file, and has both problems. See FORMAT.md, "Deleted topics".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAME = "kerolox.deleted"
 
 
 class DeletedTopics:
-    """``before[topic]``: messages of the topic that lie before this place of the log are of a deleted one."""
+    """Deleted topics: messages of a topic before the log offset ``before[topic]`` belong to a deleted one."""
 
     def __init__(self, files: Files, directory: PathLike) -> None:
         self.path = os.path.join(os.fspath(directory), NAME)
@@ -31,8 +31,8 @@ class DeletedTopics:
         self._files = files
 
     def load(self) -> dict[bytes, int]:
-        """Read the note, by names as records have them; without one nothing was deleted. May wait. Raises
-        DiskError when it cannot be read: deleted topics would come back."""
+        """Read the note, with topic names as bytes; without a note no topic was deleted. May wait. Raise
+        DiskError if it cannot be read: deleted topics would return."""
         self.before = {}
         try:
             data = self._files.read_if_exists(self.path)
@@ -43,15 +43,14 @@ class DeletedTopics:
                 self.before = msgspec.json.decode(line, type=dict[str, int])
         except (ValueError, msgspec.DecodeError) as error:
             log.warning(
-                "deleted_topics_unknown path=%s error=%r next='should a deleted topic come back, delete it "
-                "again'",
+                "deleted_topics_unknown path=%s error=%r next='if a deleted topic returns, delete it again'",
                 self.path,
                 str(error),
             )
         return {topic.encode(): offset for topic, offset in self.before.items()}
 
     def finish(self, queues: ConsumeQueues) -> None:
-        """Remove queues that are still there because the process died in between. Waits for the disk."""
+        """Remove queues that still exist because the process died during the deletion. Wait for the disk."""
         for topic, end in self.before.items():
             found = queues.by_topic.get(topic, {})
             if found and max(one.max_physical for one in found.values()) <= end:
@@ -59,12 +58,13 @@ class DeletedTopics:
                 queues.delete_topic(topic)
 
     def note(self, topic: str, offset: int, log_min: int) -> None:
-        """The topic was deleted when the log ended here. What left the log since is forgotten. For a thread.
-        Raises StoreError."""
+        """Note that the topic was deleted when the log ended at ``offset``. Topics whose messages have left
+        the log are dropped. Runs in a thread. Raise StoreError."""
         self._save({name: end for name, end in {**self.before, topic: offset}.items() if end > log_min})
 
     def fit(self, log_end: int) -> None:
-        """The log was found to end here: what comes behind that is new. For a thread. Raises StoreError."""
+        """Adjust the note to the recovered end of the log: later messages are new. Runs in a thread. Raise
+        StoreError."""
         if any(end > log_end for end in self.before.values()):
             self._save({name: min(end, log_end) for name, end in self.before.items()})
 

@@ -1,4 +1,4 @@
-"""The entry of a consume queue, and which bytes can be one. See FORMAT.md, "Consume queue entry"."""
+"""Entry of a consume queue, and the check for valid ones. See FORMAT.md, "Consume queue entry"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kerolox.store.disk.segments import Segments
 ENTRY = struct.Struct(
     ">q"  # physical offset in the commit log
     "i"  # stored size, bytes
-    "q"  # tag hash, 0 without a tag; of a delayed message the time it is due
+    "q"  # tag hash, 0 without a tag; due time for a delayed message
 )
 ENTRY_SIZE = ENTRY.size
 assert ENTRY_SIZE == 20
@@ -21,8 +21,8 @@ BLANK_SIZE = 0x7FFF_FFFF
 BLANK = ENTRY.pack(0, BLANK_SIZE, 0)
 _RECORD_MAX = 0x7F00_0000
 
-# Of a queue offset whose message is lost: the entry points at the next message of the queue that is not, and
-# has this where the tag hash belongs. No hash is as large. See FORMAT.md, "Lost messages".
+# Tags code of a queue offset whose message is lost: the entry points at the next message of the queue that is
+# not lost. No hash is as large. See FORMAT.md, "Lost messages".
 HOLE_TAGS = 0x6B65_726F_6C6F_7865
 
 NOWHERE = (-1, -1)
@@ -33,17 +33,17 @@ QueueEntry: TypeAlias = tuple[int, int, int]
 
 
 def range_at(chunk: bytes, number: int) -> tuple[int, int]:
-    """Where the message of an entry begins and ends."""
+    """Return the begin and end of an entry's message."""
     physical, size, _ = ENTRY.unpack_from(chunk, number * ENTRY_SIZE)
     return NOWHERE if size == BLANK_SIZE else (physical, physical + size)
 
 
 def count_valid(chunk: bytes) -> int:
-    """How many entries from the beginning on have an offset of at least 0 and a size above 0.
+    """Return the number of entries from the beginning with an offset of at least 0 and a size above 0.
 
-    A size near that of blank ones, larger than any record, is a blank entry half written.
+    A size near that of blank entries, larger than any record, is a blank entry half written.
     """
-    # All at once, byte by byte of the fields: a file has 300,000 entries, a store thousands of files.
+    # All at once, by byte columns of the fields: a file has 300,000 entries, a store thousands of files.
     sizes = [chunk[byte::ENTRY_SIZE] for byte in (8, 9, 10, 11)]
     if max(chunk[::ENTRY_SIZE]) < 0x80 and max(sizes[0]) < 0x7F:
         bits = 0
@@ -60,14 +60,14 @@ def count_valid(chunk: bytes) -> int:
 
 
 def valid_bytes(segments: Segments, start: int, previous: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-    """How many bytes of the file that begins here are entries, and where the message of the last one begins
-    and ends. ``previous`` is the same of the entry before the first."""
+    """Return the number of bytes of the file that are valid entries, and the range of the last one's message.
+    ``previous`` is the range of the entry before the first."""
     size = segments.size
     done = 0
     while done < size:
         chunk = segments.read(start + done, min(_SCAN, size - done))
         count = count_valid(chunk)
-        # The entries across two pages, each with the one before it.
+        # Check the entries across two pages, each with the one before it.
         for page in range(done // PAGE + 1, (done + count * ENTRY_SIZE) // PAGE + 1):
             number = page * PAGE // ENTRY_SIZE - done // ENTRY_SIZE
             if page * PAGE % ENTRY_SIZE == 0 or number >= count:
@@ -75,7 +75,7 @@ def valid_bytes(segments: Segments, start: int, previous: tuple[int, int]) -> tu
             if number:
                 previous = range_at(chunk, number - 1)
             physical = ENTRY.unpack_from(chunk, number * ENTRY_SIZE)[0]
-            # The same message again is the mark of lost ones before it.
+            # An entry with the same message again marks lost messages before it.
             if physical < previous[1] and physical != previous[0]:
                 count = number
                 break

@@ -1,4 +1,4 @@
-"""A queue with an extension: entries have an address where others have a tag hash."""
+"""Queue with an extension: its entries have an address in place of a tag hash."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kerolox.store.queue.extension import NotInMemory, QueueExtension, Unit, is_
 
 logger = logging.getLogger(__name__)
 
-_CHUNK = 4096  # entries looked at once
-_CHUNKS_MAX = 16  # how far back an address is looked for; behind that the units themselves are walked
+_CHUNK = 4096  # entries examined at a time
+_CHUNKS_MAX = 16  # chunks searched backward for an address; beyond that the units themselves are scanned
 
 
 class NotedMessage:
-    """The message whose entries come next: what its unit needs and an entry does not say."""
+    """Data of the current message for its unit, which entries do not hold."""
 
     __slots__ = ("bits", "stored_ms")
 
@@ -29,10 +29,10 @@ class NotedMessage:
 
 
 class ExtendedQueue(ConsumeQueue):
-    """Puts a unit for each new entry if ``writes``; reads units in any case.
+    """Queue that adds a unit for each new entry if ``writes``, and reads units in any case.
 
-    Delayed messages have plain entries: whoever delivers them wants the time they are due, and is given it
-    also where RocketMQ has put an address.
+    Delayed messages have plain entries, because their delivery needs the due time; it is also returned where
+    RocketMQ has stored an address.
     """
 
     __slots__ = ("_noted", "_writes", "extension", "unit_sums")
@@ -85,7 +85,7 @@ class ExtendedQueue(ConsumeQueue):
         self.extension.write()
         return super().write()
 
-    # What vouches for it
+    # Sums
 
     @property
     def written_bytes(self) -> tuple[int, int]:
@@ -97,7 +97,8 @@ class ExtendedQueue(ConsumeQueue):
         return sums
 
     def vouched(self, known: QueueSums) -> int | None:
-        """Without its units a queue is made again as a whole."""
+        """Return 0 if the units do not match their sums, because the whole queue is then rebuilt; else as the
+        base class."""
         if first_unlike(self.extension.segments, known.extension) is not None:
             return 0
         return super().vouched(known)
@@ -110,7 +111,7 @@ class ExtendedQueue(ConsumeQueue):
     # Reading
 
     def units(self, entries: bytes, *, may_wait: bool) -> dict[int, Unit]:
-        """The units of entries, by what the entries have for a tag hash."""
+        """Return the units of entries, by the entries' tags codes."""
         codes = [code for _, _, code in ENTRY.iter_unpack(entries)]
         return self.extension.units(codes, may_wait=may_wait) if min(codes, default=0) < 0 else {}
 
@@ -136,7 +137,7 @@ class ExtendedQueue(ConsumeQueue):
             for physical, size, code in ENTRY.iter_unpack(entries)
         )
 
-    # Start, and shrinking
+    # Start, and truncation
 
     def load(self) -> None:
         super().load()
@@ -145,10 +146,10 @@ class ExtendedQueue(ConsumeQueue):
     def recover(
         self, *, crashed: bool = True, safe_physical: int | None = None, vouched: int | None = None
     ) -> None:
-        """As of any queue; then its units end with that of the last entry.
+        """Recover as any queue does; then end the units with that of the last entry.
 
-        Entries at the end without their units, as power loss may leave them, are cut off: both come again
-        from the commit log.
+        Entries at the end without their units, as after a power loss, are cut off: both are rebuilt from the
+        commit log.
         """
         super().recover(crashed=crashed, safe_physical=safe_physical, vouched=vouched)
         extension = self.extension
@@ -175,14 +176,16 @@ class ExtendedQueue(ConsumeQueue):
         if last_valid is not None:
             if without_unit >= 0:
                 logger.warning(
-                    "units_missing topic=%r queue=%d first=%d end=%d next='they come again from the log'",
+                    "units_missing topic=%r queue=%d first=%d end=%d next='no action needed: they are "
+                    "rebuilt from the log'",
                     self.topic, self.queue_id, without_unit, self.next_offset,
                 )  # fmt: skip
                 self._cut(without_unit)
             extension.end_behind(*last_valid)
         elif last_address is not None:
             logger.warning(
-                "units_lost topic=%r queue=%d path=%s next='filters look into the messages instead'",
+                "units_lost topic=%r queue=%d path=%s next='no action needed: filters read the messages "
+                "instead'",
                 self.topic, self.queue_id, extension.segments.directories[0],
             )  # fmt: skip
             extension.skip_past(last_address)
@@ -200,7 +203,7 @@ class ExtendedQueue(ConsumeQueue):
         return None if cut is None else cut._replace(units_end=self._units_end(cut.end))
 
     def _units_end(self, end: int) -> int | None:
-        """Where the unit of the first entry from this offset on begins; None when none of them has one."""
+        """Return the offset of the first unit that an entry from ``end`` on has; None if none has one."""
         for first in range(end, self.next_offset, _CHUNK):
             for _, _, code in ENTRY.iter_unpack(ConsumeQueue.read(self, first, _CHUNK)):
                 if is_address(code):

@@ -1,11 +1,11 @@
-"""What queue entries have no room for: ``consumequeue_ext/<topic>/<queue id>/``.
+"""Extension of queue entries: ``consumequeue_ext/<topic>/<queue id>/``.
 
-Units of different sizes, one per message: its tag hash, the time it was stored, and the bits of the filters
-that take it. Where a queue entry has its tag hash, it then has the unit's address: a number below all hashes.
-See FORMAT.md, "Consume queue extension".
+It holds units of different sizes, one per message: its tag hash, its store time, and the bits of the filters
+that it passes. In place of the tag hash, a queue entry then has the unit's address: a number below all
+hashes. See FORMAT.md, "Consume queue extension".
 
-Units are collected in memory and written with the queue, before it: no entry in a file points nowhere. The
-event loop puts and writes. Any thread may read.
+Units are collected in memory and written with the queue, before it: no entry in a file points to a missing
+unit. The event loop adds and writes. Any thread may read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kerolox.store.disk.tail import Tail
 # See FORMAT.md, "Consume queue extension".
 UNIT = struct.Struct(
     ">h"  # size of the unit, bytes
-    "q"  # tag hash, or what else the queue entry would have
+    "q"  # tag hash, or the value the queue entry would have in its place
     "q"  # store time, ms
     "h"  # bytes of bits that follow
 )
@@ -29,19 +29,19 @@ assert UNIT_BYTES_MIN == 20
 UNIT_BYTES_MAX: Final = 0x7FFF
 FILE_BYTES: Final = 48 << 20
 
-ADDRESS_MAX: Final = -(2**31) - 1  # addresses reach up to here; tag hashes begin above it
+ADDRESS_MAX: Final = -(2**31) - 1  # largest address; tag hashes begin above it
 _ADDRESS_OF_0: Final = -(2**63)
 _OFFSET_MAX: Final = ADDRESS_MAX - _ADDRESS_OF_0
-_END_OF_FILE: Final = b"\xff\xff"  # a unit of the size -1: the next is in the next file
-_END_BYTES: Final = 4  # room always left for it
-_SPAN_MAX: Final = 256 << 10  # units this far apart are fetched by one read
+_END_OF_FILE: Final = b"\xff\xff"  # a unit of size -1: the next unit is in the next file
+_END_BYTES: Final = 4  # space always reserved for it
+_SPAN_MAX: Final = 256 << 10  # units within this distance are read together
 _SIZE_GUESS: Final = 256
 
 Read = Callable[[int, int], bytes | None]
 
 
 class Unit(NamedTuple):
-    """One message in the extension."""
+    """Unit of one message in the extension."""
 
     tags_code: int
     stored_ms: int
@@ -53,7 +53,7 @@ class Unit(NamedTuple):
 
 
 class NotInMemory(Exception):
-    """The units have to be read from the disk."""
+    """Units must be read from the disk."""
 
 
 def is_address(tags_code: int) -> bool:
@@ -65,7 +65,7 @@ def offset_of(address: int) -> int:
 
 
 class QueueExtension:
-    """The units of one queue. ``end`` is where the next one goes."""
+    """Units of one queue. ``end`` is the offset of the next one."""
 
     __slots__ = ("_pending", "end", "segments")
 
@@ -77,7 +77,7 @@ class QueueExtension:
     # Growing
 
     def put(self, tags_code: int, stored_ms: int, bits: bytes) -> int | None:
-        """Add a unit; its address, None when it cannot be one. No system call."""
+        """Add a unit and return its address; None if it is too large. No system call."""
         size = UNIT_BYTES_MIN + len(bits)
         if size > UNIT_BYTES_MAX or self.end + size > _OFFSET_MAX:
             return None
@@ -97,7 +97,8 @@ class QueueExtension:
         return offset + _ADDRESS_OF_0
 
     def write(self) -> None:
-        """Put what is in memory in the files. After a failure it stays, to be written next time."""
+        """Write the units in memory to the files. After a failure they stay, and the next call writes
+        them."""
         segments = self.segments
         for run in self._pending:
             if segments.last is None:
@@ -112,8 +113,8 @@ class QueueExtension:
     # Reading
 
     def units(self, addresses: Iterable[int], *, may_wait: bool = True) -> dict[int, Unit]:
-        """The units by address, without those that are none. Raises :class:`NotInMemory` rather than wait."""
-        # What is in memory first: whatever it does not hold is in the files, and stays there.
+        """Return the units by address, without invalid ones. Raise :class:`NotInMemory` rather than wait."""
+        # Memory first: units that it does not hold are in the files, and stay there.
         pending = self._pending
         in_files_to = pending[0].start if pending else self.end
         found: dict[int, Unit] = {}
@@ -147,7 +148,7 @@ class QueueExtension:
         for offset in offsets:
             unit = _unit_at(data, offset - low)
             if unit is None and len(data) >= offset - low + 2:
-                unit = _unit_at(self._read(offset, UNIT_BYTES_MAX, may_wait), 0)  # larger than was guessed
+                unit = _unit_at(self._read(offset, UNIT_BYTES_MAX, may_wait), 0)  # larger than the guess
             if unit is not None:
                 found[offset + _ADDRESS_OF_0] = unit
 
@@ -161,19 +162,20 @@ class QueueExtension:
             raise NotInMemory
         return data
 
-    # Start, and shrinking
+    # Start, and truncation
 
     def load(self) -> None:
         self.segments.load()
         self.end = self.segments.max_offset
 
     def end_at(self, offset: int) -> None:
-        """Cut what follows. Waits for the disk."""
+        """Truncate at ``offset``. Wait for the disk."""
         self.segments.truncate_to(offset)
         self.end = self.segments.wrote
 
     def lower_to(self, offset: int) -> None:
-        """The same without the disk: the files are as they were until ``segments.clear_behind``."""
+        """Truncate at ``offset`` without the disk: the files are not changed until
+        ``segments.clear_behind``."""
         self._pending = [
             Tail.at(run.start, run[: offset - run.start]) for run in self._pending if run.start < offset
         ]
@@ -182,18 +184,18 @@ class QueueExtension:
         self.end = offset
 
     def end_behind(self, address: int, unit: Unit) -> None:
-        """This is the last unit that counts."""
+        """Truncate after this unit."""
         self.end_at(address - _ADDRESS_OF_0 + unit.size)
 
     def skip_past(self, address: int) -> None:
-        """The units up to this address are lost: the next goes where none can be taken for one of them."""
+        """Skip lost units up to this address: the next one gets an address that none of them had."""
         size = self.segments.size
         offset = address - _ADDRESS_OF_0
         self.segments.delete_all()
         self.end = offset - offset % size + size
 
     def find_end(self) -> int:
-        """Behind the last unit, from one to the next. Waits for the disk."""
+        """Return the end of the last unit, scanning from one to the next. Wait for the disk."""
         end = max(0, self.segments.min_offset)
         for segment in self.segments.all:
             end = segment.start
@@ -206,7 +208,7 @@ class QueueExtension:
         return min(end, self.segments.max_offset)
 
     def delete_before(self, address: int) -> int:
-        """Remove files all of whose units lie before this address, never the last; how many."""
+        """Remove files whose units all lie before this address, never the last one; return their number."""
         return self.segments.delete_before(address - _ADDRESS_OF_0) if is_address(address) else 0
 
     def delete_all(self, aside: Callable[[], str] | None = None) -> None:
@@ -215,7 +217,7 @@ class QueueExtension:
         self.end = 0
 
     def forget_files(self) -> None:
-        """Forget the files: their directory has moved aside."""
+        """Forget the files, because their directory was moved aside."""
         self.segments.forget_all()
         self._pending = []
         self.end = 0

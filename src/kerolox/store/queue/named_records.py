@@ -1,9 +1,9 @@
-"""Records that a peer names by their place in the log.
+"""Reading of records that a peer names by their log offset.
 
-The bytes at an offset prove nothing: a body may hold the bytes of a record, with that very offset in them. A
-place counts only if the queue entry at the record's topic, queue id and queue offset points to it and has its
-size, for only the store writes queue entries. A record that is written and not yet dispatched has no entry;
-the log's list of these proves it instead.
+The bytes at an offset prove nothing: a body may contain the bytes of a record, with that very offset in them.
+An offset counts only if the queue entry at the record's topic, queue id and queue offset points to it and has
+its size, because only the store writes queue entries. A record that is written and not yet dispatched has no
+entry; the log's list of these proves it instead.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from kerolox.store.log.framing import head_bytes
 from kerolox.store.queue.consume_queues import ConsumeQueues
 from kerolox.store.queue.entry import ENTRY
 
-WALKS_MAX = 16  # requests that wait for a walk through a log file; more are refused
+WALKS_MAX = 16  # requests that may wait for a scan of a log file; more are rejected
 
-_HEAD_BYTES = 112  # up to the length of the body, with both hosts in IPv6
+_HEAD_BYTES = 112  # up to the length field of the body, with both hosts in IPv6
 _BORN_IPV6, _STORE_IPV6 = 0x10, 0x20
 _by_offset = itemgetter(PHYSICAL_OFFSET)
 
 
 class InReader(Protocol):
-    """Run a function in one of the store's reading threads."""
+    """Runner of functions in the store's reader threads."""
 
     def __call__(self, look: Callable[[], bytes]) -> Awaitable[bytes]: ...
 
 
 class NoRecordThere(CorruptRecord):
-    """No record that the store knows begins at an offset."""
+    """Offset at which no record begins, as far as the store can prove."""
 
     def __init__(self, offset: int, why: str) -> None:
         super().__init__(f"no message is stored at {offset}: {why}", offset=offset)
 
 
 class _Claim(NamedTuple):
-    """What the bytes at an offset claim to be."""
+    """Content that the bytes at an offset claim to have."""
 
     size: int
     topic: str
@@ -53,7 +53,7 @@ class _Claim(NamedTuple):
 
 
 class NamedRecords:
-    """Reads the record at a place that a peer names, if the store proves that a record lies there."""
+    """Reader of records at offsets that peers name, if the store proves that a record lies there."""
 
     def __init__(self, log: CommitLog, queues: ConsumeQueues, in_reader: InReader) -> None:
         self._log = log
@@ -63,13 +63,13 @@ class NamedRecords:
         self._walking = asyncio.Lock()
 
     async def record(self, offset: int) -> bytes:
-        """Return the record that begins at ``offset``. Raises NoRecordThere if no queue entry proves it, and
+        """Return the record that begins at ``offset``. Raise NoRecordThere if no queue entry proves it, and
         other errors of the store if it cannot be read now."""
         waits = self._size_waiting(offset)
         return await self._in_reader(lambda: self._read(offset, waits))
 
     def hot(self, offset: int) -> bytes | None:
-        """Return the record if it and its queue entry are in memory; None: ask :meth:`record`."""
+        """Return the record if it and its queue entry are in memory; None: call :meth:`record`."""
         try:
             size = self._size_waiting(offset)
             if size is None:
@@ -83,13 +83,13 @@ class NamedRecords:
             return None
 
     async def framed_record(self, offset: int) -> bytes:
-        """Return the record that begins at ``offset``, also one that is in no queue, as of a deleted topic.
+        """Return the record that begins at ``offset``, even if it is in no queue, as for a deleted topic.
 
-        Reads the log file from its beginning up to there: only for peers that may look at the whole cluster,
-        as followers do that compare logs. One walk at a time; raises Overloaded if too many wait.
+        Scans the log file from its beginning: only for peers with rights on the whole cluster, such as
+        followers that compare logs. One scan at a time; raise Overloaded if too many wait.
         """
         if self._walks >= WALKS_MAX:
-            raise Overloaded(f"{WALKS_MAX} requests wait for records that are in no queue: try again later")
+            raise Overloaded(f"{WALKS_MAX} requests wait for records that are in no queue: retry later")
         self._walks += 1
         try:
             async with self._walking:
@@ -98,8 +98,8 @@ class NamedRecords:
             self._walks -= 1
 
     def _size_waiting(self, offset: int) -> int | None:
-        """The size of a record that is written and not yet dispatched; None if none begins there. On the
-        loop."""
+        """Return the size of a record that is written and not yet dispatched; None if none begins there. Runs
+        on the loop."""
         waiting = self._log.undispatched
         at = bisect_left(waiting, offset, key=_by_offset)
         if at == len(waiting) or waiting[at][PHYSICAL_OFFSET] != offset:
@@ -124,15 +124,16 @@ class NamedRecords:
         if size is None:
             raise NoRecordThere(
                 offset,
-                f"offset {claim.queue_offset} of queue {claim.queue_id} of topic {claim.topic[:80]!r} points "
-                "elsewhere",
+                f"offset {claim.queue_offset} of queue {claim.queue_id} of topic {claim.topic[:80]!r} is "
+                "another message",
             )
         return size
 
     def _claim(self, offset: int, read: Callable[[int, int], bytes | None]) -> _Claim | None:
-        """What the bytes at the offset claim; None when they cannot be a record, or are not in memory.
+        """Return the content that the bytes at the offset claim; None if they cannot be a record, or are not
+        in memory.
 
-        Reads the head and the topic only: the size is a peer's word until it is proven.
+        Reads only the head and the topic: the size is unproven, and may come from a peer.
         """
         log = self._log
         if offset < log.min_offset:
@@ -168,7 +169,7 @@ class NamedRecords:
         segment = log.segments.segment_at(offset) if offset >= log.min_offset else None
         if segment is None:
             raise NoRecordThere(offset, f"the log holds {log.min_offset} to {log.max_offset}")
-        # The record itself is left out: the last one before it has to end where it begins.
+        # The scan stops before the record: the previous one must end where it begins.
         before = offset - head_bytes(log.segments, offset)
         at = segment.start
         for _, at in log.entries_from(segment.start, before):  # noqa: B007 — where the walk ended
@@ -179,7 +180,7 @@ class NamedRecords:
 
 
 def _proven(claim: _Claim, offset: int, entry: bytes | None) -> int | None:
-    """The size of the record, if its queue entry has the same place and size."""
+    """Return the size of the record, if its queue entry has the same offset and size."""
     if not entry:
         return None
     physical, size, _ = ENTRY.unpack_from(entry)

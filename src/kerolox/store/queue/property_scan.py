@@ -1,4 +1,4 @@
-"""Messages that pass a filter on their properties, chosen from a queue without a step of Python for each."""
+"""Selection of messages by a filter on their properties, without a Python step for each message."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ from kerolox.store.queue.consume_queue import ENTRY, ENTRY_SIZE
 
 
 class PropertyCondition(Protocol):
-    """A filter on the values of some properties that remembers its answers."""
+    """Filter on the values of some properties that remembers its answers."""
 
     @property
     def keys(self) -> tuple[bytes, ...]:
-        """Names of the properties."""
+        """Return the names of the properties."""
 
     @property
     def answers(self) -> dict[bytes, bool]:
-        """By their values, as :func:`~kerolox.protocol.record.property_values` tells them."""
+        """Return the answers by property values, in the form of
+        :func:`~kerolox.protocol.record.property_values`."""
 
     @property
     def terms(self) -> int:
-        """How many terms the condition has: the cost of one answer."""
+        """Return the number of terms in the condition: the cost of one answer."""
 
     def __call__(self, data: bytes, at: int, size: int) -> bool: ...
 
 
 class ScanEnd(IntEnum):
-    """Why a property scan stops before an entry."""
+    """Reasons why a property scan stops before an entry."""
 
-    DONE = 0  # that was the last one, or the limits are reached
+    DONE = 0  # the entries or the limits are exhausted
     ELSEWHERE = 1  # its message is not in the block
-    UNKNOWN = 2  # no answer is remembered for it
-    ODD = 3  # it is not a usual message
+    UNKNOWN = 2  # no answer is remembered for its values
+    ODD = 3  # it is not an ordinary message
 
 
-Scanned = tuple[int, int, int, int, int]  # number of the entry, messages, their bytes, left out, a Stop
+# Number of the entry, messages, their bytes, filtered out, a ScanEnd
+Scanned = tuple[int, int, int, int, int]
 
 
 def _scan_properties(
@@ -54,10 +56,11 @@ def _scan_properties(
     size_bytes: int,
     bytes_max: int,
 ) -> Scanned:
-    """Go through queue entries from ``number`` on, as far as it goes without asking anybody.
+    """Scan queue entries from ``number`` on, as far as remembered answers suffice.
 
-    ``block`` are the bytes of the log from ``block_at`` on; a message before ``floor`` is odd. What passes is
-    added to ``taken``, which has ``count`` messages of ``size_bytes`` so far; the first one always fits.
+    ``block`` are the bytes of the log from ``block_at`` on; a message before ``floor`` is odd. Matching
+    messages are added to ``taken``, which has ``count`` messages of ``size_bytes`` so far; the first one
+    always fits.
     """
     filtered = 0
     block_end = block_at + len(block)

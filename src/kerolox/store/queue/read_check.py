@@ -1,8 +1,7 @@
-"""Look at what is read of a part of the log that no start has checked: is it what the queue says?
+"""Check of reads from a part of the log that no start has checked: the records must match the queue.
 
-A start checks the last of the log only, so damage before that shows when somebody reads it. Then the read
-fails with the place and the way to mend it: nobody would notice a message that is passed over, or another one
-in its place.
+A start checks only the end of the log, so earlier damage is found when it is read. Such a read fails with the
+offset and the repair command: otherwise a skipped or wrong message would stay unnoticed.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ log = logging.getLogger(__name__)
 
 _LIGHT_QUEUE_PREFIX = "%LMQ%"
 _CRC_MARK = b"__CRC32#\x01"
-_PHYSICAL_AT = 28  # in a record
+_PHYSICAL_AT = 28  # offset in a record
 _TOLD_MAX = 1000
 
 
 class DamagedMessage(CorruptRecord):
-    """A message is not what was written, or not the one its queue means. Retrying does not help."""
+    """Message that is damaged, or not the one its queue entry means. Retrying does not help."""
 
 
 class ReadCheck:
-    """Checks reads of one log."""
+    """Checker of reads from one log."""
 
     def __init__(self, log: ReadableLog) -> None:
         self._log = log
         self._told: set[int] = set()
 
     def check(self, queue: ConsumeQueue, first_offset: int, entries: bytes, count: int, data: bytes) -> None:
-        """Raise unless these bytes are messages that these entries of a queue name, ``count`` of them."""
+        """Raise unless these bytes are ``count`` messages that these entries of a queue name."""
         places = [
             (offset, physical, size)
             for offset, (physical, size, code) in enumerate(ENTRY.iter_unpack(entries), first_offset)
@@ -57,17 +56,17 @@ class ReadCheck:
         for offset, physical, size in places:
             says = int.from_bytes(data[at + _PHYSICAL_AT : at + _PHYSICAL_AT + 8], "big")
             if says != physical and count < len(places):
-                continue  # a filter did not want it
+                continue  # a filter rejected it
             why = self._what_is_wrong(queue, offset, physical, data[at : at + size])
             if why:
                 raise self._damaged(queue, offset, physical, why)
             at += size
         if at != len(data):
-            raise self._damaged(queue, *places[0][:2], "it does not lead to the messages that lie there")
+            raise self._damaged(queue, *places[0][:2], "its entries do not match the messages in the log")
 
     def _all_right(self, queue: ConsumeQueue, places: list[tuple[int, int, int]], data: bytes) -> bool:
-        """What nearly every read is: all of the messages, and each as it should be. Else they are looked at
-        one by one."""
+        """Return True in the usual case: all messages are present and valid. Otherwise they are checked one
+        by one."""
         topic, queue_id = queue.topic.encode(), queue.queue_id
         found = scan(data, check=CHECK_BODY).entries
         if [(entry[QUEUE_OFFSET], entry[PHYSICAL_OFFSET], entry[SIZE]) for entry in found] != places:
@@ -80,15 +79,15 @@ class ReadCheck:
     def _what_is_wrong(self, queue: ConsumeQueue, offset: int, physical: int, record: bytes) -> str:
         found = scan(record, check=CHECK_BODY, count_max=1)
         if not found.entries or found.position != len(record):
-            return found.what or "no record of this size lies there"
+            return found.what or "no record of this size is there"
         entry = found.entries[0]
         if entry[PHYSICAL_OFFSET] != physical:
-            return f"the record says it lies at {entry[PHYSICAL_OFFSET]}"
+            return f"the record names log offset {entry[PHYSICAL_OFFSET]}"
         if entry[PROPERTIES][-20:-11] == _CRC_MARK and not record_crc_ok(record):
-            return "the record breaks its own CRC"
+            return "the record does not match its own CRC"
         says = (entry[TOPIC].decode("utf-8", "replace"), entry[QUEUE_ID], entry[QUEUE_OFFSET])
         if says != (queue.topic, queue.queue_id, offset) and not queue.topic.startswith(_LIGHT_QUEUE_PREFIX):
-            return f"the record says it is number {says[2]} in queue {says[1]} of {says[0]!r}"
+            return f"the record names offset {says[2]} in queue {says[1]} of {says[0]!r}"
         return ""
 
     def _damaged(self, queue: ConsumeQueue, offset: int, physical: int, what: str) -> DamagedMessage:
@@ -97,10 +96,10 @@ class ReadCheck:
         root = os.path.dirname(segments.directories[0])
         path, start = (root, 0) if segment is None else (segment.path, segment.start)
         error = DamagedMessage(
-            f"message {offset} of queue {queue.queue_id} of {queue.topic!r} is damaged: {what}. It should "
-            f"lie in {path} at byte {physical - start} (log offset {physical}). Stop the broker; kerolox "
-            f"store verify {root} tells whether the log is damaged (kerolox store repair {root} --skip "
-            f"{physical} keeps what follows) or the queue (kerolox store repair {root} --queues).",
+            f"message {offset} of queue {queue.queue_id} of {queue.topic!r} is damaged: {what}. Its place is "
+            f"{path} at byte {physical - start} (log offset {physical}). Stop the broker and run: kerolox "
+            f"store verify {root}. If the log is damaged: kerolox store repair {root} --skip {physical} "
+            f"(keeps the later records). If the queue is damaged: kerolox store repair {root} --queues.",
             path=path,
             offset=physical,
         )

@@ -1,7 +1,7 @@
-"""Reading a queue: which messages a pull gets, and what it is told when it gets none.
+"""Reading a queue: the messages a pull gets, and its status if it gets none.
 
-The decision is made on the event loop from what is in memory. When something is cold, the same
-function runs once more in a thread with reads that may wait: the loop never does.
+The decision is made on the event loop from data in memory. If some is cold, the same function runs again in a
+thread with reads that may wait: the loop never waits.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from kerolox.store.queue.read_check import ReadCheck
 
 PULL_BYTES_MAX = 128 << 20
 PULL_BYTES_MIN = 100
-# Records with a little of other queues' between them are still fetched by one read.
+# Records with short gaps between them are still fetched by one read.
 GAP_BYTES_MAX = 16 << 10
-BLOCK_BYTES = 64 << 10  # read at once when every record is looked into
-SCAN_COUNT_MAX = 16_384  # messages, however short they are
-JUDGED_MAX = 1024  # entries of a scan that are looked at one by one
-# What a scan may do on the loop at once: bytes of the log it passes over, messages that lie far from each
-# other, bytes of a part of the log that no start has checked.
+BLOCK_BYTES = 64 << 10  # bytes read at once when a filter reads every record
+SCAN_COUNT_MAX = 16_384  # maximum messages of a scan, however short they are
+JUDGED_MAX = 1024  # entries of a scan that are judged one by one
+# Limits of a scan on the loop: log bytes it spans, messages that lie far apart, bytes of a part of the log
+# that no start has checked.
 SPAN_MAX = 8 << 20
 READS_MAX = 64
 CHECKED_MAX = 256 << 10
-LOOKED_AT_MAX = 4096  # entries, while filtering, however many messages are asked for
-# Bytes of records times the terms of the condition they were asked: one pull asks no more on the loop.
+LOOKED_AT_MAX = 4096  # entries examined by a filtered pull, however many messages are requested
+# Bytes of filtered records times the terms of the condition: the limit for one pull on the loop.
 FILTER_WORK_MAX = 4 << 20
 _HOLE = HOLE_TAGS.to_bytes(8)
 
 
 class ReadStatus(Enum):
-    """How a read ended. The names are RocketMQ's: they are the remark of the answer."""
+    """Result of a read. The names are RocketMQ's remarks of the answer."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -56,7 +56,8 @@ class ReadStatus(Enum):
 
 
 class QueueRead(msgspec.Struct):
-    """What a read found. ``parts`` are records back to back, in as few pieces as they lay in the log."""
+    """Messages found by a read. ``parts`` are records back to back, in as few pieces as they have in the
+    log."""
 
     status: ReadStatus
     next_offset: int
@@ -65,24 +66,24 @@ class QueueRead(msgspec.Struct):
     parts: list[bytes] = []
     count: int = 0
     size_bytes: int = 0
-    behind_bytes: int = 0  # how far the last one looked at lies behind the end of the log
-    slow: bool = False  # further behind than memory reaches: a replica might be asked instead
+    behind_bytes: int = 0  # distance of the last examined message from the end of the log
+    slow: bool = False  # further behind than memory reaches: a replica may serve the reader
     filtered: int = 0
 
 
 class Cold(Exception):
-    """Something is not in memory: read again in a thread."""
+    """Data that is not in memory: read again in a thread."""
 
 
-# (tags code) → may match; (bytes, where in them a record begins, its size) → does match. None: all do. A unit
-# is there only in queues with an extension, and then its tags code is asked about too.
+# Filters: (tags code) → may match; (bytes, offset of a record in them, its size) → matches. None: all match.
+# Units exist only in queues with an extension; then the unit's tags code is checked too.
 QueueFilter = Callable[[int], bool]
 UnitFilter = Callable[[Unit], bool]
 RecordFilter = Callable[[bytes, int, int], bool]
 
 
 class ReadFilters(TypedDict, total=False):
-    """What :meth:`QueueReader.read` may be told to leave out."""
+    """Filters for :meth:`QueueReader.read`."""
 
     queue_filter: QueueFilter | None
     unit_filter: UnitFilter | None
@@ -90,7 +91,7 @@ class ReadFilters(TypedDict, total=False):
 
 
 class ReadLimits(msgspec.Struct, frozen=True):
-    """The most one read gives of what is in memory, and of what is not: messages, and bytes."""
+    """Limits of one read, in messages and bytes, for data in memory and on disk."""
 
     count_hot: int
     bytes_hot: int
@@ -100,7 +101,7 @@ class ReadLimits(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_pulls(cls, options: StoreOptions) -> ReadLimits:
-        """Of what consumers ask for."""
+        """Return the limits of pulls by consumers."""
         return cls(
             options.batch_count_hot,
             options.batch_bytes_hot,
@@ -110,7 +111,7 @@ class ReadLimits(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_scans(cls, options: StoreOptions, bytes_wanted: int) -> ReadLimits | None:
-        """Of who reads a queue through; None where such a reader gets what consumers get."""
+        """Return the limits of a table scan; None if the limits of consumers apply to it."""
         if not options.scan_bytes_max or bytes_wanted <= 0:
             return None
         size = min(bytes_wanted, options.scan_bytes_max)
@@ -118,7 +119,7 @@ class ReadLimits(msgspec.Struct, frozen=True):
 
 
 class _Asked(msgspec.Struct):
-    """What a read was asked for, and the queue it was asked of."""
+    """Parameters of a read, and the offsets of its queue."""
 
     offset: int
     count_max: int
@@ -130,18 +131,18 @@ class _Asked(msgspec.Struct):
 
 
 class QueueReader:
-    """Reads messages by queue offset."""
+    """Reader of messages by queue offset."""
 
     def __init__(self, log: CommitLog, options: StoreOptions, memory_bytes: int) -> None:
         self._log = log
         self._options = options
         self._memory_bytes = memory_bytes
         self._read_check = ReadCheck(log)
-        self.checked_from = 0  # a start has looked at the log from here on
+        self.checked_from = 0  # the start has checked the log from this offset on
 
     @property
     def hot_from(self) -> int:
-        """Messages from this place in the log on count as being in memory."""
+        """Return the log offset from which on messages count as being in memory."""
         return self._log.progress.confirmed - self._memory_bytes * self._options.memory_percent // 100
 
     def read(
@@ -157,8 +158,8 @@ class QueueReader:
         may_wait: bool = False,
         limits: ReadLimits | None = None,
     ) -> QueueRead:
-        """The messages from ``offset`` on, within the limits: those of pulls unless told otherwise. Raises
-        :class:`Cold` unless it ``may_wait`` for the disk."""
+        """Return the messages from ``offset`` on, within the limits, by default those of pulls. Raise
+        :class:`Cold` instead of waiting for the disk unless ``may_wait``."""
         if queue is None:
             return QueueRead(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset
@@ -172,9 +173,9 @@ class QueueReader:
             return QueueRead(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         options = self._options
         limits = limits or ReadLimits.of_pulls(options)
-        count_max = max(count_max, 1)  # the first message is given whatever the limits
+        count_max = max(count_max, 1)  # the first message is returned whatever the limits
         if queue_filter is None and record_filter is None:
-            # Clients ask for more than they are given: what is over the limit need not be looked at.
+            # Clients request more than they get: entries over the limit need not be read.
             wanted = min(count_max, max(limits.count_hot, limits.count_cold, 1))
         else:
             wanted = max(options.filter_bytes_max // ENTRY_SIZE, min(count_max, LOOKED_AT_MAX))
@@ -189,7 +190,7 @@ class QueueReader:
         try:
             found = self._collect(asked, entries, queue_filter, record_filter)
         except StoreError:
-            # One by one: what was deleted meanwhile is passed over, what cannot be read now ends the read.
+            # One by one: messages deleted meanwhile are skipped, and an unreadable one ends the read.
             found = self._collect(asked, entries, queue_filter, record_filter or _everything)
         if found.count and ENTRY.unpack_from(entries)[0] < self.checked_from:
             seen = entries[: (found.next_offset - offset) * ENTRY_SIZE]
@@ -202,7 +203,7 @@ class QueueReader:
         except NotInMemory:
             raise Cold from None
         except OffsetOutOfRange:
-            return {}  # deleted meanwhile: then the messages themselves are looked into
+            return {}  # deleted meanwhile: then the filter reads the messages themselves
 
     def _entries(self, queue: ConsumeQueue, offset: int, count: int, may_wait: bool) -> bytes:
         if may_wait:
@@ -235,13 +236,13 @@ class QueueReader:
         log_min = self._log.min_offset
         status = ReadStatus.NO_MATCHED_MESSAGE
         seen = 0
-        removed_before = 0  # entries before this place in the log are gone with their file
+        removed_before = 0  # entries before this log offset were deleted with their file
         count = size_bytes = filtered = asked_bytes = 0
         terms = getattr(record_filter, "terms", 1)
         last_physical = log_end
-        ranges: list[tuple[int, int]] = []  # neighbours joined
-        taken: list[bytes] = []  # records looked into one by one
-        block, block_at = b"", 0  # what was read ahead for them
+        ranges: list[tuple[int, int]] = []  # ranges of the log, neighbours joined
+        taken: list[bytes] = []  # records that passed the filter one by one
+        block, block_at = b"", 0  # bytes read ahead for them
         for physical, size, tags_code in ENTRY.iter_unpack(entries):
             is_hot = physical >= hot_from
             if count and (
@@ -310,7 +311,8 @@ class QueueReader:
         behind: int,
         filtered: int = 0,
     ) -> QueueRead:
-        """After ``seen`` entries, the last of which lies so far ``behind`` the end of the log."""
+        """Return the result of a read after ``seen`` entries, the last of which lies ``behind`` bytes before
+        the end of the log."""
         return QueueRead(
             status,
             asked.offset + seen,
@@ -325,8 +327,8 @@ class QueueReader:
         )
 
     def _plain(self, asked: _Asked, entries: bytes) -> QueueRead | None:
-        """What nearly every read is: entries that are messages, in one file, which may all be given; as many
-        of them as the limits allow. None when the first is another: then every entry is judged on its own."""
+        """Read the usual case: entries that are messages, in one file, all visible; as many as the limits
+        allow. Return None if the first entry is different: then every entry is judged separately."""
         log, limits = self._log, asked.limits
         count_max = min(asked.count_max, limits.count_hot)
         bytes_max = min(asked.bytes_max, limits.bytes_hot)
@@ -339,7 +341,7 @@ class QueueReader:
         if not limits.is_scan and (
             first < self.hot_from or count < min(len(entries) // ENTRY_SIZE, count_max)
         ):
-            return None  # a pull gets all it may have, also from the next file
+            return None  # a pull gets all it may have, including messages of the next file
         if limits.is_scan and not asked.may_wait and not self._is_quick(run):
             raise Cold
         data: bytes | None
@@ -353,15 +355,16 @@ class QueueReader:
         return self._ended(asked, ReadStatus.FOUND, count, [data], count, size_bytes, behind)
 
     def _is_quick(self, run: EntryRun) -> bool:
-        """Whether others can wait while this is read, though it is in memory."""
+        """Return True if other work of the loop can wait for this read, although it is in memory."""
         count, size_bytes, first, _, end, step_max = run
         span = end - first
-        if first < self.checked_from:  # it is going to be looked at
+        if first < self.checked_from:  # the read is going to be checked
             return size_bytes <= CHECKED_MAX
         return span <= SPAN_MAX and (span == size_bytes or step_max <= GAP_BYTES_MAX or count <= READS_MAX)
 
     def _scanned(self, asked: _Asked, entries: bytes, condition: PropertyCondition) -> QueueRead | None:
-        """Messages chosen by their properties, when all entries are messages and hot; else None, as above."""
+        """Return messages selected by their properties, if all entries are messages and hot; else None, as
+        above."""
         if _HOLE in entries:
             return None
         log_end = self._log.progress.confirmed
@@ -387,7 +390,7 @@ class QueueReader:
                 if len(block) < size:
                     return None
                 continue
-            at = physical - block_at  # a question it was not asked yet
+            at = physical - block_at  # values without a remembered answer
             asked_bytes += size * condition.terms
             if condition(block, at, size):
                 taken.append(block[at : at + size])
@@ -403,8 +406,8 @@ class QueueReader:
         return self._ended(asked, status, number, taken, count, size_bytes, behind, filtered)
 
     def _block(self, physical: int, size: int, log_end: int, may_wait: bool) -> bytes:
-        """A record and what follows it, which the next ones are likely in; nothing if it was deleted. Raises
-        Unreadable when the log cannot be read there now."""
+        """Return a record and the bytes after it, where the next ones probably are; nothing if it was
+        deleted. Raise Unreadable if the log cannot be read there now."""
         file_bytes = self._log.segments.size
         upto = min(physical + BLOCK_BYTES, log_end, (physical // file_bytes + 1) * file_bytes)
         longer = max(size, upto - physical)
@@ -417,7 +420,7 @@ class QueueReader:
                 if longer == size:
                     raise
             if block is None and longer > size:
-                block = read(physical, size)  # only what follows it may be cold, or damaged
+                block = read(physical, size)  # only the bytes after it may be cold, or damaged
         except OffsetOutOfRange:
             return b""
         if block is None:
@@ -425,7 +428,7 @@ class QueueReader:
         return block
 
     def parts(self, ranges: list[tuple[int, int]], may_wait: bool) -> list[bytes]:
-        """The bytes of all ranges, neighbours with small gaps fetched by one read."""
+        """Return the bytes of all ranges; neighbours with small gaps are fetched by one read."""
         parts: list[bytes] = []
         number = 0
         while number < len(ranges):
@@ -451,12 +454,13 @@ class QueueReader:
         return low // size == (high - 1) // size
 
 
-EntryRun = tuple[int, int, int, int, int, int]  # count, bytes, first place, last place, its end, widest step
+# Count, bytes, first offset, last offset, its end, widest step
+EntryRun = tuple[int, int, int, int, int, int]
 
 
 def _entry_run(entries: bytes, count_max: int, bytes_max: int, file_bytes: int) -> EntryRun | None:
-    """The first entries that name messages one behind the other in one file of the log, as many as these
-    limits allow, and one at least. None when the first names none."""
+    """Return the run of first entries that name messages in ascending order in one file of the log: as many
+    as the limits allow, and at least one. None if the first names none."""
     count = total = first = last = end = step_max = 0
     for physical, size, tags_code in ENTRY.iter_unpack(entries):
         if physical < 0 or size < 0 or tags_code == HOLE_TAGS:
@@ -489,7 +493,7 @@ def _everything(data: bytes, at: int, size: int) -> bool:
 def _with_units(
     units: dict[int, Unit], queue_filter: QueueFilter | None, unit_filter: UnitFilter | None
 ) -> QueueFilter:
-    """A filter over entries that may have addresses. What has a unit that is lost may match."""
+    """Return a filter for entries that may have addresses. An entry whose unit is lost may match."""
 
     def matches(tags_code: int) -> bool:
         if tags_code <= ADDRESS_MAX:

@@ -1,7 +1,7 @@
-"""The tables a broker keeps as JSON under ``config/``: topics, groups, offsets, filters.
+"""Tables that a broker keeps as JSON under ``config/``: topics, groups, offsets, filters.
 
 Each is loaded once, changed on the event loop, encoded there, and saved in a thread. The files are
-RocketMQ's: its broker reads what is written here, and the reverse.
+RocketMQ's: each broker reads the other's.
 """
 
 from __future__ import annotations

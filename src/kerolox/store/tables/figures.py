@@ -1,4 +1,4 @@
-"""Tables of mere figures: what they say is shown to people, and nothing depends on it."""
+"""Tables of statistics, which are only displayed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ logger = logging.getLogger(__name__)
 
 
 class FigureTable(Table):
-    """As any table; but one that does not read is no reason not to start: its figures begin anew."""
+    """Table of statistics. An unreadable one does not prevent a start: its counts begin anew."""
 
     def load(self) -> bool:
         try:
             return super().load()
         except TableBroken as error:
-            logger.warning("figures_lost error=%r next='they are counted from 0 on'", str(error))
+            logger.warning("figures_lost error=%r next='no action needed: counting begins at 0'", str(error))
             for path in (self.path, self.path + ".bak"):
                 if self._files.exists(path):
                     self._files.rename(path, path + ".broken")

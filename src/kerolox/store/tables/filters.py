@@ -1,4 +1,4 @@
-"""``consumerFilter.json``: the SQL subscriptions of groups, kept for the filter bits of new messages."""
+"""``consumerFilter.json``: SQL subscriptions of groups, kept for the filter bits of new messages."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _DEAD_BEFORE_MS = 30_000
 
 
 class BloomPlaces(Body, frozen=True, kw_only=True):
-    """The bits of a subscription in a filter of so many bits."""
+    """Bits of a subscription in a Bloom filter of ``bit_num`` bits."""
 
     bit_num: int = 0
     bit_pos: tuple[int, ...] = ()
 
 
 class FilterData(Body, frozen=True, kw_only=True):
-    """The subscription of one group to one topic. Dead since ``dead_time``, alive when that is 0."""
+    """Subscription of a group to a topic. Dead since ``dead_time``, alive if that is 0."""
 
     bloom_filter_data: BloomPlaces | None = None
     born_time: int = 0
@@ -53,10 +53,10 @@ class _FilterFile(Body, frozen=True, kw_only=True):
 
 
 class FilterTable(Table):
-    """``by_topic[topic][group]``.
+    """Subscriptions: ``by_topic[topic][group]``.
 
-    ``bits`` and ``places`` are the size of the filter in use and the bits of one subscription in it. A
-    file made with others is worth nothing, and its content is dropped.
+    ``bits`` and ``places`` are the size of the filter in use and the number of bits of one subscription. A
+    file with other values is useless, and its content is dropped.
     """
 
     NAME = "consumerFilter.json"
@@ -74,7 +74,7 @@ class FilterTable(Table):
     ) -> None:
         super().__init__(files, directory, clock=clock)
         self.by_topic: dict[str, dict[str, FilterData]] = {}
-        self.characters = 0  # of all expressions
+        self.characters = 0  # length of all expressions
         self.bits = bits
         self.places = places
         self.dead_kept_ms = dead_kept_ms
@@ -101,7 +101,8 @@ class FilterTable(Table):
         return True
 
     def mark_dead(self, group: str, kept: Container[str] = ()) -> None:
-        """The group has no members any more, or wants only these topics: the others' are kept for a day."""
+        """Mark the subscriptions of a group without members as dead, except to the ``kept`` topics. Dead ones
+        stay for a day."""
         now_ms = self._clock.wall_ms()
         for topic, groups in self.by_topic.items():
             data = groups.get(group)
@@ -120,8 +121,8 @@ class FilterTable(Table):
                 bloom = data.bloom_filter_data
                 if bloom is None or bloom.bit_num != self.bits or len(bloom.bit_pos) != self.places:
                     logger.warning(
-                        "filters_dropped path=%s topic=%r group=%r bits=%s expected=%d next='groups bring "
-                        "them again when they subscribe'",
+                        "filters_dropped path=%s topic=%r group=%r bits=%s expected=%d next='no action "
+                        "needed: groups register them again when they subscribe'",
                         self.path,
                         topic,
                         group,
@@ -132,7 +133,7 @@ class FilterTable(Table):
                     self.characters = 0
                     return
                 if not data.dead_time:
-                    # Its members may be gone for good; if not, their heartbeat brings it back to life.
+                    # Its members may be gone for good; otherwise their heartbeat revives it.
                     data = msgspec.structs.replace(data, dead_time=max(data.born_time, earliest_ms))
                 self.by_topic.setdefault(topic, {})[group] = data
                 self.characters += _length(data)
@@ -150,7 +151,7 @@ class FilterTable(Table):
         }
 
     def forget_dead(self) -> None:
-        """Remove what nobody came back for."""
+        """Remove dead subscriptions whose time is over."""
         now_ms = self._clock.wall_ms()
         for topic, groups in list(self.by_topic.items()):
             for group, data in list(groups.items()):
@@ -167,6 +168,6 @@ def _length(data: FilterData | None) -> int:
 
 
 def members_of(data: FilterData) -> dict[str, Any]:
-    """As JSON has it, with what is only told and never read."""
+    """Return the JSON members, including those that are written and never read."""
     fields = zip(data.__struct_encode_fields__, data.__struct_fields__, strict=True)
     return {**{wire: getattr(data, ours) for wire, ours in fields}, "dead": data.dead}

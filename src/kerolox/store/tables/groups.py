@@ -1,4 +1,4 @@
-"""``subscriptionGroup.json``: the settings of every consumer group."""
+"""``subscriptionGroup.json``: settings of all consumer groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kerolox.store.tables.table import Table, unknown_members, unknown_of_all, w
 
 
 class GroupTable(Table):
-    """Groups by name, and what each may not do: ``forbidden[group][topic]`` is a set of bits."""
+    """Groups by name, and their restrictions: ``forbidden[group][topic]`` is a set of bits."""
 
     NAME = "subscriptionGroup.json"
 
@@ -25,18 +25,19 @@ class GroupTable(Table):
         self.groups: dict[str, GroupConfig] = {}
         self.forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion()
-        self.state_version = 0  # of the next change: the leader's promotion, under a controller its epoch
+        # State version of the next change: the leader's promotion, under a controller its epoch
+        self.state_version = 0
         self._unknown: dict[str, dict[str, Any]] = {}
 
     def create_system_groups(self) -> None:
-        """The groups every broker has. What the table already says of them stays."""
+        """Create the groups that every broker has. Existing settings stay."""
         for name in SYSTEM_GROUPS:
             if name not in self.groups:
                 self.groups[name] = GroupConfig(group_name=name)
                 self.changed = True
 
     def put(self, config: GroupConfig) -> bool:
-        """Create or change a group; False when it is so already."""
+        """Create or change a group; return False if nothing changes."""
         if self.groups.get(config.group_name) == config:
             return False
         self.groups[config.group_name] = config
@@ -52,7 +53,7 @@ class GroupTable(Table):
         return config
 
     def forbid(self, group: str, topic: str, bits: int) -> None:
-        """Set what the group may not do with the topic; 0 allows everything again."""
+        """Set the restrictions of a group on a topic; 0 allows everything again."""
         topics = self.forbidden.setdefault(group, {})
         topics[topic] = bits
         if not bits:
@@ -67,7 +68,7 @@ class GroupTable(Table):
         version: DataVersion,
         forbidden: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
-        """Take over a leader's table with its version; without ``forbidden`` that stays as it is."""
+        """Replace the table by a leader's, with its version; without ``forbidden`` the restrictions stay."""
         self.groups = dict(groups)
         self.version = version
         self.state_version = version.state_version
@@ -83,7 +84,7 @@ class GroupTable(Table):
         content = from_tree(tree, GroupConfigTable)
         for name, config in content.subscription_group_table.items():
             if config.group_name != name:
-                raise ProtocolError(f"group {name!r} is called {config.group_name!r} in its own settings")
+                raise ProtocolError(f"group {name!r} has the name {config.group_name!r} in its own settings")
         self.groups = dict(content.subscription_group_table)
         self.forbidden = {group: dict(topics) for group, topics in content.forbidden_table.items()}
         self.version = content.data_version

@@ -1,4 +1,4 @@
-"""``consumerOffset.json`` and ``delayOffset.json``: how far consumers and delay levels have come."""
+"""``consumerOffset.json`` and ``delayOffset.json``: progress of consumers and delay levels."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _AT = "@"
 
 
 class ConsumerOffsets(Table):
-    """``topic@group`` → queue → the offset consumed next.
+    """Consumer offsets: ``topic@group`` → queue → the offset consumed next.
 
-    A new version is made every ``version_step`` commits. Offsets of pulls, and offsets set back but not
-    yet taken note of by the group, are kept in memory only.
+    A new version is made every ``version_step`` commits. Pull offsets, and reset offsets that the group has
+    not taken yet, are kept only in memory.
     """
 
     NAME = "consumerOffset.json"
@@ -39,20 +39,22 @@ class ConsumerOffsets(Table):
         self.version = DataVersion()
         self._version_step = version_step
         self._commits = 0
-        self._entries = 0  # at least as many queues as have an offset
+        self._entries = 0  # upper bound of the number of queues with an offset
         self._pulls: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
-        self._kept: dict[str, dict[int, int]] = {}  # committed while following; the leader has less
+        self._kept: dict[str, dict[int, int]] = {}  # committed while following, and ahead of the leader
 
     def has_room(self, topic: str, group: str, queue_id: int, limit: int) -> bool:
-        """Whether the progress in this queue may be noted: it is already, or fewer than that are."""
+        """Return True if the progress in this queue may be noted: it has an offset, or fewer than ``limit``
+        queues have one."""
         if self._entries < limit or queue_id in self.offsets.get(f"{topic}@{group}", ()):
             return True
-        self._entries = sum(map(len, self.offsets.values()))  # some may have been removed meanwhile
+        self._entries = sum(map(len, self.offsets.values()))  # some may have been removed in the meantime
         return self._entries < limit
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int, *, state_version: int = 0) -> int:
-        """Note progress; what was noted before, -1 when nothing was. Going back is the caller's to judge."""
+        """Note progress; return the previous offset, -1 without one. The caller decides if an offset may
+        decrease."""
         key = f"{topic}@{group}"
         queues = self.offsets.get(key)
         if queues is None:
@@ -68,9 +70,12 @@ class ConsumerOffsets(Table):
         return before
 
     def keep(self, topic: str, group: str, queue_id: int) -> None:
-        """What was just committed came to a follower: the leader's table does not undo it before the leader
-        has as much. The first makes a version ahead of the leader's, by which one that returns sees that
-        there is some: ours by its time, RocketMQ's by its number of changes."""
+        """Keep the last commit, made at a follower, until the leader has as much, even if the leader's table
+        says less.
+
+        The first one makes a version ahead of the leader's, so that a returning leader notices it: kerolox by
+        its time, RocketMQ by its number of changes.
+        """
         key = f"{topic}@{group}"
         if not self._kept:
             self.version = self.version.ahead(self._clock.wall_ms())
@@ -78,7 +83,7 @@ class ConsumerOffsets(Table):
         self._kept.setdefault(key, {})[queue_id] = self.offsets[key][queue_id]
 
     def offset(self, topic: str, group: str, queue_id: int) -> int:
-        """The offset consumed next, or the one it was set back to; -1 when there is none."""
+        """Return the offset consumed next, or the reset offset; -1 without one."""
         key = f"{topic}@{group}"
         if self._resets and (reset := self._resets.get(key)) is not None and queue_id in reset:
             return reset[queue_id]
@@ -86,26 +91,27 @@ class ConsumerOffsets(Table):
         return -1 if queues is None else queues.get(queue_id, -1)
 
     def queues(self, topic: str, group: str) -> dict[int, int]:
-        """The offsets of all queues of a topic."""
+        """Return the offsets of all queues of a topic."""
         return dict(self.offsets.get(f"{topic}@{group}", {}))
 
     def note_pull(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         self._pulls.setdefault(f"{topic}@{group}", {})[queue_id] = offset
 
     def pull_offset(self, topic: str, group: str, queue_id: int) -> int:
-        """Where the group last pulled; where it will consume when it never did; -1 when there is neither."""
+        """Return the offset of the group's last pull, else its consume offset; -1 without either."""
         pulled = self._pulls.get(f"{topic}@{group}", {}).get(queue_id)
         return self.offset(topic, group, queue_id) if pulled is None else pulled
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Set a group back or forward. In force until :meth:`take_reset`, whatever is committed meanwhile."""
+        """Reset a group to an offset. It applies until :meth:`take_reset`, whatever is committed
+        meanwhile."""
         key = f"{topic}@{group}"
         self.offsets.setdefault(key, {})[queue_id] = offset
         self._resets.setdefault(key, {})[queue_id] = offset
         self.bump()
 
     def put_back(self, topic: str, group: str, before: Mapping[int, int]) -> None:
-        """Undo a reset or a clone that is not on disk; -1: the queue had no offset."""
+        """Undo a reset or a clone that was not saved; -1: the queue had no offset."""
         key = f"{topic}@{group}"
         queues = self.offsets.setdefault(key, {})
         for queue_id, offset in before.items():
@@ -122,7 +128,7 @@ class ConsumerOffsets(Table):
         return queue_id in self._resets.get(f"{topic}@{group}", ())
 
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The offset a group was set to, once; None when it was not."""
+        """Return the reset offset of a group, once; None without one."""
         key = f"{topic}@{group}"
         queues = self._resets.get(key)
         if queues is None:
@@ -139,7 +145,7 @@ class ConsumerOffsets(Table):
         return {group for other, group in map(_split, self.offsets) if other == topic and group}
 
     def clone(self, topic: str, source_group: str, target_group: str) -> bool:
-        """Give a group the progress of another one; False when that has none."""
+        """Copy the progress of a group to another; return False if it has none."""
         queues = self.offsets.get(f"{topic}@{source_group}")
         if queues is None:
             return False
@@ -148,11 +154,11 @@ class ConsumerOffsets(Table):
         return True
 
     def remove_group(self, group: str) -> int:
-        """Forget a group; how many of its topics were known."""
+        """Remove a group; return the number of its topics."""
         return self._remove(key for key in self._keys() if _split(key)[1] == group)
 
     def remove_topic(self, topic: str) -> int:
-        """Forget a topic; how many of its groups were known."""
+        """Remove a topic; return the number of its groups."""
         return self._remove(key for key in self._keys() if _split(key)[0] == topic)
 
     def remove(self, topic: str, group: str) -> int:
@@ -173,8 +179,8 @@ class ConsumerOffsets(Table):
         return count
 
     def set_back(self, ends: Mapping[tuple[str, int], int]) -> int:
-        """Queues were cut, and end here now: no group is further, for nobody consumed what will come there.
-        How many offsets that changed."""
+        """Lower offsets to the new ends of truncated queues, because no group has consumed the messages that
+        will follow there. Return the number of changed offsets."""
         changed = 0
         for table in (self.offsets, self._pulls, self._resets):
             for key, queues in table.items():
@@ -189,7 +195,7 @@ class ConsumerOffsets(Table):
         return changed
 
     def hear(self, key: str, queues: Mapping[int, int]) -> None:
-        """Take over progress that was just committed at the leader, unless more was committed here."""
+        """Apply progress that was just committed at the leader, unless more was committed here."""
         kept = self._kept.get(key, {})
         own = self.offsets.setdefault(key, {})
         for queue_id, offset in queues.items():
@@ -197,7 +203,7 @@ class ConsumerOffsets(Table):
         self.changed = True
 
     def replace(self, offsets: Mapping[str, Mapping[int, int]], version: DataVersion | None) -> None:
-        """Take over a table, with its version if it has one."""
+        """Replace the table, with its version if it has one."""
         self.offsets = {key: dict(queues) for key, queues in offsets.items()}
         self._entries = sum(map(len, self.offsets.values()))
         if version is not None:
@@ -205,9 +211,12 @@ class ConsumerOffsets(Table):
         self.changed = True
 
     def follow(self, offsets: Mapping[str, Mapping[int, int]], version: DataVersion | None) -> None:
-        """Take over a leader's table, with its version. What was committed here stays until the leader has as
-        much; so does everything that is further than in a table of the version we have, or an older one: the
-        leader may have lost what it had not saved."""
+        """Apply a leader's table, with its version.
+
+        Offsets committed here stay until the leader has as much. So does every offset that is ahead of the
+        leader's table if that table has the same version as this one, or an older: the leader may have lost
+        unsaved progress.
+        """
         is_newer = version is None or version.timestamp > self.version.timestamp
         floor = self._kept if is_newer else self.offsets
         merged = {key: dict(queues) for key, queues in offsets.items()}
@@ -241,10 +250,10 @@ class ConsumerOffsets(Table):
 
 
 class LightOffsets(ConsumerOffsets):
-    """The same for a broker with light queues: their many groups, with one queue each, are kept apart and in
-    short, as ``topic@group`` → offset; all of it in a file of its own.
+    """Consumer offsets of a broker with light queues.
 
-    A broker that had none before goes on with the offsets it had.
+    Their many groups, with one queue each, are kept separately and in short form, as ``topic@group`` →
+    offset, in another file. A broker that had no light queues before continues with its previous offsets.
     """
 
     NAME = "lmqConsumerOffset.json"
@@ -280,7 +289,8 @@ class LightOffsets(ConsumerOffsets):
 
 
 class DelayOffsets(Table):
-    """Delay level → the offset delivered next. A new version every ``version_step`` changes."""
+    """Delay offsets: delay level → the offset delivered next. A new version is made every ``version_step``
+    changes."""
 
     NAME = "delayOffset.json"
 
@@ -301,12 +311,12 @@ class DelayOffsets(Table):
             self.version = self.version.next(self._clock.wall_ms(), state_version)
 
     def overtake(self) -> None:
-        """A follower begins to act for its leader: its table counts more than what the leader had."""
+        """Make a version ahead of the leader's, because a follower begins to act for it."""
         self.version = self.version.ahead(self._clock.wall_ms())
         self.changed = True
 
     def replace(self, offsets: Mapping[int, int], version: DataVersion | None) -> None:
-        """Take over a leader's table, with its version if it has one."""
+        """Replace the table by a leader's, with its version if it has one."""
         self.offsets = dict(offsets)
         if version is not None:
             self.version = version
@@ -316,7 +326,7 @@ class DelayOffsets(Table):
         content = from_tree(tree, DelayOffsetTable)
         for level, offset in content.offset_table.items():
             if offset < 0:
-                raise ProtocolError(f"delay level {level} is at {offset}, expected 0 or more")
+                raise ProtocolError(f"delay level {level} has offset {offset}, expected 0 or more")
         self.offsets = dict(content.offset_table)
         self.version = content.data_version or DataVersion()
         self._other = unknown_members(tree, DelayOffsetTable)
@@ -326,13 +336,13 @@ class DelayOffsets(Table):
 
 
 def advance(queues: dict[int, int], others: Mapping[int, int]) -> bool:
-    """Set offsets to those that are further; whether there were any."""
+    """Raise offsets to those that are further; return True if any changed."""
     further = {queue_id: offset for queue_id, offset in others.items() if offset > queues.get(queue_id, -1)}
     queues.update(further)
     return bool(further)
 
 
 def _split(key: str) -> tuple[str, str]:
-    """Topic and group; an empty group when it is no such key."""
+    """Split a key into topic and group; the group is empty if the key is invalid."""
     topic, _, group = key.partition(_AT)
     return topic, group

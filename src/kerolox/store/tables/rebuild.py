@@ -1,7 +1,7 @@
-"""What the rest of a store still tells of a table that was lost.
+"""Rebuilding of a lost table from the rest of the store.
 
-The queues name the topics that have messages, and how many queues each has at least. Offsets and retry topics
-name the groups. Settings, topics without messages and progress are told by nothing else.
+The queues show the topics with messages, and how many queues each has at least. Offsets and retry topics show
+the groups. Settings, topics without messages and progress exist only in their tables.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from kerolox.protocol.reserved import (
 from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.tables.topics import QUEUES_MAX
 
-# What is lost with a table that nothing else tells.
+# Consequences of a lost table that cannot be rebuilt.
 LOST_OFFSETS = (
-    "How far the consumer groups have come is not known. Without it they would begin where their consumers "
-    "say, mostly behind the newest message, and everything before that would never be consumed."
+    "The progress of the consumer groups is unknown. Without it they would begin where their consumers are "
+    "configured to begin, mostly after the newest message, and earlier messages would never be consumed."
 )
 LOST_DELAYS = (
-    "How far the delay levels were delivered is not known. Without it all delayed messages that are still in "
-    "the log would be delivered again."
+    "The progress of the delay levels is unknown. Without it all delayed messages that are still in the log "
+    "would be delivered again."
 )
 
 
 def is_made_by_brokers(topic: str) -> bool:
-    """Whether a broker makes the topic by itself at its start, or needs no entry for it."""
+    """Return True if a broker creates the topic automatically at its start, or needs no entry for it."""
     return (
         topic in SYSTEM_TOPICS
         or topic.startswith((SYSTEM_PREFIX, LIGHT_PREFIX))
@@ -43,7 +43,7 @@ def is_made_by_brokers(topic: str) -> bool:
 
 
 def topics_of(queues: Mapping[str, Collection[int]]) -> list[TopicConfig]:
-    """The topics that have queues, with so many as there are and the usual rights."""
+    """Return the topics that have queues, with that number of queues and default permissions."""
     return [
         TopicConfig(
             topic_name=topic,
@@ -57,7 +57,7 @@ def topics_of(queues: Mapping[str, Collection[int]]) -> list[TopicConfig]:
 
 
 def groups_of(topics: Iterable[str], offset_keys: Iterable[str]) -> list[GroupConfig]:
-    """The groups that have a retry topic or an offset, with the usual settings."""
+    """Return the groups that have a retry topic or an offset, with default settings."""
     names = {topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)}
     names |= {key.partition("@")[2] for key in offset_keys}
     return [

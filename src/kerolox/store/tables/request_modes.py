@@ -1,4 +1,4 @@
-"""``messageRequestMode.json``: which groups are to pop a topic's messages instead of pulling them."""
+"""``messageRequestMode.json``: groups that pop a topic's messages instead of pulling them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kerolox.store.tables.table import Table, unknown_members
 
 
 class RequestModes(Table):
-    """``modes[topic][group]``; what is not there is pulled."""
+    """Request modes: ``modes[topic][group]``. Groups without one pull."""
 
     NAME = "messageRequestMode.json"
 
@@ -40,7 +40,7 @@ class RequestModes(Table):
             self.changed = True
 
     def replace(self, modes: Mapping[str, Mapping[str, SetRequestMode]]) -> None:
-        """Take over a leader's table."""
+        """Replace the table by a leader's."""
         self.modes = {topic: dict(groups) for topic, groups in modes.items()}
         self.changed = True
 

@@ -1,17 +1,17 @@
-"""One JSON file and its backup.
+"""JSON file with a backup.
 
-Saving is atomic and keeps the content before in ``<name>.bak``. When the file cannot be read, the backup
-takes its place, with a warning that says how old it is: progress since then is repeated, changes since
-then are undone. The unreadable file is kept as ``<name>.broken``, for whoever wants to look, and so that
-it does not become the next backup. When neither can be read nothing is guessed.
+A save is atomic and keeps the previous content in ``<name>.bak``. If the file cannot be read, the backup
+takes its place, with a warning that reports its age: progress since then is repeated, changes since then are
+lost. The unreadable file is kept as ``<name>.broken``, for inspection, and so that it does not become the
+next backup. If neither can be read, the load fails.
 
-A table that is not there is empty in a new store, and lost in an old one. To tell these apart, the names of
-tables that were saved are noted in ``kerolox.tables`` beside them.
+A missing table is empty in a new store, and lost in an old one. To distinguish these, the names of saved
+tables are noted in ``kerolox.tables`` beside them.
 
 Members that a newer version wrote and this one does not know are kept and written back.
 
-A digit that flips leaves a table that reads: so what we save ends with the CRC-32 of the rest, as one more
-member, which RocketMQ's broker ignores and leaves out when it saves the table.
+A flipped digit may leave a readable table. Saved tables therefore end with the CRC-32 of the rest, as one
+more member, which RocketMQ's broker ignores and drops when it saves the table.
 """
 
 from __future__ import annotations
@@ -36,45 +36,47 @@ logger = logging.getLogger(__name__)
 
 
 CRC = "keroloxCrc32"
-NOTES = "kerolox.tables"  # the names of the tables that were saved, one a line
-_noting = threading.Lock()  # the file is shared by the tables of a directory
+NOTES = "kerolox.tables"  # names of the saved tables, one per line
+_noting = threading.Lock()  # the tables of a directory share the file
 
 
 class TableBroken(StoreError):
-    """Neither the file nor its backup can be read."""
+    """Table whose file and backup are both unreadable."""
 
     def __init__(self, path: str, why: str, backup_why: str) -> None:
         super().__init__(
-            f"{path} cannot be read ({why}), nor can {path}.bak ({backup_why}). Restore one of them from a "
-            f"copy, or put both aside and go on with what the store itself tells: {mending(path)}",
+            f"cannot read {path} ({why}) and {path}.bak ({backup_why}). Restore one of them from a "
+            f"backup, or rebuild the table from the rest of the store: {mending(path)}",
             path=path,
         )
 
 
 class TableLost(StoreError):
-    """A table that was there is not any more, and nothing else tells what it held."""
+    """Table that was saved once and no longer exists, and cannot be rebuilt."""
 
     def __init__(self, path: str, why: str, held: str) -> None:
         super().__init__(
-            f"{path} was lost: {why}. {held} Restore it from a copy; or go on without it: {mending(path)}",
+            f"{path} was lost: {why}. {held} Restore it from a backup, or continue without it: "
+            f"{mending(path)}",
             path=path,
         )
 
 
 def mending(path: str) -> str:
-    """The command that mends a table."""
+    """Return the command that repairs a table."""
     return f"kerolox store repair {os.path.dirname(os.path.dirname(path))} --tables"
 
 
 class Table:
-    """What all tables share: the file. Subclasses say how their content is read and written.
+    """Common part of all tables: the file. Subclasses define how their content is read and written.
 
-    ``changed`` is set by every change and cleared by :meth:`encode`. After :meth:`load`, ``lost`` says why a
-    table that was saved once is not there, and ``from_backup`` whether it is as it was before the last save.
+    ``changed`` is set by every change and cleared by :meth:`encode`. After :meth:`load`, ``lost`` is the
+    reason why a saved table does not exist, and ``from_backup`` is True if the content is that of the save
+    before the last.
     """
 
     NAME: str = ""
-    DISPENSABLE = False  # figures, or what clients bring again: one that is broken is put aside
+    DISPENSABLE = False  # statistics, or data that clients send again: a broken table is moved aside
 
     def __init__(self, files: Files, directory: PathLike, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = os.path.join(os.fspath(directory), self.NAME)
@@ -86,26 +88,26 @@ class Table:
         self._files = files
         self._clock = clock
         self._saving = threading.Lock()
-        self._other: dict[str, Any] = {}  # members of the file that are not ours
+        self._other: dict[str, Any] = {}  # unknown members of the file
 
     # For subclasses
 
     def _read(self, tree: Mapping[Any, Any]) -> None:
-        """Take over the content; a ProtocolError when it has another shape."""
+        """Read the content; raise ProtocolError if its structure is wrong."""
         raise NotImplementedError
 
     def _content(self) -> dict[str, Any]:
-        """The members to write."""
+        """Return the members to write."""
         raise NotImplementedError
 
     def _says_nothing(self, tree: Mapping[Any, Any]) -> bool:
-        """Whether the content is less than any that was ever saved."""
+        """Return True if the content is less than any saved content."""
         return not tree
 
     # For users
 
     def load(self) -> bool:
-        """Read the file, or its backup; False when there is neither. Waits for the disk."""
+        """Read the file, or its backup; return False if neither exists. Wait for the disk."""
         self.was_loaded = self._load()
         return self.was_loaded
 
@@ -119,7 +121,7 @@ class Table:
             self.from_backup = True
             age_s = self._clock.wall_ms() / 1000 - self._files.mtime_s(backup)
             logger.warning(
-                "backup_used path=%s reason=%r backup_age_s=%d next='check what was changed since then'",
+                "backup_used path=%s reason=%r backup_age_s=%d next='check the changes made since then'",
                 self.path,
                 why,
                 age_s,
@@ -129,12 +131,13 @@ class Table:
             return True
         if why in _ABSENT and backup_why in _ABSENT:
             if self.NAME in noted_tables(self._files, os.path.dirname(self.path)):
-                self.lost = f"{why}, and of its .bak: {backup_why}"
+                self.lost = f"{why}; its .bak: {backup_why}"
             return False
         if not self.DISPENSABLE:
             raise TableBroken(self.path, why, backup_why)
         logger.warning(
-            "table_dropped path=%s reason=%r next='nothing: it is only figures, or comes again by itself'",
+            "table_dropped path=%s reason=%r next='no action needed: its content is rebuilt automatically, "
+            "or is only statistics'",
             self.path,
             why,
         )
@@ -142,7 +145,7 @@ class Table:
         return False
 
     def put_aside(self) -> list[str]:
-        """Let neither file be read again; the new names of what there was."""
+        """Move the file and its backup aside; return their new names."""
         put = []
         for path in (self.path, self.path + ".bak"):
             if self._files.exists(path):
@@ -151,7 +154,7 @@ class Table:
         return put
 
     def take(self, path: str) -> str | None:
-        """Read one of the two files; the reason when that is not possible."""
+        """Read one of the two files; return the reason if that fails."""
         data = self._files.read_if_exists(path)
         if data is None:
             return _MISSING
@@ -174,17 +177,18 @@ class Table:
         return None
 
     def copied(self) -> dict[str, Any]:
-        """The content as it is now, for :meth:`encode`. On the event loop: it must not change meanwhile."""
+        """Return a copy of the content for :meth:`encode`. Runs on the event loop: the content must not
+        change meanwhile."""
         self.changed = False
         return _copied({**self._other, **self._content()})
 
     def encode(self, content: dict[str, Any] | None = None) -> bytes:
-        """The whole table as JSON, or what was copied of it: that takes long for a large one."""
+        """Return the whole table, or a copy of its content, as JSON. Slow for a large table."""
         data = dumps(self.copied() if content is None else content)
         return _with_crc(msgspec.json.format(data, indent=2))
 
     def save(self, data: bytes | None = None) -> None:
-        """Write what :meth:`encode` gave, the old content becoming the backup. For a thread."""
+        """Write the encoded table; the old content becomes the backup. Runs in a thread."""
         if data is None:
             data = self.encode()
         try:
@@ -199,7 +203,7 @@ class Table:
         self._note()
 
     def _note(self) -> None:
-        """Once a life: that there is such a table."""
+        """Note once per process that the table exists."""
         if self._is_noted:
             return
         directory = os.path.dirname(self.path)
@@ -211,11 +215,15 @@ class Table:
                     self._files.write_atomic(os.path.join(directory, NOTES), lines.encode())
             self._is_noted = True
         except StoreError as error:
-            logger.warning("table_not_noted path=%s error=%r next='tried at the next save'", self.path, error)
+            logger.warning(
+                "table_not_noted path=%s error=%r next='no action needed: the next save retries'",
+                self.path,
+                error,
+            )
 
 
 def noted_tables(files: Files, directory: PathLike) -> set[str]:
-    """The names of the tables that were saved in a directory. Waits for the disk."""
+    """Return the names of the tables that were saved in a directory. Wait for the disk."""
     data = files.read_if_exists(os.path.join(os.fspath(directory), NOTES)) or b""
     return set(data.decode("utf-8", "replace").split())
 
@@ -227,17 +235,18 @@ _ABSENT = (_MISSING, _EMPTY, _SAYS_NOTHING)
 
 
 def is_absent(why: str | None) -> bool:
-    """Whether a reason of :meth:`Table.take` says that there is nothing, instead of something unreadable."""
+    """Return True if a reason of :meth:`Table.take` means that there is no content, rather than an unreadable
+    one."""
     return why in _ABSENT
 
 
 def _with_crc(data: bytes) -> bytes:
-    """An object with one more member: the CRC of what it was without."""
+    """Return an object with one more member: the CRC of its original text."""
     return b'%b,\n  "%b": %d\n}' % (data.removesuffix(b"\n}"), CRC.encode(), crc32(data))
 
 
 def _check_crc(data: bytes) -> None:
-    """Raises ProtocolError when the content is not what was saved. Without a CRC nobody can tell."""
+    """Raise ProtocolError if the content does not match its CRC. Content without a CRC is not checked."""
     found = data.rfind(f'"{CRC}"'.encode())
     if found < 0:
         return
@@ -245,7 +254,7 @@ def _check_crc(data: bytes) -> None:
     last = _LAST_MEMBER.fullmatch(data, max(0, end))
     if last is None or crc32(data[:end] + b"\n}") != int(last[1]):
         raise ProtocolError(
-            f"its content does not fit its checksum: it was damaged, or edited by hand (then remove the "
+            f"its content does not match its checksum: it was damaged, or edited by hand (then remove the "
             f"member {CRC})"
         )
 
@@ -254,7 +263,7 @@ _LAST_MEMBER = re.compile(rb',\s*"%b":\s*(\d{1,10})\s*\}\s*' % CRC.encode())
 
 
 def _parse(data: bytes) -> Any:
-    # Our own files are plain JSON, and may be larger than what a peer may send.
+    # Files of kerolox are plain JSON, and may be larger than a peer's message.
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -262,13 +271,13 @@ def _parse(data: bytes) -> Any:
 
 
 def unknown_members(tree: Mapping[Any, Any], known: type[msgspec.Struct]) -> dict[str, Any]:
-    """What an object has beyond the members of a class."""
+    """Return the members of an object that a class does not have."""
     names = known.__struct_encode_fields__
     return {key: value for key, value in tree.items() if isinstance(key, str) and key not in names}
 
 
 def unknown_of_all(table: object, known: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:
-    """The same for each object of a table of them, where there are any."""
+    """Return the unknown members of each object in a table of them, where there are any."""
     if not isinstance(table, Mapping):
         return {}
     found = {
@@ -282,7 +291,7 @@ def unknown_of_all(table: object, known: type[msgspec.Struct]) -> dict[str, dict
 def with_unknown(
     table: Mapping[str, msgspec.Struct], unknown: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, object]:
-    """The table to write, objects with unknown members as mappings with them."""
+    """Return the table to write, with objects that have unknown members as mappings."""
     written: dict[str, object] = dict(table)
     for name, members in unknown.items():
         value = table.get(name)
@@ -293,5 +302,5 @@ def with_unknown(
 
 
 def _copied(table: dict[Any, Any]) -> dict[Any, Any]:
-    """With the tables in it. What else there is does not change."""
+    """Return a copy that includes nested tables. Other members do not change."""
     return {key: _copied(member) if isinstance(member, dict) else member for key, member in table.items()}

@@ -1,4 +1,4 @@
-"""``timermetrics``: how many timer messages of each topic wait."""
+"""``timermetrics``: number of waiting timer messages of each topic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kerolox.store.tables.table import unknown_members
 
 
 class TimerCounts(FigureTable):
-    """``counts[topic]``: a figure for people. A crash may leave it a little wrong."""
+    """Waiting timer messages: ``counts[topic]``. For display only; a crash may leave it slightly wrong."""
 
     NAME = "timermetrics"
     DISPENSABLE = True
@@ -27,7 +27,7 @@ class TimerCounts(FigureTable):
         self._version = DataVersion()
 
     def add(self, topic: str, count: int) -> None:
-        # Messages that were entered before the figures were lost are not among them when they leave.
+        # Messages entered before the counts were lost are not counted, but are subtracted when delivered.
         self.counts[topic] = max(0, self.counts.get(topic, 0) + count)
         now_ms = self._clock.wall_ms()
         self._changed_ms[topic] = now_ms
@@ -35,12 +35,12 @@ class TimerCounts(FigureTable):
         self.changed = True
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted."""
+        """Remove a deleted topic."""
         if self.counts.pop(topic, None) is not None:
             self.changed = True
 
     def replace(self, content: TimerMetrics) -> None:
-        """Take over a leader's table with its version."""
+        """Replace the table by a leader's, with its version."""
         self._take(content)
         self.changed = True
 
@@ -50,7 +50,7 @@ class TimerCounts(FigureTable):
         self._version = content.data_version
 
     def body(self) -> TimerMetrics:
-        """As it is answered and written."""
+        """Return the table as it is answered and written."""
         return TimerMetrics(
             data_version=self._version,
             timing_count={

@@ -1,4 +1,4 @@
-"""``topics.json``: the settings of every topic of the broker."""
+"""``topics.json``: settings of all topics of the broker."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ QUEUES_MAX = TOPIC_QUEUES_MAX
 
 
 def _check(name: str, config: TopicConfig) -> None:
-    """What nobody wrote on purpose."""
+    """Raise ProtocolError for invalid settings."""
     if config.topic_name != name:
-        raise ProtocolError(f"topic {name!r} is called {config.topic_name!r} in its own settings")
+        raise ProtocolError(f"topic {name!r} has the name {config.topic_name!r} in its own settings")
     for queues in (config.read_queue_nums, config.write_queue_nums):
         if not 0 <= queues <= QUEUES_MAX:
             raise ProtocolError(f"topic {name!r} has {queues} queues, expected 0 to {QUEUES_MAX}")
 
 
 class TopicTable(Table):
-    """Topics by name. Every change makes a new version, or followers and name servers never notice it."""
+    """Topics by name. Every change makes a new version; otherwise followers and name servers would not notice
+    it."""
 
     NAME = "topics.json"
 
@@ -40,11 +41,12 @@ class TopicTable(Table):
         super().__init__(files, directory, clock=clock)
         self.topics: dict[str, TopicConfig] = {}
         self.version = DataVersion()
-        self.state_version = 0  # of the next change: the leader's promotion, under a controller its epoch
+        # State version of the next change: the leader's promotion, under a controller its epoch
+        self.state_version = 0
         self._unknown: dict[str, dict[str, Any]] = {}
 
     def put(self, config: TopicConfig) -> bool:
-        """Create or change a topic; False when it is so already."""
+        """Create or change a topic; return False if nothing changes."""
         if self.topics.get(config.topic_name) == config:
             return False
         self.topics[config.topic_name] = config
@@ -59,7 +61,7 @@ class TopicTable(Table):
         return config
 
     def replace(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
-        """Take over a leader's table with its version. Raises ProtocolError for one that cannot be."""
+        """Replace the table by a leader's, with its version. Raise ProtocolError for invalid settings."""
         for name, config in topics.items():
             _check(name, config)
         self.topics = dict(topics)
@@ -72,7 +74,7 @@ class TopicTable(Table):
         self.changed = True
 
     def _says_nothing(self, tree: Mapping[Any, Any]) -> bool:
-        return not tree.get("topicConfigTable", tree)  # every broker has topics of its own
+        return not tree.get("topicConfigTable", tree)  # every broker has its own topics
 
     def _read(self, tree: Mapping[Any, Any]) -> None:
         content = from_tree(tree, _TopicFile)

@@ -1,4 +1,4 @@
-"""``transactionMetrics``: how many half messages each topic has."""
+"""``transactionMetrics``: number of half messages of each topic."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from kerolox.store.tables.table import unknown_members
 
 class TransactionCount(Body, frozen=True, kw_only=True, rename={"timestamp": "timeStamp"}):
     count: int = 0
-    timestamp: int = 0  # of the last change
+    timestamp: int = 0  # time of the last change
 
 
 class TransactionCountTable(Body, frozen=True, kw_only=True):
-    """The file."""
+    """Content of the file."""
 
     data_version: DataVersion | None = None
     transaction_count: dict[str, TransactionCount] = {}
 
 
 class TransactionCounts(FigureTable):
-    """Topic → half messages. A hint only: it is saved by interval, so a crash leaves it a little off."""
+    """Half messages by topic. Only a hint: it is saved by interval, so a crash leaves it slightly wrong."""
 
     NAME = "transactionMetrics"
     DISPENSABLE = True

@@ -1,4 +1,4 @@
-"""How far the timer has come: the file ``config/timercheck``. See FORMAT.md."""
+"""Progress of the timer: the file ``config/timercheck``. See FORMAT.md."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from kerolox.store.disk.files import PAGE, File, Files, PathLike
 log = logging.getLogger(__name__)
 
 _FIELDS = struct.Struct(
-    ">q"  # messages due before this time were delivered
-    "q"  # the timer log is flushed up to here
+    ">q"  # all messages due before this time were delivered
+    "q"  # flushed offset of the timer log
     "q"  # messages of the timer's queue before this offset are in the timer log, or delivered
-    "q"  # the same of the broker that leads
+    "q"  # that queue offset of the leader
     "q"  # version: epoch
     "q"  # version: time
     "q"  # version: number of changes
 )
 ENCODED_BYTES = _FIELDS.size
 _FUTURE_MS = 24 * 3600 * 1000
-_OLD_BYTES = 32  # before the version was added
+_OLD_BYTES = 32  # size before the version was added
 
 
 class TimerCheckpoint:
-    """The numbers, set by the timer, and written by :meth:`save`."""
+    """Numbers of the timer's checkpoint, set by the timer, and written by :meth:`save`."""
 
     def __init__(self, files: Files, path: PathLike) -> None:
         self.path = os.fspath(path)
@@ -40,22 +40,25 @@ class TimerCheckpoint:
         self._file: File | None = None
 
     def load(self, noted: bytes | None = None, now_ms: int | None = None) -> bool:
-        """False when there is no file; what is missing in it is 0. For a thread.
+        """Read the file; return False if it does not exist. Missing numbers are 0. Runs in a thread.
 
-        ``noted`` is what was saved last as far as we know: it counts when the file says anything else of the
-        same version, or of an older one. A time behind ``now_ms`` is senseless, and counts as unknown.
+        ``noted`` is the saved copy of the last checkpoint: it applies if the file differs and has the same
+        version or an older one. A time more than a day after ``now_ms`` is invalid, and counts as unknown.
         """
         data = self._files.read_if_exists(self.path)
         if data is None and noted is None:
             return False
         data = (data or b"")[:ENCODED_BYTES].ljust(ENCODED_BYTES, b"\0")
         if noted is not None and data != noted and _FIELDS.unpack(data)[6] <= _FIELDS.unpack(noted)[6]:
-            log.warning("timer_checkpoint_damaged path=%s next='our own note of it counts'", self.path)
+            log.warning(
+                "timer_checkpoint_damaged path=%s next='no action needed: its saved copy is used'", self.path
+            )
             data = noted
         self._take(data)
         if now_ms is not None and self.read_ms > now_ms + _FUTURE_MS:
             log.warning(
-                "timer_checkpoint_damaged path=%s read_ms=%d next='what fell due lately may come twice'",
+                "timer_checkpoint_damaged path=%s read_ms=%d next='no action needed: recently due messages "
+                "may be delivered twice'",
                 self.path,
                 self.read_ms,
             )
@@ -63,7 +66,7 @@ class TimerCheckpoint:
         return True
 
     def encode(self) -> bytes:
-        """As it is written, and as followers are told."""
+        """Return the checkpoint as it is written, and as followers get it."""
         version = self.version
         return _FIELDS.pack(
             self.read_ms,
@@ -83,7 +86,7 @@ class TimerCheckpoint:
         self.version = DataVersion(state_version=numbers[4], timestamp=numbers[5], counter=numbers[6])
 
     def save(self, data: bytes) -> None:
-        """Write what :meth:`encode` gave, and flush. For a thread."""
+        """Write the encoded checkpoint, and flush. Runs in a thread."""
         if self._file is None:
             self._file = self._open()
         self._file.pwrite(data, 0)
@@ -109,13 +112,13 @@ class TimerCheckpoint:
 
 
 def decode_leader(data: bytes) -> tuple[int, int, DataVersion | None]:
-    """From what a leader answers to GET_TIMER_CHECK_POINT: its read time, its queue offset, and the version
-    if it knows of one."""
+    """Return the read time, the queue offset, and the version, if it has one, from a leader's answer to
+    GET_TIMER_CHECK_POINT."""
     if len(data) < _OLD_BYTES:
-        raise ProtocolError(f"a timer checkpoint of {len(data)} bytes: it has {ENCODED_BYTES}", at=len(data))
+        raise ProtocolError(f"timer checkpoint has {len(data)} bytes, expected {ENCODED_BYTES}", at=len(data))
     read_ms, _, _, leader_queue_offset = struct.unpack_from(">4q", data)
     if read_ms < 0 or leader_queue_offset < 0:
-        raise ProtocolError(f"a timer checkpoint with read time {read_ms} and offset {leader_queue_offset}")
+        raise ProtocolError(f"timer checkpoint has read time {read_ms} and offset {leader_queue_offset}")
     if len(data) < ENCODED_BYTES:
         return read_ms, leader_queue_offset, None
     epoch, timestamp, counter = struct.unpack_from(">3q", data, _OLD_BYTES)

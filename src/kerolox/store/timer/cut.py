@@ -1,4 +1,4 @@
-"""What becomes of the timer's files when the log is cut."""
+"""Change of the timer's files when the log is cut."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kerolox.store.timer.progress_note import TimerNoteFile
 
 
 def begin_anew_behind(files: Files, root: PathLike, cut: Cut, now_ms: int) -> None:
-    """Let the timer's next start enter its messages again, and deliver again what was delivered behind the
-    cut. For a thread, while no timer uses the files.
+    """Make the timer's next start enter its messages again, and deliver again those delivered after the cut.
+    Runs in a thread, while no timer uses the files.
 
-    Units name places in the log. Where they name one that was cut off, another message will lie, maybe of
-    the same size: so they go, all of them, for moments chain them to those before. The queue still has every
-    message that waits.
+    Units name offsets of the log. At an offset that was cut off, another message will be stored, maybe of the
+    same size. So all units are removed, because moments chain them to earlier ones. The queue still has every
+    waiting message.
     """
     root = os.fspath(root)
     notes = TimerNoteFile(files, root)
@@ -29,9 +29,9 @@ def begin_anew_behind(files: Files, root: PathLike, cut: Cut, now_ms: int) -> No
         if (queue_end := cut.end_of(TIMER_TOPIC, 0)) is not None:
             checkpoint.queue_offset = min(checkpoint.queue_offset, queue_end)
             checkpoint.leader_queue_offset = min(checkpoint.leader_queue_offset, queue_end)
-        # More than there is: so the start knows that units are missing.
+        # More than the file has, so that the start notices the missing units.
         checkpoint.log_flushed = max(checkpoint.log_flushed, UNIT_BYTES)
-        checkpoint.version = checkpoint.version.next(now_ms)  # newer than the copy that may survive this
+        checkpoint.version = checkpoint.version.next(now_ms)  # newer than the copy, which may survive this
         data = checkpoint.encode()
         checkpoint.save(data)
         checkpoint.close()

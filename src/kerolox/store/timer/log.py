@@ -1,7 +1,7 @@
-"""The timer log: one unit of 52 bytes for each timer message, chained backwards by moment. See FORMAT.md.
+"""Timer log: one unit of 52 bytes for each timer message, chained backwards by moment. See FORMAT.md.
 
-A unit says where the message lies in the commit log and where the unit before it of the same moment lies
-here; the wheel knows the last one. Files are of a fixed size and end with a blank of 16 bytes.
+A unit holds the message's offset in the commit log and the offset of the previous unit of the same moment in
+this log; the wheel holds the last one. Files have a fixed size and end with a blank of 16 bytes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 _UNIT = struct.Struct(
     ">i"  # size of the unit: 52
-    "q"  # where the unit before it of the same moment lies; -1: it is the first
+    "q"  # offset of the previous unit of the same moment; -1: it is the first
     "i"  # magic: the bits below
-    "q"  # when it was entered, ms
-    "i"  # how much later it falls due, ms
-    "q"  # where the message lies in the commit log
+    "q"  # time it was entered, ms
+    "i"  # delay until it is due, ms
+    "q"  # offset of the message in the commit log
     "i"  # size of its record
-    "i"  # Java's hash of the topic it goes to
+    "i"  # Java's hash of its destination topic
     "q"  # always 0
 )
 UNIT_BYTES = _UNIT.size
@@ -38,11 +38,11 @@ BLANK_BYTES = _BLANK.size
 BLANK_MAGIC = 0xCBD43194
 
 PLAIN = 1  # in every unit
-ROLL = 2  # not due yet then: to be entered again
-DELETE = 4  # takes another message back
+ROLL = 2  # not due at its moment: it is entered again
+DELETE = 4  # recalls another message
 _MAGIC_BITS = 0xF
 
-_WINDOW = UNIT_BYTES * 1260  # 64 KiB: chains are mostly short steps back
+_WINDOW = UNIT_BYTES * 1260  # 64 KiB: chains mostly have short steps back
 _SCAN = UNIT_BYTES * 5040
 
 
@@ -61,7 +61,7 @@ class TimerUnit(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """The places of a moment's units, newest first; those that take others back apart."""
+    """Offsets of a moment's units, newest first; those that recall others are separate."""
 
     places: array[int]
     deletes: array[int]
@@ -72,12 +72,12 @@ def encode_unit(unit: TimerUnit | tuple[int, int, int, int, int, int, int]) -> b
 
 
 def encode_blank(free_bytes: int) -> bytes:
-    """What ends a file with this many bytes left."""
+    """Return the blank that ends a file with this many bytes left."""
     return _BLANK.pack(free_bytes, 0, BLANK_MAGIC)
 
 
 class TimerLog:
-    """Units by their place. One thread appends; reading is for any."""
+    """Units by their offset. One thread appends; any thread may read."""
 
     def __init__(
         self, files: Files, directory: PathLike, file_bytes: int, open_files: OpenFiles | None = None
@@ -94,16 +94,16 @@ class TimerLog:
 
     @property
     def room(self) -> int:
-        """How many units fit in the file being written; with none, :meth:`roll` first."""
+        """Return the number of units that fit in the current file; if none, call :meth:`roll` first."""
         return max(0, self.segments.room - BLANK_BYTES) // UNIT_BYTES
 
     def append(self, units: list[bytes]) -> int:
-        """Write units, no more than there is room for; where the first one lies."""
+        """Write units, no more than there is room for; return the offset of the first one."""
         return self.segments.append(units)
 
     def roll(self) -> None:
-        """Go on in a new file. Allocates it: for a thread, while nobody appends."""
-        self.segments.ensure_next()  # first: without room for it the old file stays open
+        """Continue in a new file. Allocates it: call it in a thread, while no other code appends."""
+        self.segments.ensure_next()  # first, because without room for it the old file must stay open
         free = self.segments.room
         if free >= BLANK_BYTES:
             self.segments.append(encode_blank(free))
@@ -112,22 +112,23 @@ class TimerLog:
     # --- reading -------------------------------------------------------------------------------------
 
     def chain(self, last: int, behind: int = -1) -> Chain:
-        """The units of a moment, of those ``behind`` a place. Waits for the disk. Raises Unreadable when the
-        log cannot be read now: a part of the chain would lose its older messages."""
+        """Return the units of a moment after the offset ``behind``. Wait for the disk. Raise Unreadable if
+        the log cannot be read now: a partial chain would lose its older messages."""
         places, deletes = array("q"), array("q")
         reader = _Backwards(self.segments)
         at = last
-        while at > behind and at >= self.start:  # what comes before left the commit log long ago
+        while at > behind and at >= self.start:  # earlier units have left the log long ago
             try:
                 unit = reader.unit(at)
             except OffsetOutOfRange as error:
                 unit = None
                 why = str(error)
             else:
-                why = "" if unit is not None else "no unit lies there"
+                why = "" if unit is not None else "there is no unit"
             if unit is None:
                 log.error(
-                    "timer_chain_broken last=%d at=%d reason=%r next='its older messages are lost'",
+                    "timer_chain_broken last=%d at=%d reason=%r next='send its older messages again if "
+                    "they are known: they are lost'",
                     last, at, why,
                 )  # fmt: skip
                 break
@@ -139,13 +140,13 @@ class TimerLog:
         return Chain(places, deletes)
 
     def units(self, places: Sequence[int]) -> list[TimerUnit]:
-        """The units at places given newest first. Waits for the disk."""
+        """Return the units at offsets given newest first. Wait for the disk."""
         reader = _Backwards(self.segments)
         found = (reader.unit(at) for at in places)
         return [unit for unit in found if unit is not None]
 
     def cut(self, place: int) -> None:
-        """Make this unit the first of its moment: those before it were delivered. For a thread."""
+        """Make this unit the first of its moment, because earlier ones were delivered. Runs in a thread."""
         segments = self.segments
         segment = segments.segment_at(place)
         if segment is None:
@@ -155,24 +156,25 @@ class TimerLog:
             file.pwrite(_PREVIOUS.pack(-1), place - segment.start + _PREVIOUS_AT)
             file.sync()
         except FsyncFailed as error:
-            segments.doubt(error)  # units of the same file may be lost with it
+            segments.doubt(error)  # units of the same file may be lost, too
             raise
         finally:
             segments.open_files.release(segment)
 
     def unit_before(self, end: int) -> TimerUnit | None:
-        """The unit that ends here, if there is one. Waits for the disk."""
+        """Return the unit that ends here, if there is one. Wait for the disk."""
         segment = self.segments.segment_at(end - 1) if end > 0 else None
         if segment is None:
             return None
-        if end == segment.end:  # behind the blank
+        if end == segment.end:  # after the blank
             end = segment.start + (segment.size - BLANK_BYTES) // UNIT_BYTES * UNIT_BYTES
         if (end - segment.start) % UNIT_BYTES or end - segment.start < UNIT_BYTES:
             return None
         return decode_unit(self.segments.read(end - UNIT_BYTES, UNIT_BYTES))
 
     def scan(self, start: int) -> Iterator[tuple[int, TimerUnit | None]]:
-        """Units from a place on, to the first that is none: then its place and None. For a thread."""
+        """Yield units from an offset on, to the first invalid one: then its offset and None. Runs in a
+        thread."""
         at = start
         for segment in self.segments.all:
             if segment.end <= start:
@@ -201,8 +203,8 @@ class TimerLog:
         yield max(at, self.start), None
 
     def delete_before(self, physical: int) -> int:
-        """Remove the oldest files, never the last, whose messages all lie before this place in the commit
-        log; how many. For a thread."""
+        """Remove the oldest files, never the last, whose messages all lie before this commit-log offset;
+        return their number. Runs in a thread."""
         keep = self.start
         for segment in self.segments.all[:-1]:
             try:
@@ -216,7 +218,7 @@ class TimerLog:
 
 
 class _Backwards:
-    """Reads units at falling places through a window that ends with the one asked for."""
+    """Reader of units at decreasing offsets, through a window that ends with the requested one."""
 
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
@@ -229,7 +231,7 @@ class _Backwards:
             segment = self._segments.segment_at(at)
             if segment is None or at + UNIT_BYTES > self._segments.committed:
                 raise OffsetOutOfRange(
-                    "no unit there", path=self._segments.directories[0], offset=at,
+                    "no unit", path=self._segments.directories[0], offset=at,
                     low=self._segments.min_offset, high=self._segments.committed,
                 )  # fmt: skip
             self._start = max(segment.start, at + UNIT_BYTES - _WINDOW)
@@ -239,7 +241,7 @@ class _Backwards:
 
 
 def decode_unit(data: bytes) -> TimerUnit | None:
-    """None when these bytes are no unit."""
+    """Return the unit; None if these bytes are not one."""
     if len(data) != UNIT_BYTES:
         return None
     size, previous, magic, entered_ms, delay_ms, physical, record_size, topic_hash, _ = _UNIT.unpack(data)

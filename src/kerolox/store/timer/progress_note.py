@@ -1,9 +1,9 @@
-"""What the timer did last: ``kerolox.timer``, our own note.
+"""Last progress of the timer: ``kerolox.timer``, kerolox's own note.
 
-The checkpoint says only what is flushed, so after a kill it would have a second of messages delivered twice.
-This file is written, without a flush, each time messages were delivered. What it says is believed only when
-the log proves it: the last delivered message must be there. RocketMQ's broker ignores the file, and we can do
-without. See FORMAT.md, "Timer".
+The checkpoint only names flushed progress, so with it alone a second of messages would be delivered twice
+after a kill. This file is written, without a flush, after each delivery. It is trusted only if the log
+confirms it: the last delivered message must be in the log. RocketMQ's broker ignores the file, and the timer
+works without it. See FORMAT.md, "Timer".
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from kerolox.store.timer.checkpoint import ENCODED_BYTES
 
 NAME = "kerolox.timer"
 _BODY = struct.Struct(">10q")
-_SLOT_BYTES = 128  # two, written in turns
-_CHECKPOINT_AT = 2 * _SLOT_BYTES  # a copy of the checkpoint, which carries no CRC itself
+_SLOT_BYTES = 128  # two slots, written in turns
+_CHECKPOINT_AT = 2 * _SLOT_BYTES  # copy of the checkpoint, which has no CRC itself
 
 
 class TimerNote(NamedTuple):
-    """How far the timer has come, and the proof."""
+    """Progress of the timer, and the proof of it."""
 
-    number: int  # of the note: the higher one counts
-    read_ms: int  # messages due before this were delivered
-    moment: int  # one that is delivered in part; -1: none
-    left: int  # its first unit that is left
-    queue_offset: int  # messages of the timer's queue before this were entered or delivered
-    log_end: int  # of the timer log then
-    physical: int  # the last message that was delivered: its place in the commit log,
-    offset: int  # its queue offset,
-    size: int  # and the size of its record
+    number: int  # number of the note: the highest one applies
+    read_ms: int  # all messages due before this time were delivered
+    moment: int  # moment that is partly delivered; -1: none
+    left: int  # its first remaining unit
+    queue_offset: int  # messages of the timer's queue before this offset were entered or delivered
+    log_end: int  # end of the timer log at that time
+    physical: int  # commit-log offset of the last delivered message
+    offset: int  # queue offset of that message
+    size: int  # size of its record
     reserved: int = 0
 
 
 class TimerNoteFile:
-    """Reads and writes the note."""
+    """File with the note."""
 
     def __init__(self, files: Files, directory: PathLike) -> None:
         self._notes = NoteFile(files, directory, NAME)
@@ -48,7 +48,7 @@ class TimerNoteFile:
         self.number = 0
 
     def load(self) -> TimerNote | None:
-        """The newest note that can be read. For a thread."""
+        """Return the newest readable note. Runs in a thread."""
         data = self._notes.read()
         bodies = (body_at(data, at, _BODY.size, self.path) for at in (0, _SLOT_BYTES))
         newest = max((TimerNote(*_BODY.unpack(body)) for body in bodies if body is not None), default=None)
@@ -56,20 +56,20 @@ class TimerNoteFile:
         return newest
 
     def load_checkpoint(self) -> bytes | None:
-        """The checkpoint as it was saved last. For a thread."""
+        """Return the copy of the last saved checkpoint. Runs in a thread."""
         return body_at(self._notes.read(), _CHECKPOINT_AT, ENCODED_BYTES, self.path)
 
     def note_checkpoint(self, data: bytes) -> None:
-        """One small write into the page cache."""
+        """Write the copy of the checkpoint into the page cache."""
         if self._notes.is_open:
             self._notes.write(data, _CHECKPOINT_AT)
 
     def forget(self) -> None:
-        """Make the note void. For a thread."""
+        """Erase the notes. Runs in a thread."""
         self._notes.forget(2 * _SLOT_BYTES)
 
     def note(self, mark: TimerNote) -> None:
-        """One small write into the page cache: it survives the process."""
+        """Write a note into the page cache, where it survives a kill of the process."""
         if self._notes.is_open:
             self.number += 1
             self._notes.write(_BODY.pack(*mark._replace(number=self.number)), self.number % 2 * _SLOT_BYTES)

@@ -1,8 +1,8 @@
-"""What the timer keeps on disk: wheel, log and checkpoint, and how they are brought in step at a start.
+"""Files of the timer: wheel, log and checkpoint, and their recovery at a start.
 
-Written in this order, each flushed before the next: units, slots, checkpoint. So whatever the checkpoint says
-is flushed of the log is in the wheel, and a start needs to read only what came after. When wheel or log are
-not what the checkpoint says, more is read: all of the log at worst.
+They are written in this order, each flushed before the next: units, slots, checkpoint. So the wheel has all
+units that the checkpoint counts as flushed, and a start needs to read only later ones. If wheel or log do not
+match the checkpoint, more is read, up to the whole log.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kerolox.store.timer.wheel import SLOTS, Change, Slot, TimerWheel
 
 log = logging.getLogger(__name__)
 
-_BLANK_SLOTS = 60  # RocketMQ keeps this distance between the oldest moments and the newest
+_BLANK_SLOTS = 60  # RocketMQ's distance between the oldest moments and the newest
 _SEEN_MAX = 1_000_000
-CHECKED_MAX = 300_000  # units held against the wheel at a start: about a second
+CHECKED_MAX = 300_000  # units compared with the wheel at a start: about a second
 
 
 @dataclass(slots=True)
 class Entering:
-    """A message to be entered: where it lies, when it is due, and what kind it is."""
+    """Message to be entered: its place, due time and kind."""
 
     physical: int
     size: int
@@ -41,18 +41,18 @@ class Entering:
 
 @dataclass(slots=True)
 class TimerRecovered:
-    """What a start found."""
+    """Result of a start."""
 
-    read_ms: int  # messages due before this were delivered
-    scanned: int = 0  # units read
-    # Where messages lie whose units came after the checkpoint: those need not be entered again.
+    read_ms: int  # all messages due before this time were delivered
+    scanned: int = 0  # number of units read
+    # Commit-log offsets of messages whose units came after the checkpoint: they need not be entered again.
     seen: set[int] = field(default_factory=set)
-    last: TimerUnit | None = None  # the newest unit
-    damage: str = ""  # what is wrong with the files: then all is to be entered again
+    last: TimerUnit | None = None  # newest unit
+    damage: str = ""  # damage of the files; if set, all messages are entered again
 
 
 class TimerStore:
-    """Enters messages, and finds those of a moment. One event loop owns it."""
+    """Store of timer messages by moment. One event loop owns it."""
 
     def __init__(
         self,
@@ -80,22 +80,23 @@ class TimerStore:
     # --- entering ------------------------------------------------------------------------------------
 
     def place(self, due_ms: int, now_ms: int) -> tuple[int, int]:
-        """The moment whose slot a message goes to, and its magic: one too far ahead is rolled before."""
+        """Return the moment whose slot a message enters, and its magic. A message too far ahead enters an
+        earlier moment, and is rolled there."""
         window = self.roll_slots * self.precision_ms
         ahead = due_ms - now_ms
         if ahead < window:
             return due_ms // self.precision_ms, PLAIN
-        # Not just before it is due: the roll must have been done by then.
+        # Not just before it is due, because the roll must be done by then.
         slots = self.roll_slots // 2 if ahead - window < self.roll_slots // 3 * self.precision_ms else 0
         return now_ms // self.precision_ms + (slots or self.roll_slots), PLAIN | ROLL
 
     def enter(self, messages: list[Entering], now_ms: int) -> int:
-        """Enter as many of them as there is room for in the log's file; how many. All or none of these:
-        raises with nothing changed. ``now_ms`` is a multiple of the precision."""
+        """Enter as many messages as the log's file has room for; return their number. All or none of these:
+        raise with nothing changed. ``now_ms`` is a multiple of the precision."""
         at = self.log.end
         precision_ms = self.precision_ms
         units: list[bytes] = []
-        # Slots as they will be: only changed once the units are written.
+        # New slots; the wheel changes only once the units are written.
         slots: dict[int, tuple[int, int, int]] = {}
         for message in messages[: self.log.room]:
             moment, magic = self.place(message.due_ms, now_ms)
@@ -116,10 +117,11 @@ class TimerStore:
                 self.wheel.put(moment, *slot)
         return len(units)
 
-    # --- making it safe ------------------------------------------------------------------------------
+    # --- flushing ------------------------------------------------------------------------------------
 
     def flush(self, changes: list[Change], checkpoint: bytes) -> None:
-        """Units, slots, checkpoint, in this order. For a thread; ``checkpoint`` is what holds after it."""
+        """Flush units, slots and checkpoint, in this order. Runs in a thread; ``checkpoint`` is true after
+        it."""
         self.log.segments.flush()
         self.wheel.write(changes)
         self.checkpoint.save(checkpoint)
@@ -132,7 +134,7 @@ class TimerStore:
     # --- start ---------------------------------------------------------------------------------------
 
     def check_files(self) -> None:
-        """Raise what :meth:`open` refuses of the files. Waits for the disk."""
+        """Raise the errors for which :meth:`open` rejects the files. Wait for the disk."""
         self.checkpoint.load()
         self.log.segments.load()
         self.wheel.is_there()
@@ -140,16 +142,17 @@ class TimerStore:
     def open(
         self, now_ms: int, noted: bytes | None = None, is_message: Callable[[int, int], bool] | None = None
     ) -> TimerRecovered:
-        """Load and bring in step. For a thread. Raises without having changed a file of a wrong size.
+        """Load the files and make them consistent. Runs in a thread. Raise without having changed a file of a
+        wrong size.
 
-        ``noted`` is our own copy of the checkpoint; ``is_message`` says whether a message of this size lies
-        at this place of the commit log.
+        ``noted`` is the saved copy of the checkpoint; ``is_message`` returns True if a message of this size
+        is at this commit-log offset.
         """
         checkpoint = self.checkpoint
         known = checkpoint.load(noted, now_ms)
         read_ms = checkpoint.read_ms
         if not read_ms:
-            # Nobody knows what was delivered. What is older than this cannot be told from what is to come.
+            # The delivered messages are unknown. Older messages cannot be distinguished from waiting ones.
             read_ms = now_ms - now_ms % self.precision_ms
             if known or self.log_exists:
                 read_ms -= (SLOTS // 2 - _BLANK_SLOTS) * self.precision_ms
@@ -160,7 +163,8 @@ class TimerStore:
         start = min(checkpoint.log_flushed, self.log.end)
         if self.wheel.missing and self.log.end > self.log.start:
             log.warning(
-                "timer_wheel_missing path=%s next='it is made again from the timer log'", self.wheel.path
+                "timer_wheel_missing path=%s next='no action needed: it is rebuilt from the timer log'",
+                self.wheel.path,
             )
             start = 0
         elif start > self.log.start and not self._unit_ends(start):
@@ -177,22 +181,22 @@ class TimerStore:
             self._revise(first, since, due, found, only={moment for moment, _ in broken})
         found.last = self.log.unit_before(end)
         if end < checkpoint.log_flushed:
-            found.damage = f"the timer log ends at {end}, and was flushed up to {checkpoint.log_flushed}"
+            found.damage = f"the timer log ends at {end}, but was flushed up to {checkpoint.log_flushed}"
         else:
             found.damage = self._damage(since, due, is_message)
         if broken and not found.damage:
-            # Units that slots knew do not read any more: which messages they were nobody can tell.
-            found.damage = f"{len(broken)} moments of the wheel lead behind the end of the timer log, {end}"
+            # Units that slots name are unreadable: their messages are unknown.
+            found.damage = f"{len(broken)} moments of the wheel point after the end of the timer log, {end}"
         return found
 
     def _damage(self, since: int, due: int, is_message: Callable[[int, int], bool] | None) -> str:
-        """How wheel and log contradict each other; nothing when they do not. Moments that are due may have
-        been delivered in part."""
+        """Return the first contradiction between wheel and log; empty without any. Moments that are due may
+        be partly delivered."""
         known = {moment: slot for moment, slot in self.wheel.slots() if moment >= since}
         chains: dict[int, tuple[int, int, int]] = {}
         for number, (at, unit) in enumerate(self.log.scan(self.log.start)):
             if number >= CHECKED_MAX:
-                log.info("timer_check_ended units=%d reason='there are more than are checked'", number)
+                log.info("timer_check_ended units=%d reason='the limit of checked units is reached'", number)
                 return ""
             if unit is None:
                 break
@@ -204,13 +208,13 @@ class TimerStore:
                     return f"the wheel lacks the moment {moment} of the unit at {at}"
                 continue
             first, last, count = chains.get(moment, (at, -1, 0))
-            if unit.previous == -1:  # those before it were delivered
+            if unit.previous == -1:  # earlier ones were delivered
                 first, last, count = at, -1, 0
             if moment > due and unit.previous != last and not (last < 0 and unit.previous < self.log.start):
                 return f"the unit at {at} does not follow the one at {last}"
             if is_message is not None and not is_message(unit.physical, unit.size):
                 return (
-                    f"the unit at {at} names {unit.size} bytes at {unit.physical}, where no such message lies"
+                    f"the unit at {at} names {unit.size} bytes at {unit.physical}, where no such message is"
                 )
             chains[moment] = (first, at, count - 1 if unit.magic & DELETE else count + 1)
         for moment, slot in known.items():
@@ -224,7 +228,7 @@ class TimerStore:
         return count == slot.waiting and (first == slot.first or slot.first < self.log.start)
 
     def begin_anew(self) -> None:
-        """Forget all messages: they are entered again. For a thread."""
+        """Remove all messages, which are then entered again. Runs in a thread."""
         self.wheel.forget()
         self.log.segments.delete_all()
 
@@ -241,7 +245,7 @@ class TimerStore:
     def _revise(
         self, start: int, since: int, due: int, found: TimerRecovered, only: set[int] | None = None
     ) -> int:
-        """Enter units into the wheel that it does not know; where the log ends."""
+        """Enter units that the wheel lacks; return the end of the log."""
         wheel, precision_ms = self.wheel, self.precision_ms
         for at, unit in self.log.scan(start):
             if unit is None:
@@ -257,17 +261,17 @@ class TimerStore:
                 continue
             may_be_cut = moment <= due
             if only is None and not wheel.missing and not self._follows(unit.previous, last, may_be_cut):
-                # Power failed while it was written. It is entered again from the queue.
+                # Power was lost while it was written. Its message is entered again from the queue.
                 log.warning("timer_unit_torn at=%d previous=%d expected=%d", at, unit.previous, last)
                 return at
             wheel.put(moment, at if first < 0 else first, at, count - 1 if unit.magic & DELETE else count + 1)
         return self.log.end
 
     def _follows(self, previous: int, last: int, may_be_cut: bool) -> bool:
-        """Whether a unit may say this of the one before it, when that is the last the wheel knows."""
-        if previous == last or (previous == -1 and may_be_cut):  # those before it were delivered
+        """Return True if a unit's ``previous`` is consistent with the wheel's last unit."""
+        if previous == last or (previous == -1 and may_be_cut):  # earlier ones were delivered
             return True
-        return 0 <= previous < self.log.start and last < self.log.start  # both deleted
+        return 0 <= previous < self.log.start and last < self.log.start  # both were deleted
 
     def _truncate(self, start: int, end: int) -> None:
         segments = self.log.segments

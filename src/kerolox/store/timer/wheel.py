@@ -1,11 +1,11 @@
-"""The timer wheel: for every moment, where in the timer log its messages are chained. See FORMAT.md.
+"""Timer wheel: for every moment, the chain of its messages in the timer log. See FORMAT.md.
 
-The file has a slot for each of 1,209,600 moments, 39 MB; RocketMQ keeps all of it in memory. Here only
-pages with messages that wait are: a timer is never further ahead than the roll window, so two days of
-seconds cost at most 6 MB, and a broker without timers nothing. Changed slots are written by themselves: what
-else the file holds, moments long gone, stays as it is.
+The file has a slot for each of 1,209,600 moments, 39 MB; RocketMQ keeps all of it in memory. Here only pages
+with waiting messages are in memory: a timer is never further ahead than the roll window, so two days of
+seconds cost at most 6 MB, and a broker without timers nothing. Changed slots are written separately: the
+other slots of the file, of past moments, are not changed.
 
-A moment is a time divided by the precision. One event loop owns the wheel; loading and writing are for
+A moment is a time divided by the precision. One event loop owns the wheel; loading and writing run in
 threads.
 """
 
@@ -22,9 +22,9 @@ from kerolox.store.errors import WrongFileSize
 
 _SLOT = struct.Struct(
     ">q"  # the moment
-    "q"  # where the first unit of the moment lies in the timer log
-    "q"  # where the last one does
-    "i"  # how many messages wait
+    "q"  # offset of the moment's first unit in the timer log
+    "q"  # offset of its last unit
+    "i"  # number of waiting messages
     "i"  # always 0
 )
 SLOT_BYTES = _SLOT.size
@@ -36,11 +36,11 @@ _PAGE_BYTES = PAGE_SLOTS * SLOT_BYTES
 _READ_PAGES = 64
 _COUNT_MIN, _COUNT_MAX = -(2**31), 2**31 - 1
 
-_PIECES_MAX = 4  # of a page that are written one by one
+_PIECES_MAX = 4  # maximum ranges of a page that are written separately
 
 
 class Change(NamedTuple):
-    """A page of the file: its place, its bytes, and which of its slots are to be written."""
+    """Page of the file: its offset, its bytes, and a bit mask of the slots to be written."""
 
     offset: int
     data: bytes
@@ -48,7 +48,7 @@ class Change(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """One moment: its first and last unit in the timer log, and how many messages wait."""
+    """Slot of a moment: its first and last unit in the timer log, and the number of waiting messages."""
 
     first: int
     last: int
@@ -56,7 +56,7 @@ class Slot(NamedTuple):
 
 
 class _Page:
-    """128 moments in a row: bits say which of them have messages, and which are not yet written."""
+    """Page of 128 consecutive moments, with bit masks of those with messages and those not yet written."""
 
     __slots__ = ("data", "dirty", "used")
 
@@ -67,19 +67,19 @@ class _Page:
 
 
 class TimerWheel:
-    """The moments with messages that wait."""
+    """Moments with waiting messages."""
 
     def __init__(self, files: Files, path: PathLike) -> None:
         self.path = os.fspath(path)
-        self.waiting = 0  # messages in all slots
-        self.missing = False  # whether there was no file to load
+        self.waiting = 0  # waiting messages in all slots
+        self.missing = False  # True if there was no file to load
         self.emptied: set[int] = (
             set()
-        )  # moments in the file that say so: delivered before the clock went back
+        )  # moments that the file marks as empty: delivered before the clock was set back
         self._files = files
         self._file: File | None = None
         self._pages: dict[int, _Page] = {}  # by moment // 128
-        self._order: list[int] = []  # a heap of them; may hold some that are empty or gone
+        self._order: list[int] = []  # a heap of page numbers; some may be empty or dropped
 
     # --- slots ---------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class TimerWheel:
         page.dirty |= bit
 
     def done(self, moment: int) -> None:
-        """Nothing waits for this moment any more. The file keeps its slot: it is in the past."""
+        """Mark a moment as done. The file keeps its slot, because it is in the past."""
         page = self._pages.get(moment // PAGE_SLOTS)
         at = moment % PAGE_SLOTS
         if page is not None and page.used >> at & 1:
@@ -115,12 +115,12 @@ class TimerWheel:
             self._drop_if_idle(moment // PAGE_SLOTS, page)
 
     def pass_to(self, moment: int) -> None:
-        """Nothing waits for moments before this one: another broker has delivered them."""
+        """Mark all moments before this one as done, because another broker has delivered them."""
         while (earliest := self.first()) is not None and earliest < moment:
             self.done(earliest)
 
     def first(self) -> int | None:
-        """The earliest moment with messages."""
+        """Return the earliest moment with messages."""
         order = self._order
         while order:
             page = self._pages.get(order[0])
@@ -130,20 +130,20 @@ class TimerWheel:
         return None
 
     def clear(self, start: int, end: int) -> None:
-        """Write slots without messages as empty. The wall clock was set back: what the file holds for these
-        moments was delivered, and they come once more."""
+        """Mark slots without messages as empty, after the wall clock was set back: their messages in the file
+        were delivered, and these moments occur again."""
         start = max(start, end - SLOTS)
         for number in range(start // PAGE_SLOTS, -(-end // PAGE_SLOTS)):
             low, high = max(start - number * PAGE_SLOTS, 0), min(end - number * PAGE_SLOTS, PAGE_SLOTS)
             page = self._page(number * PAGE_SLOTS)
             stale = ((1 << high) - (1 << low)) & ~page.used
             for at in _bits(stale):
-                # Not zeros: what was emptied must not look like what was lost.
+                # Not zeros, because an emptied slot must not look like a lost one.
                 _SLOT.pack_into(page.data, at * SLOT_BYTES, number * PAGE_SLOTS + at, -1, -1, 0, 0)
             page.dirty |= stale
 
     def slots(self) -> Iterator[tuple[int, Slot]]:
-        """All moments with messages, page by page in order."""
+        """Yield all moments with messages, page by page in order."""
         for number in sorted(self._pages):
             page = self._pages[number]
             for at in _bits(page.used):
@@ -151,7 +151,7 @@ class TimerWheel:
                 yield number * PAGE_SLOTS + at, Slot(first, last, count)
 
     def count_between(self, start: int, end: int) -> int:
-        """Messages that wait for moments from ``start`` on, before ``end``."""
+        """Return the number of messages that wait for moments from ``start`` on, before ``end``."""
         total = 0
         for number, page in self._pages.items():
             low = max(start - number * PAGE_SLOTS, 0)
@@ -175,14 +175,15 @@ class TimerWheel:
     # --- the file ------------------------------------------------------------------------------------
 
     def load(self, since: int) -> None:
-        """Read the slots of moments from ``since`` on. For a thread, before anything else."""
+        """Read the slots of moments from ``since`` on. Runs in a thread, before anything else."""
         try:
             self._load(since)
         finally:
             self.close()
 
     def is_there(self) -> bool:
-        """Whether there is a file. Raises WrongFileSize for one of another size. Waits for the disk."""
+        """Return True if the file exists. Raise WrongFileSize for a file of another size. Wait for the
+        disk."""
         if not self._files.exists(self.path) or not (size := self._files.size(self.path)):
             return False
         if size != WHEEL_BYTES:
@@ -194,7 +195,7 @@ class TimerWheel:
             self.missing = True
             return
         file = self._file = self._files.open(self.path, read_only=True)
-        # All ranges first: a read makes the system read ahead, and what is in memory counts as written.
+        # All ranges first: a read makes the system read ahead, and pages in memory count as written.
         for low, high in list(file.written_ranges(0, WHEEL_BYTES)):
             low -= low % _PAGE_BYTES
             while low < high:
@@ -213,7 +214,7 @@ class TimerWheel:
                 self.emptied.add(moment)
 
     def forget(self) -> None:
-        """Remove the file, and all slots with it. For a thread, before anything else."""
+        """Remove the file, with all slots. Runs in a thread, before anything else."""
         self.close()
         self._files.remove(self.path)
         self._pages.clear()
@@ -221,19 +222,19 @@ class TimerWheel:
         self.waiting = 0
 
     def take_changes(self) -> list[Change]:
-        """What has changed since the last call, for :meth:`write`. On the loop."""
+        """Return the changes since the last call, for :meth:`write`. Runs on the loop."""
         changes: list[Change] = []
         for number in list(self._pages):
             page = self._pages[number]
             if page.dirty:
-                # A copy is all that is done on the loop: what is written how is for the thread.
+                # The loop only copies; the thread decides how to write.
                 changes.append(Change(number % _PAGES * _PAGE_BYTES, bytes(page.data), page.dirty))
                 page.dirty = 0
             self._drop_if_idle(number, page)
         return changes
 
     def write(self, changes: list[Change]) -> None:
-        """Write and flush. For a thread."""
+        """Write the changes and flush. Runs in a thread."""
         if not changes:
             return
         file = self._file
@@ -241,7 +242,7 @@ class TimerWheel:
             file = self._file = self._open()
         for offset, data, dirty in changes:
             if dirty.bit_count() > _PIECES_MAX:
-                # Slots of moments long gone stay as they are.
+                # Slots of past moments are not changed.
                 page = bytearray(file.pread(_PAGE_BYTES, offset))
                 for low, high in _runs(dirty):
                     page[low * SLOT_BYTES : high * SLOT_BYTES] = data[low * SLOT_BYTES : high * SLOT_BYTES]
@@ -260,7 +261,7 @@ class TimerWheel:
             self._files.sync_dir(directory)
         file = self._files.open(self.path)
         if file.size != WHEEL_BYTES:
-            file.truncate(WHEEL_BYTES)  # grows: blocks come with the slots that are written
+            file.truncate(WHEEL_BYTES)  # sparse: blocks are allocated when slots are written
         return file
 
     def close(self) -> None:
@@ -277,7 +278,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 def _runs(mask: int) -> Iterator[tuple[int, int]]:
-    """The ranges of set bits."""
+    """Yield the ranges of set bits."""
     while mask:
         low = (mask & -mask).bit_length() - 1
         shifted = mask >> low
