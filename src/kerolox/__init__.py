@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kerolox.client.consume.push_consumer import PushConsumer as PushConsumer
     from kerolox.client.errors import AccessDenied as AccessDenied
     from kerolox.client.errors import AfterFork as AfterFork
+    from kerolox.client.errors import AlreadyThere as AlreadyThere
     from kerolox.client.errors import BrokerBusy as BrokerBusy
     from kerolox.client.errors import BrokerLeaving as BrokerLeaving
     from kerolox.client.errors import BrokerNotRegistered as BrokerNotRegistered
@@ -29,11 +30,16 @@ if TYPE_CHECKING:
     from kerolox.client.errors import FollowerLacks as FollowerLacks
     from kerolox.client.errors import InvalidMessage as InvalidMessage
     from kerolox.client.errors import MessageRefused as MessageRefused
+    from kerolox.client.errors import NameServerStarting as NameServerStarting
     from kerolox.client.errors import NameServerUnreachable as NameServerUnreachable
+    from kerolox.client.errors import NoNameServer as NoNameServer
     from kerolox.client.errors import NoPermission as NoPermission
     from kerolox.client.errors import NoReply as NoReply
     from kerolox.client.errors import NoRoute as NoRoute
+    from kerolox.client.errors import NotAllowedThere as NotAllowedThere
     from kerolox.client.errors import NotANameServer as NotANameServer
+    from kerolox.client.errors import NotEverywhere as NotEverywhere
+    from kerolox.client.errors import NotFound as NotFound
     from kerolox.client.errors import OffsetGone as OffsetGone
     from kerolox.client.errors import OtherLoop as OtherLoop
     from kerolox.client.errors import RecallNotAllowed as RecallNotAllowed
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
     from kerolox.client.errors import SendFailed as SendFailed
     from kerolox.client.errors import SomeFailed as SomeFailed
     from kerolox.client.errors import TopicNotFound as TopicNotFound
+    from kerolox.client.errors import TopicUnknownAtBroker as TopicUnknownAtBroker
     from kerolox.client.messages import Message as Message
     from kerolox.client.messages import Queue as Queue
     from kerolox.client.messages import Receipt as Receipt
@@ -54,7 +61,15 @@ if TYPE_CHECKING:
     from kerolox.client.send.transactions import TransactionState as TransactionState
     from kerolox.client.sockets.socket_cluster import SocketCluster as SocketCluster
     from kerolox.errors import Closed as Closed
+    from kerolox.errors import ConnectFailed as ConnectFailed
+    from kerolox.errors import ConnectionLost as ConnectionLost
+    from kerolox.errors import InvalidRequest as InvalidRequest
     from kerolox.errors import KeroloxError as KeroloxError
+    from kerolox.errors import OptionError as OptionError
+    from kerolox.errors import Overloaded as Overloaded
+    from kerolox.errors import ProtocolError as ProtocolError
+    from kerolox.errors import RequestFailed as RequestFailed
+    from kerolox.errors import RequestTimeout as RequestTimeout
     from kerolox.net.tls import ClientTls as ClientTls
 
 __version__ = "0.1.0"
@@ -63,6 +78,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "AccessDenied": "kerolox.client.errors",
     "AfterFork": "kerolox.client.errors",
+    "AlreadyThere": "kerolox.client.errors",
     "Batch": "kerolox.client.consume.pull_consumer",
     "BrokerBusy": "kerolox.client.errors",
     "BrokerLeaving": "kerolox.client.errors",
@@ -72,23 +88,34 @@ _PLACES = {
     "ClientOptions": "kerolox.client.options",
     "ClientTls": "kerolox.net.tls",
     "Closed": "kerolox.errors",
+    "ConnectFailed": "kerolox.errors",
+    "ConnectionLost": "kerolox.errors",
     "ConsumeHook": "kerolox.client.consume.push_consumer",
     "DeadLetter": "kerolox.client.consume.outcomes",
     "FilterRefused": "kerolox.client.errors",
     "FollowerLacks": "kerolox.client.errors",
     "InvalidMessage": "kerolox.client.errors",
+    "InvalidRequest": "kerolox.errors",
     "KeroloxError": "kerolox.errors",
     "Message": "kerolox.client.messages",
     "MessageRefused": "kerolox.client.errors",
+    "NameServerStarting": "kerolox.client.errors",
     "NameServerUnreachable": "kerolox.client.errors",
+    "NoNameServer": "kerolox.client.errors",
     "NoPermission": "kerolox.client.errors",
     "NoReply": "kerolox.client.errors",
     "NoRoute": "kerolox.client.errors",
     "NotANameServer": "kerolox.client.errors",
+    "NotAllowedThere": "kerolox.client.errors",
+    "NotEverywhere": "kerolox.client.errors",
+    "NotFound": "kerolox.client.errors",
     "OffsetGone": "kerolox.client.errors",
+    "OptionError": "kerolox.errors",
     "OtherLoop": "kerolox.client.errors",
+    "Overloaded": "kerolox.errors",
     "Producer": "kerolox.client.send.producer",
     "ProducerOptions": "kerolox.client.options",
+    "ProtocolError": "kerolox.errors",
     "PullConsumer": "kerolox.client.consume.pull_consumer",
     "PullOptions": "kerolox.client.consume.consumer_options",
     "PushConsumer": "kerolox.client.consume.push_consumer",
@@ -97,6 +124,8 @@ _PLACES = {
     "RecallNotAllowed": "kerolox.client.errors",
     "Receipt": "kerolox.client.messages",
     "Received": "kerolox.client.messages",
+    "RequestFailed": "kerolox.errors",
+    "RequestTimeout": "kerolox.errors",
     "Retry": "kerolox.client.consume.outcomes",
     "RoutesNotKnownYet": "kerolox.client.errors",
     "SendContext": "kerolox.client.send.hooks",
@@ -107,6 +136,7 @@ _PLACES = {
     "SomeFailed": "kerolox.client.errors",
     "Suspend": "kerolox.client.consume.outcomes",
     "TopicNotFound": "kerolox.client.errors",
+    "TopicUnknownAtBroker": "kerolox.client.errors",
     "TransactionState": "kerolox.client.send.transactions",
 }
 

@@ -1,5 +1,8 @@
 """One tree of errors. Each says what happened with its values, and what to do next.
 
+An error that is a failed connection or an exceeded deadline is also Python's ``ConnectionError`` or
+``TimeoutError``, so programs that handle those handle it.
+
 ``code`` is the response code the error becomes on the wire, ``retriable`` tells whether the same
 call may succeed later. Two kinds matter to a connection: an error that is answered and after which
 the connection goes on (the default), and one after which it is closed (:class:`ProtocolError`,
@@ -51,6 +54,7 @@ class KeroloxError(Exception):
 def restored(kind: type[E], args: tuple[Any, ...], attributes: dict[str, Any]) -> E:
     """Make an unpickled exception without calling its constructor."""
     error = kind.__new__(kind, *args)
+    error.args = args  # kinds of OSError set them in their constructor only
     error.__dict__.update(attributes)
     return error
 
@@ -117,7 +121,7 @@ class RequestFailed(KeroloxError):
         super().__init__(f"answer{asked}{by}: {response_name(code)} ({code}): {remark or 'no remark given'}")
 
 
-class ConnectFailed(KeroloxError):
+class ConnectFailed(KeroloxError, ConnectionError):
     """No connection to the address."""
 
     retriable = True
@@ -127,7 +131,7 @@ class ConnectFailed(KeroloxError):
         super().__init__(f"cannot connect to {address}: {reason}. Is it running, and reachable from here?")
 
 
-class ConnectionLost(KeroloxError):
+class ConnectionLost(KeroloxError, ConnectionError):
     """The connection closed while a request was waiting for its answer. It may have been carried out."""
 
     retriable = True
@@ -137,7 +141,7 @@ class ConnectionLost(KeroloxError):
         super().__init__(f"connection to {address} closed before the answer came: {reason}")
 
 
-class RequestTimeout(KeroloxError):
+class RequestTimeout(KeroloxError, TimeoutError):
     """No answer within the deadline. The request may have been carried out."""
 
     retriable = True

@@ -143,7 +143,7 @@ async def change_all(places: Sequence[Place], change: Callable[[Place], Coroutin
 
 async def known_user(places: Sequence[Place], name: str) -> dict[str, User]:
     """The user as each place that knows it has it. Raises NotFound when none does."""
-    from kerolox.client.admin.admin import NotFound
+    from kerolox.client.errors import NotFound
 
     found = await read_all(places, lambda place: place.user(name))
     known = {at: user for at, user in found.items() if user is not None}

@@ -57,7 +57,7 @@ def list_rules(
 ) -> None:
     """List rules, and where each holds."""
     from kerolox.client.admin.access import subject_of
-    from kerolox.client.admin.admin import NotFound
+    from kerolox.client.errors import NotFound
 
     async def work(places: list[Place]) -> dict[str, list[Acl]]:
         if user:
@@ -200,7 +200,7 @@ def delete(
 
 async def _check_there(places: list[Place], user: str, policy: PolicyType, wanted: list[str]) -> None:
     """Raises NotFound when a rule that is to be deleted is nowhere."""
-    from kerolox.client.admin.admin import NotFound
+    from kerolox.client.errors import NotFound
 
     found = await read_all(places, lambda place: place.rules(user))
     known = {

@@ -65,7 +65,7 @@ def list_users(
     json: JsonFlag = False,
 ) -> None:
     """List users, and where each is known. Never their passwords."""
-    from kerolox.client.admin.admin import NotFound
+    from kerolox.client.errors import NotFound
 
     async def work(places: list[Place]) -> dict[str, list[User]]:
         return await read_all(places, lambda place: place.users(part))
@@ -98,7 +98,7 @@ def create(
     json: JsonFlag = False,
 ) -> None:
     """Create a user. The password is asked for, unless it is generated or comes from stdin."""
-    from kerolox.client.admin.admin import AlreadyThere
+    from kerolox.client.errors import AlreadyThere
     from kerolox.protocol.bodies.access import User
 
     password = ask_password(name, from_stdin=password_stdin, generate=generate)

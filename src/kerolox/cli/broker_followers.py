@@ -49,7 +49,7 @@ def show(
     json: JsonFlag = False,
 ) -> None:
     """Show who copies from each leader: how far, how far behind, and if it does not, why."""
-    from kerolox.client.admin.admin import NotFound
+    from kerolox.client.errors import NotFound
 
     async def work(admin: Admin) -> list[_Found]:
         groups = {UNKNOWN: {-1: address}} if address is not None else await _groups(admin, broker)
@@ -102,7 +102,7 @@ def _shown(value: object) -> object:
 
 async def _groups(admin: Admin, broker: str | None) -> dict[str, dict[int, str]]:
     """Broker name → address by id."""
-    from kerolox.client.admin.admin import NotFound
+    from kerolox.client.errors import NotFound
     from kerolox.errors import nearest
 
     table = (await admin.cluster_info()).broker_addr_table

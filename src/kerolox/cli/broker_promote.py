@@ -71,7 +71,7 @@ def promote(
 
 
 async def _follower(admin: Admin, name: str, id: int | None) -> str:
-    from kerolox.client.admin.admin import NotFound
+    from kerolox.client.errors import NotFound
     from kerolox.errors import nearest
 
     table = (await admin.cluster_info()).broker_addr_table

@@ -77,7 +77,7 @@ def status(
 ) -> None:
     """Show the controllers and who leads, and of each name of brokers the master, its epoch, who is in sync,
     who is alive, how far each is behind, who is refused and why, and for whom an election waits."""
-    from kerolox.client.admin.admin import NotFound
+    from kerolox.client.errors import NotFound
 
     async def work(controllers: Controllers) -> tuple[SeenControllers, dict[str, ReplicasInfo]]:
         seen = await controllers.survey()

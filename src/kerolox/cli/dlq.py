@@ -299,7 +299,8 @@ class Chosen:
             raise OptionError("--id", " ".join(self.ids), "either ids, or a key and times")
 
     async def pages(self, admin: Admin) -> AsyncIterator[list[StoredMessage]]:
-        from kerolox.client.admin.admin import NoSuchTopic, NotFound
+        from kerolox.client.admin.admin import NoSuchTopic
+        from kerolox.client.errors import NotFound
 
         try:
             async for page in self._pages(admin):

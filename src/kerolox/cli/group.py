@@ -67,7 +67,7 @@ def list_groups(
 async def known(admin: Admin, group: str) -> dict[str, GroupConfig]:
     """Broker → its settings of the group. Raises NotFound when there is no such group: nobody has settings
     or progress of it. A group that only pulls may have progress and no settings."""
-    from kerolox.client.admin.admin import NotFound
+    from kerolox.client.errors import NotFound
 
     try:
         return await admin.group(group)
@@ -203,7 +203,7 @@ def _put(
     from kerolox.protocol.bodies.groups import GroupConfig
 
     async def work(admin: Admin) -> list[str]:
-        from kerolox.client.admin.admin import AlreadyThere, NotFound
+        from kerolox.client.errors import AlreadyThere, NotFound
 
         masters = await admin.masters(cluster=cluster)
         try:

@@ -49,7 +49,7 @@ async def _missing(
     servers: NameServers, namespace: str, key: str | None, error: RequestFailed
 ) -> KeroloxError:
     """What an answer means that is no value: there is no such namespace, or no such key in it."""
-    from kerolox.client.admin.admin import NotFound
+    from kerolox.client.errors import NotFound
     from kerolox.protocol.codes import ResponseCode
 
     if error.response_code != ResponseCode.QUERY_NOT_FOUND:

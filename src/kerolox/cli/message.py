@@ -58,7 +58,7 @@ def find(
     json: JsonFlag = False,
 ) -> None:
     """Find messages by key, by time, or both. Says so when there are more than it shows."""
-    from kerolox.client.admin.admin import NotFound
+    from kerolox.client.errors import NotFound
     from kerolox.clock import SYSTEM_CLOCK
     from kerolox.protocol.limits import INT64_MAX
 

@@ -38,7 +38,7 @@ def matching(
 
     Raises NotFound when a key of ``keys`` is part of none.
     """
-    from kerolox.client.admin.admin import NotFound
+    from kerolox.client.errors import NotFound
 
     if not keys and not changed:
         return dict(sorted(settings.items()))

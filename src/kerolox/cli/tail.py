@@ -93,8 +93,8 @@ class TopicTail:
     async def run(self) -> None:
         import asyncio
 
-        from kerolox.client.admin.admin import NotFound
         from kerolox.client.admin.lookups import Lookups
+        from kerolox.client.errors import NotFound
 
         lookups = Lookups(self._admin)
         followed: dict[BrokerQueue, asyncio.Task[None]] = {}

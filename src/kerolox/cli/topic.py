@@ -157,7 +157,7 @@ def put(
     altered = ",".join(text if text.startswith("-") else "+" + text for text in attributes or ())
 
     async def work(admin: Admin) -> dict[str, TopicConfig]:
-        from kerolox.client.admin.admin import AlreadyThere, NotFound
+        from kerolox.client.errors import AlreadyThere, NotFound
 
         masters = await admin.masters(cluster=cluster, broker=broker)
         before = {name: await admin.topic_config(address, topic) for name, address in masters.items()}

@@ -57,6 +57,27 @@ class OtherLoop(KeroloxError):
         )
 
 
+class NoNameServer(KeroloxError, ConnectionError):
+    """All name servers were asked, none answered."""
+
+    retriable = True
+
+
+# --- administration ---------------------------------------------------------------------------------
+
+
+class NotFound(KeroloxError):
+    """A look-up that found nothing: a topic, a group, a message, a user."""
+
+
+class AlreadyThere(KeroloxError):
+    """An object to be created exists already."""
+
+
+class NotEverywhere(KeroloxError):
+    """A change reached some brokers, and not all. The text names both."""
+
+
 # --- no route ---------------------------------------------------------------------------------------
 
 
@@ -75,7 +96,7 @@ _NOT_TRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _HUNG_UP = ("reset by peer", "closed before the answer", "the peer closed it")
 
 
-class NameServerUnreachable(NoRoute):
+class NameServerUnreachable(NoRoute, ConnectionError):
     """None of the name servers answered."""
 
     retriable = True
@@ -122,7 +143,7 @@ class RoutesNotKnownYet(NoRoute):
         )
 
 
-class TopicNotFound(NoRoute):
+class TopicNotFound(NoRoute, NotFound):
     """The name servers know no such topic, and it cannot be made on the way.
 
     ``was_known``: this client has its route from before, so perhaps its broker has only not registered yet.
@@ -399,7 +420,7 @@ class SomeFailed(KeroloxError):
         )
 
 
-class NoReply(KeroloxError):
+class NoReply(KeroloxError, TimeoutError):
     """The request was sent, and no reply to it came in time."""
 
     retriable = True

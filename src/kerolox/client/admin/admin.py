@@ -14,9 +14,9 @@ from kerolox.client.calls.pulls import PULL_CODES
 from kerolox.client.calls.routes import address_of, cluster_info, fetch_route, masters_of
 from kerolox.client.calls.steps import awaited
 from kerolox.client.calls.time_search import time_search
-from kerolox.client.errors import TopicNotFound, failure
+from kerolox.client.errors import NotFound, TopicNotFound, failure
 from kerolox.client.nameservers import NameServers
-from kerolox.errors import KeroloxError, nearest
+from kerolox.errors import nearest
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.clients import ConsumerConnection
@@ -45,21 +45,12 @@ LATEST_MS = -1  # as a time: the end of every queue
 T = TypeVar("T")
 
 
-class NotFound(KeroloxError):
-    """What was asked about is not there."""
-
-
-class NoSuchTopic(NotFound):
-    """The name servers know no such topic."""
+class NoSuchTopic(TopicNotFound):
+    """TopicNotFound of a tool: its text suggests a topic of nearly this name instead of creating one."""
 
     def __init__(self, topic: str, nameserver: str, near: str = "") -> None:
-        self.topic = topic
-        self.nameserver = nameserver
-        super().__init__(f"there is no topic {topic!r} at name server {nameserver}.{near}")
-
-
-class AlreadyThere(KeroloxError):
-    """What was to be made exists."""
+        super().__init__(topic, nameserver)
+        self.args = (f"there is no topic {topic!r} at name server {nameserver}.{near}",)
 
 
 class BrokerQueue(NamedTuple):

@@ -7,9 +7,8 @@ import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from kerolox.client.admin.admin import NotFound
 from kerolox.client.admin.servers import change_settings, read_settings
-from kerolox.client.errors import failure
+from kerolox.client.errors import NotFound, failure
 from kerolox.errors import KeroloxError, RequestFailed, nearest
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo, encode_broker_names

@@ -13,8 +13,9 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from kerolox.client.admin.admin import Admin, BrokerQueue, NoSuchTopic, NotFound
+from kerolox.client.admin.admin import Admin, BrokerQueue, NoSuchTopic
 from kerolox.client.admin.lookups import FoundMessages, Lookups
+from kerolox.client.errors import NotFound
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.protocol import properties as names

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kerolox.client.admin.admin import Admin, BrokerQueue, NoSuchTopic, NotFound
+from kerolox.client.admin.admin import Admin, BrokerQueue, NoSuchTopic
 from kerolox.client.calls.pulls import PULL_CODES, pull_request
+from kerolox.client.errors import NotFound
 from kerolox.errors import ConnectFailed, InvalidRequest, KeroloxError, RequestFailed
 from kerolox.protocol.batch import unwrap
 from kerolox.protocol.codes import RequestCode, ResponseCode

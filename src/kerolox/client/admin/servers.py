@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from kerolox.client.admin.admin import Admin, NotFound
+from kerolox.client.admin.admin import Admin
+from kerolox.client.errors import NotFound
 from kerolox.errors import KeroloxError, nearest
 from kerolox.protocol.bodies.properties_text import read_properties, write_properties
 from kerolox.protocol.codes import RequestCode
