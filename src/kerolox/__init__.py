@@ -9,6 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kerolox.client.admin.administration import Admin as Admin
+    from kerolox.client.admin.results import DeadLetterGroup as DeadLetterGroup
+    from kerolox.client.admin.results import FoundMessages as FoundMessages
+    from kerolox.client.admin.results import Group as Group
+    from kerolox.client.admin.results import GroupAtBroker as GroupAtBroker
+    from kerolox.client.admin.results import GroupMember as GroupMember
+    from kerolox.client.admin.results import GroupMembers as GroupMembers
+    from kerolox.client.admin.results import OffsetChange as OffsetChange
+    from kerolox.client.admin.results import QueueProgress as QueueProgress
+    from kerolox.client.admin.results import QueueStats as QueueStats
+    from kerolox.client.admin.results import ResendResult as ResendResult
+    from kerolox.client.admin.results import Rule as Rule
+    from kerolox.client.admin.results import Topic as Topic
+    from kerolox.client.admin.results import TopicAtBroker as TopicAtBroker
+    from kerolox.client.admin.results import TopicGroup as TopicGroup
+    from kerolox.client.admin.results import User as User
     from kerolox.client.cluster.client import Client as Client
     from kerolox.client.consume.consumer_options import PullOptions as PullOptions
     from kerolox.client.consume.consumer_options import PushOptions as PushOptions
@@ -43,6 +59,7 @@ if TYPE_CHECKING:
     from kerolox.client.errors import OffsetGone as OffsetGone
     from kerolox.client.errors import OtherLoop as OtherLoop
     from kerolox.client.errors import RecallNotAllowed as RecallNotAllowed
+    from kerolox.client.errors import ResendStopped as ResendStopped
     from kerolox.client.errors import RoutesNotKnownYet as RoutesNotKnownYet
     from kerolox.client.errors import SendFailed as SendFailed
     from kerolox.client.errors import SomeFailed as SomeFailed
@@ -77,6 +94,7 @@ __version__ = "0.1.0"
 # Public name → the module it lives in.
 _PLACES = {
     "AccessDenied": "kerolox.client.errors",
+    "Admin": "kerolox.client.admin.administration",
     "AfterFork": "kerolox.client.errors",
     "AlreadyThere": "kerolox.client.errors",
     "Batch": "kerolox.client.consume.pull_consumer",
@@ -92,8 +110,14 @@ _PLACES = {
     "ConnectionLost": "kerolox.errors",
     "ConsumeHook": "kerolox.client.consume.push_consumer",
     "DeadLetter": "kerolox.client.consume.outcomes",
+    "DeadLetterGroup": "kerolox.client.admin.results",
     "FilterRefused": "kerolox.client.errors",
     "FollowerLacks": "kerolox.client.errors",
+    "FoundMessages": "kerolox.client.admin.results",
+    "Group": "kerolox.client.admin.results",
+    "GroupAtBroker": "kerolox.client.admin.results",
+    "GroupMember": "kerolox.client.admin.results",
+    "GroupMembers": "kerolox.client.admin.results",
     "InvalidMessage": "kerolox.client.errors",
     "InvalidRequest": "kerolox.errors",
     "KeroloxError": "kerolox.errors",
@@ -109,6 +133,7 @@ _PLACES = {
     "NotAllowedThere": "kerolox.client.errors",
     "NotEverywhere": "kerolox.client.errors",
     "NotFound": "kerolox.client.errors",
+    "OffsetChange": "kerolox.client.admin.results",
     "OffsetGone": "kerolox.client.errors",
     "OptionError": "kerolox.errors",
     "OtherLoop": "kerolox.client.errors",
@@ -121,13 +146,18 @@ _PLACES = {
     "PushConsumer": "kerolox.client.consume.push_consumer",
     "PushOptions": "kerolox.client.consume.consumer_options",
     "Queue": "kerolox.client.messages",
+    "QueueProgress": "kerolox.client.admin.results",
+    "QueueStats": "kerolox.client.admin.results",
     "RecallNotAllowed": "kerolox.client.errors",
     "Receipt": "kerolox.client.messages",
     "Received": "kerolox.client.messages",
     "RequestFailed": "kerolox.errors",
     "RequestTimeout": "kerolox.errors",
+    "ResendResult": "kerolox.client.admin.results",
+    "ResendStopped": "kerolox.client.errors",
     "Retry": "kerolox.client.consume.outcomes",
     "RoutesNotKnownYet": "kerolox.client.errors",
+    "Rule": "kerolox.client.admin.results",
     "SendContext": "kerolox.client.send.hooks",
     "SendFailed": "kerolox.client.errors",
     "SendHook": "kerolox.client.send.hooks",
@@ -135,9 +165,13 @@ _PLACES = {
     "SocketCluster": "kerolox.client.sockets.socket_cluster",
     "SomeFailed": "kerolox.client.errors",
     "Suspend": "kerolox.client.consume.outcomes",
+    "Topic": "kerolox.client.admin.results",
+    "TopicAtBroker": "kerolox.client.admin.results",
+    "TopicGroup": "kerolox.client.admin.results",
     "TopicNotFound": "kerolox.client.errors",
     "TopicUnknownAtBroker": "kerolox.client.errors",
     "TransactionState": "kerolox.client.send.transactions",
+    "User": "kerolox.client.admin.results",
 }
 
 __all__ = ["__version__", *sorted(_PLACES)]

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from kerolox.access.book import Book
 from kerolox.access.book_file import decode_book
-from kerolox.cli.access_places import FileAccess, NotEverywhere, change_all, read_all
+from kerolox.cli.access_places import FileAccess, change_all, read_all
 from kerolox.cli.main import app
+from kerolox.client.errors import NotEverywhere
 from kerolox.errors import OptionError
 from kerolox.protocol.bodies.access import User
 

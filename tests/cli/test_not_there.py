@@ -46,7 +46,7 @@ UNIQUE = "C0A8000100FF1234567800000000FFFF"
 LOOKUPS = [
     (("topic", "route", "oders"), "there is no topic 'oders'"),
     (("topic", "stats", "oders"), "there is no topic 'oders'"),
-    (("topic", "update", "oders", "--perm", "4"), "topic oders is at none of broker-a"),
+    (("topic", "update", "oders", "--perm", "4"), "topic oders exists at none of broker-a"),
     (("topic", "delete", "oders", "--yes"), "there is no topic 'oders'"),
     (("topic", "list", "--cluster", "nowhere"), "there is no cluster 'nowhere'"),
     (("group", "list", "--broker", "broker-x"), "no master found of broker 'broker-x'"),

@@ -25,7 +25,9 @@ def test_create_update_delete(cluster: Cluster) -> None:
     topics = cluster.running.broker.tables.topics
     assert topics.find("t1").attributes == {"message.type": "FIFO"}  # type: ignore[union-attr]
     assert "t1" in cluster.json("topic", "list")
-    assert "is at broker-a already" in cluster.error("topic", "create", "t1")
+    assert "topic t1 exists at broker-a. Change it with: kerolox topic update t1" in cluster.error(
+        "topic", "create", "t1"
+    )
     (changed,) = cluster.json("topic", "update", "t1", "--perm", "4", "--attribute", "-message.type")
     assert (changed["perm"], changed["writeQueues"]) == (4, 4)  # what is not named stays
     found = topics.find("t1")

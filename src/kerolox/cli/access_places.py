@@ -9,18 +9,33 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from kerolox.cli.nameservers import run_admin
 from kerolox.cli.output import say
-from kerolox.errors import KeroloxError, OptionError, nearest
+from kerolox.client.admin import everywhere
+from kerolox.client.admin.everywhere import Place, change_all
+from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
     from kerolox.access.book import Book
     from kerolox.client.admin.admin import Admin
     from kerolox.protocol.bodies.access import Acl, User
+
+__all__ = [
+    "AddressOption",
+    "ClusterOption",
+    "FileAccess",
+    "FileOption",
+    "Place",
+    "Where",
+    "change_all",
+    "known_user",
+    "read_all",
+    "run_between",
+]
 
 T = TypeVar("T")
 
@@ -39,28 +54,6 @@ FileOption = Annotated[
         metavar="FILE",
     ),
 ]
-
-
-class NotEverywhere(KeroloxError):
-    """A change reached some brokers, and not all."""
-
-
-class Place(Protocol):
-    """What :class:`kerolox.client.admin.access.BrokerAccess` does."""
-
-    name: str
-
-    async def users(self, part: str = "") -> list[User]: ...
-    async def user(self, name: str) -> User | None: ...
-    async def create_user(self, user: User) -> None: ...
-    async def update_user(self, user: User) -> None: ...
-    async def delete_user(self, name: str) -> None: ...
-    async def all_rules(self, user_part: str = "", resource_part: str = "") -> list[Acl]: ...
-    async def rules(self, user: str) -> Acl | None: ...
-    async def put_rules(self, user: str, rules: Acl) -> None: ...
-    async def delete_rules(
-        self, user: str, resource: str | None = None, policy_type: str | None = None
-    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -83,75 +76,25 @@ class Where:
             return run(work([FileAccess(self.file)]))
 
         async def at_brokers(admin: Admin) -> T:
-            from kerolox.client.admin.access import BrokerAccess
+            from kerolox.client.admin.access import BrokerAccess, brokers
 
-            addresses = [self.address] if self.address else await _brokers(admin, self.cluster)
+            addresses = [self.address] if self.address else await brokers(admin, self.cluster)
             return await work([BrokerAccess(admin, address) for address in addresses])
 
         return run_admin(self.nameserver, at_brokers)
 
 
-async def _brokers(admin: Admin, cluster: str | None) -> list[str]:
-    """The brokers of a cluster, or all: masters first. Followers are told as well, as mqadmin does: those of
-    Apache do not copy users."""
-    masters = await admin.masters(cluster=cluster)  # says when there is no such cluster
-    info = await admin.cluster_info()
-    followers = {
-        address
-        for name in masters
-        for address in info.broker_addr_table[name].broker_addrs.values()
-        if address not in masters.values()
-    }
-    return [*masters.values(), *sorted(followers)]
-
-
-# --- reading and changing --------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------------
 
 
 async def read_all(places: Sequence[Place], ask: Callable[[Place], Coroutine[Any, Any, T]]) -> dict[str, T]:
-    """What each place says, by its name. One that does not answer is told of; the first error is raised when
-    none does."""
-    found: dict[str, T] = {}
-    errors: list[tuple[str, KeroloxError]] = []
-    for place in places:
-        try:
-            found[place.name] = await ask(place)
-        except KeroloxError as error:
-            errors.append((place.name, error))
-    if not found and errors:
-        raise errors[0][1]
-    for name, why in errors:
-        say(f"{name} does not tell: {why}")
-    return found
-
-
-async def change_all(places: Sequence[Place], change: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
-    """Change each place. Raises NotEverywhere when some were changed before one failed."""
-    done: list[str] = []
-    for place in places:
-        try:
-            await change(place)
-        except KeroloxError as error:
-            if not done:
-                raise
-            left = [one.name for one in places if one.name not in done]
-            raise NotEverywhere(
-                f"done at {', '.join(done)}, and not at {', '.join(left)}: {error} Repeat it there with -b"
-            ) from error
-        done.append(place.name)
+    """Return the answer of each place, by its name. A place that does not answer is reported on stderr."""
+    return await everywhere.read_all(places, ask, say)
 
 
 async def known_user(places: Sequence[Place], name: str) -> dict[str, User]:
-    """The user as each place that knows it has it. Raises NotFound when none does."""
-    from kerolox.client.errors import NotFound
-
-    found = await read_all(places, lambda place: place.user(name))
-    known = {at: user for at, user in found.items() if user is not None}
-    if not known:
-        others = await read_all(places, lambda place: place.users())
-        near = nearest(name, {one.username or "" for users in others.values() for one in users})
-        raise NotFound(f"there is no user {name!r} at {', '.join(found)}.{near}")
-    return known
+    """Return the user as each place that knows it has it. Raises NotFound when none does."""
+    return await everywhere.known_user(places, name, say)
 
 
 # --- files -----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,8 +20,9 @@ from kerolox.cli.access_places import (
 )
 from kerolox.cli.access_users import replace_rules
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
-from kerolox.errors import OptionError, nearest
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
+from kerolox.client.admin import everywhere
+from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
     from kerolox.protocol.bodies.access import Acl
@@ -68,7 +69,8 @@ def list_rules(
 
     found = Where(nameserver, address, cluster, file).run(work)
     document = [
-        dict(zip(KEYS, (*content, at), strict=True)) for content, at in sorted(_by_content(found).items())
+        dict(zip(KEYS, (*content, at), strict=True))
+        for content, at in everywhere.rules_by_content(found).items()
     ]
     whose = f" of {user}" if user else ""
     about = f" for a resource with {resource!r} in its text" if resource else ""
@@ -178,15 +180,7 @@ def delete(
     async def work(places: list[Place]) -> list[str]:
         known = await known_user(places, user)
         chosen = [one for one in places if one.name in known]
-        await _check_there(chosen, user, policy, wanted)
-
-        async def change(place: Place) -> None:
-            if await place.rules(user) is None:
-                return  # brokers that share a file: the first has deleted them
-            for resource in wanted or (None,):
-                await place.delete_rules(user, resource, policy.value if resource else None)
-
-        await change_all(chosen, change)
+        await everywhere.delete_rules(chosen, user, wanted, policy.value, say)
         return list(known)
 
     places = Where(nameserver, address, cluster, file).run(work)
@@ -196,29 +190,6 @@ def delete(
     )
     if json:
         out.show({"user": user, "resources": wanted or None, "at": places})
-
-
-async def _check_there(places: list[Place], user: str, policy: PolicyType, wanted: list[str]) -> None:
-    """Raises NotFound when a rule that is to be deleted is nowhere."""
-    from kerolox.client.errors import NotFound
-
-    found = await read_all(places, lambda place: place.rules(user))
-    known = {
-        entry.resource or ""
-        for acl in found.values()
-        for one in (acl.policies if acl is not None else None) or ()
-        if not wanted or (one.policy_type or "Custom") == policy.value
-        for entry in one.entries or ()
-    }
-    if not known and not wanted:
-        raise NotFound(f"{user} has no rules at {', '.join(found)}")
-    for resource in wanted:
-        if resource not in known:
-            near = nearest(resource, known)
-            raise NotFound(
-                f"{user} has no {policy.value} rule for {resource} at {', '.join(found)}; it has some for: "
-                f"{', '.join(sorted(known)) or 'nothing'}.{near}"
-            )
 
 
 @app.command(
@@ -254,24 +225,3 @@ def copy(
     out.note(f"rules of {', '.join(copied) or 'nobody'} copied from {source} to {target}")
     if json:
         out.show({"users": copied, "from": source, "to": target})
-
-
-def _by_content(found: dict[str, list[Acl]]) -> dict[tuple[Any, ...], list[str]]:
-    """A rule → where it holds."""
-    from kerolox.client.admin.access import SUBJECT_PREFIX
-
-    rules: dict[tuple[Any, ...], list[str]] = {}
-    for at, acls in found.items():
-        for acl in acls:
-            for policy in acl.policies or ():
-                for entry in policy.entries or ():
-                    content = (
-                        (acl.subject or "").removeprefix(SUBJECT_PREFIX),
-                        policy.policy_type or "Custom",
-                        entry.resource or "",
-                        tuple(entry.actions or ()),
-                        tuple(entry.source_ips or ()),
-                        entry.decision or "",
-                    )
-                    rules.setdefault(content, []).append(at)
-    return rules

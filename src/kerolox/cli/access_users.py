@@ -29,8 +29,9 @@ from kerolox.cli.access_secrets import (
     ask_password,
 )
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
-from kerolox.errors import KeroloxError, OptionError, RequestFailed
+from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
+from kerolox.client.admin import everywhere
+from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
     from kerolox.protocol.bodies.access import User
@@ -73,7 +74,7 @@ def list_users(
     found = Where(nameserver, address, cluster, file).run(work)
     document = [
         {**dict(zip(("username", "userType", "userStatus"), user, strict=True)), "at": at}
-        for user, at in sorted(_by_content(found).items())
+        for user, at in everywhere.users_by_content(found).items()
     ]
     if part and not document:
         raise NotFound(f"there is no user with {part!r} in its name at {', '.join(found)}")
@@ -98,7 +99,6 @@ def create(
     json: JsonFlag = False,
 ) -> None:
     """Create a user. The password is asked for, unless it is generated or comes from stdin."""
-    from kerolox.client.errors import AlreadyThere
     from kerolox.protocol.bodies.access import User
 
     password = ask_password(name, from_stdin=password_stdin, generate=generate)
@@ -106,29 +106,12 @@ def create(
     user = User(username=name, password=password, user_type=kind.value, user_status="enable")
 
     async def work(places: list[Place]) -> list[str]:
-        there = await read_all(places, lambda place: place.user(name))
-        known = sorted(at for at, one in there.items() if one is not None)
-        if known:
-            raise AlreadyThere(
-                f"user {name!r} is at {', '.join(known)} already: kerolox access user update; to make the "
-                "same one elsewhere: kerolox access user copy"
-            )
-        await change_all(places, lambda place: _create(place, user, places[0]))
+        await everywhere.create_user(places, user, say)
         return [place.name for place in places]
 
     keys = _keys_kept(name, password, generate, client_file, show_secret)
     places = _with_keys(keys, lambda: Where(nameserver, address, cluster, file).run(work))
     _say_done(f"user {name} is created", user, places, keys, show_secret, json)
-
-
-async def _create(place: Place, user: User, first: Place) -> None:
-    """Brokers that share a file, or copy users from another, know it as soon as the first does."""
-    try:
-        await place.create_user(user)
-    except RequestFailed:
-        if place is first or await place.user(user.username or "") is None:
-            raise
-        await place.update_user(user)
 
 
 @app.command("update", epilog="Example: kerolox access user update alice --generate --client-file alice.yml")
@@ -283,7 +266,7 @@ def _keys_kept(name: str, password: str, generated: bool, path: Path | None, sho
 
 def _with_keys(keys: ClientFile | None, work: Any) -> list[str]:
     """Do the work, and keep the keys if it was done, at some places at least."""
-    from kerolox.cli.access_places import NotEverywhere
+    from kerolox.client.errors import NotEverywhere
 
     try:
         done: list[str] = work()
@@ -322,13 +305,3 @@ def _say_done(
         if show and user.password:
             document["password"] = user.password
         out.show(document)
-
-
-def _by_content(found: dict[str, list[User]]) -> dict[tuple[str, str, str], list[str]]:
-    """Name, type and status → where it is so."""
-    users: dict[tuple[str, str, str], list[str]] = {}
-    for at, listed in found.items():
-        for user in listed:
-            content = (user.username or "", user.user_type or "", user.user_status or "")
-            users.setdefault(content, []).append(at)
-    return users

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
 from kerolox.cli import completion
-from kerolox.cli.group import known
 from kerolox.cli.messages import body_text, document, documents
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, OutputTable, json_text, one_line_errors, output, say, say_document
@@ -280,54 +278,33 @@ class Chosen:
     def __init__(
         self, group: str, ids: list[str] | None, key: str | None, begin: str | None, end: str | None
     ) -> None:
+        from kerolox.client.admin.dead_letters import Selection
         from kerolox.clock import SYSTEM_CLOCK
         from kerolox.protocol.limits import INT64_MAX
-        from kerolox.protocol.reserved import DEAD_LETTER_PREFIX
 
+        if ids and (key, begin, end) != (None, None, None):
+            raise OptionError("--id", " ".join(ids), "either ids, or a key and times")
         now_ms = SYSTEM_CLOCK.wall_ms()
-        self.group = group.removeprefix(DEAD_LETTER_PREFIX)
-        self.ids = ids or []
-        self.key = key
-        self.begin_ms = 0 if begin is None else parse_time(begin, now_ms, "--from")
-        self.end_ms = INT64_MAX if end is None else parse_time(end, now_ms, "--to")
+        wanted = (("id", " ".join(ids or ())), ("key", key), ("from", begin), ("to", end))
         self.narrowed = bool(ids) or any(given is not None for given in (key, begin, end))
-        self.total = 0
-        self.cut = ""
-        wanted = (("id", " ".join(self.ids)), ("key", key), ("from", begin), ("to", end))
-        self._wanted = " ".join(f"--{option} {value}" for option, value in wanted if value)
-        if self.ids and (key, begin, end) != (None, None, None):
-            raise OptionError("--id", " ".join(self.ids), "either ids, or a key and times")
+        self._selection = Selection(
+            group,
+            ids=ids or (),
+            key=key,
+            begin_ms=0 if begin is None else parse_time(begin, now_ms, "--from"),
+            end_ms=INT64_MAX if end is None else parse_time(end, now_ms, "--to"),
+            wanted=" ".join(f"--{option} {value}" for option, value in wanted if value),
+        )
+        self.group = self._selection.group
+        self.pages = self._selection.pages
 
-    async def pages(self, admin: Admin) -> AsyncIterator[list[StoredMessage]]:
-        from kerolox.client.admin.admin import NoSuchTopic
-        from kerolox.client.errors import NotFound
+    @property
+    def total(self) -> int:
+        return self._selection.total
 
-        try:
-            async for page in self._pages(admin):
-                yield page
-        except NoSuchTopic:  # made with the first dead letter
-            await known(admin, self.group)
-        if self.narrowed and not self.total:
-            raise NotFound(f"group {self.group} has no such dead letter: {self._wanted}")
-
-    async def _pages(self, admin: Admin) -> AsyncIterator[list[StoredMessage]]:
-        from kerolox.client.admin.dead_letters import DeadLetters
-
-        letters = DeadLetters(admin)
-        if self.ids:
-            by_id = [await letters.by_id(self.group, id) for id in self.ids]
-            messages = list({message.offset_id: message for found in by_id for message in found}.values())
-            self.total = len(messages)
-            yield messages
-        elif self.key is not None:
-            found = await letters.by_key(self.group, self.key, self.begin_ms, self.end_ms)
-            self.total, self.cut = len(found.messages), found.cut
-            yield found.messages
-        else:
-            spans = await letters.spans(self.group, self.begin_ms, self.end_ms)
-            self.total = sum(span.end - span.start for span in spans)
-            async for page in letters.pages(self.group, spans):
-                yield page
+    @property
+    def cut(self) -> str:
+        return self._selection.cut
 
 
 def _run(nameserver: str, work: Any, chosen: Chosen) -> str:

@@ -15,7 +15,7 @@ from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
-    from kerolox.client.admin.lookups import FoundMessages
+    from kerolox.client.admin.lookups import FoundRecords
     from kerolox.protocol.message import StoredMessage
 
 app = typer.Typer(help="Messages that are stored.", no_args_is_help=True)
@@ -66,7 +66,7 @@ def find(
     begin_ms = 0 if begin is None else parse_time(begin, now_ms, "--from")
     end_ms = INT64_MAX if end is None else parse_time(end, now_ms, "--to")
 
-    async def work(admin: Admin) -> FoundMessages:
+    async def work(admin: Admin) -> FoundRecords:
         from kerolox.client.admin.lookups import Lookups
 
         if key is None:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli import completion
-from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, near_topic, run_admin
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, Output, OutputTable, one_line_errors, output, say
 from kerolox.cli.times import time_text
+from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
-    from kerolox.protocol.bodies.body import MessageQueue
+    from kerolox.client.admin.results import QueueStats, Topic, TopicGroup
     from kerolox.protocol.bodies.routes import TopicRoute
-    from kerolox.protocol.bodies.stats import QueueBounds
 
 app = typer.Typer(help="Topics and where they are served.", no_args_is_help=True)
 
@@ -45,8 +45,11 @@ def list_topics(
     """List the topics name servers know."""
 
     async def work(admin: Admin) -> tuple[list[str], list[str]]:
-        known = await admin.topics(cluster)
-        return known if everything else await admin.made_by_people(known), known
+        from kerolox.client.admin.topics import TopicAdmin
+
+        topics = TopicAdmin(admin)
+        shown = await topics.list_topics(cluster=cluster, system=everything)
+        return shown, shown if everything else await topics.list_topics(cluster=cluster, system=True)
 
     topics, known = run_admin(nameserver, work)
     empty = "there is no topic yet; make one with topic create"
@@ -113,7 +116,25 @@ def create(
     json: JsonFlag = False,
 ) -> None:
     """Create a topic. One that is there already is left alone, with an error."""
-    put(nameserver, topic, cluster, broker, queues, read_queues, perm, order, attributes, True, json)
+    changes = _attributes(attributes)
+    if removed := [name for name, value in changes.items() if value is None]:
+        raise OptionError("--attribute", f"-{removed[0]}", "name=value: a new topic has no attributes yet")
+
+    async def work(admin: Admin) -> Topic:
+        from kerolox.client.admin.topics import TopicAdmin
+
+        return await TopicAdmin(admin).create_topic(
+            topic,
+            queues=8 if queues is None else queues,
+            read_queues=read_queues,
+            perm=6 if perm is None else perm,
+            ordered=order,
+            attributes={name: value for name, value in changes.items() if value is not None},
+            cluster=cluster,
+            broker=broker,
+        )
+
+    _show(run_admin(nameserver, work), json)
 
 
 @app.command("update", epilog="Example: kerolox topic update TopicTest --queues 16 --perm 4")
@@ -131,64 +152,49 @@ def update(
     json: JsonFlag = False,
 ) -> None:
     """Change a topic where it is. What is not named stays as it is."""
-    put(nameserver, topic, cluster, broker, queues, read_queues, perm, order, attributes, False, json)
+
+    async def work(admin: Admin) -> Topic:
+        from kerolox.client.admin.topics import TopicAdmin
+
+        return await TopicAdmin(admin).update_topic(
+            topic,
+            queues=queues,
+            read_queues=read_queues,
+            perm=perm,
+            ordered=order,
+            attributes=_attributes(attributes),
+            cluster=cluster,
+            broker=broker,
+        )
+
+    _show(run_admin(nameserver, work), json)
 
 
-def put(
-    nameserver: str,
-    topic: str,
-    cluster: str | None,
-    broker: str | None,
-    queues: int | None,
-    read_queues: int | None,
-    perm: int | None,
-    order: bool | None,
-    attributes: list[str] | None,
-    new: bool,
-    json: bool,
-) -> None:
-    import msgspec
+def _attributes(given: list[str] | None) -> dict[str, str | None]:
+    """Read ``name=value`` and ``-name``: name → value, or None to remove it."""
+    found: dict[str, str | None] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if text.startswith("-"):
+            found[text[1:]] = None
+        elif equals and name:
+            found[name.removeprefix("+")] = value
+        else:
+            raise OptionError("--attribute", text, "name=value, or -name")
+    return found
 
-    from kerolox.protocol.bodies.topics import TopicConfig
 
-    changes: dict[str, Any] = {"write_queue_nums": queues, "perm": perm, "order": order}
-    changes["read_queue_nums"] = queues if read_queues is None else read_queues
-    changes = {name: value for name, value in changes.items() if value is not None}
-    altered = ",".join(text if text.startswith("-") else "+" + text for text in attributes or ())
-
-    async def work(admin: Admin) -> dict[str, TopicConfig]:
-        from kerolox.client.errors import AlreadyThere, NotFound
-
-        masters = await admin.masters(cluster=cluster, broker=broker)
-        before = {name: await admin.topic_config(address, topic) for name, address in masters.items()}
-        there = sorted(name for name, config in before.items() if config is not None)
-        if new and there:
-            raise AlreadyThere(f"topic {topic} is at {', '.join(there)} already; change it with topic update")
-        if not new and not there:
-            near = await near_topic(admin, topic)
-            raise NotFound(
-                f"topic {topic} is at none of {', '.join(masters)}; make it with topic create.{near}"
-            )
-        done: dict[str, TopicConfig] = {}
-        for name, address in masters.items():
-            if not new and name not in there:
-                continue
-            base = before[name] or TopicConfig(topic_name=topic)
-            config = done[name] = msgspec.structs.replace(base, **changes)
-            await admin.put_topic(address, config, altered)
-        return done
-
-    done = run_admin(nameserver, work)
+def _show(topic: Topic, json: bool) -> None:
     document = [
         {
-            "broker": name,
-            "topic": topic,
-            "readQueues": config.read_queue_nums,
-            "writeQueues": config.write_queue_nums,
-            "perm": config.perm,
-            "order": config.order,
+            "broker": one.broker,
+            "topic": topic.name,
+            "readQueues": one.read_queues,
+            "writeQueues": one.write_queues,
+            "perm": one.perm,
+            "order": one.ordered,
         }
-        for name, config in done.items()
+        for one in topic.brokers
     ]
     columns = ("broker", "topic", "read queues", "write queues", "perm", "order")
     output(json).show(document, OutputTable(columns, [tuple(row.values()) for row in document]))
@@ -208,18 +214,9 @@ def delete(
         typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
 
     async def work(admin: Admin) -> list[str]:
-        from kerolox.client.admin.admin import NoSuchTopic
+        from kerolox.client.admin.topics import TopicAdmin
 
-        missing: NoSuchTopic | None = None
-        try:
-            await admin.route(topic)
-        except NoSuchTopic as error:
-            missing = error
-        # Also without a route: a broker may have it that no name server knows yet.
-        deleted = await admin.delete_topic(topic, cluster=cluster)
-        if not deleted and missing is not None:
-            raise missing
-        return deleted
+        return await TopicAdmin(admin).delete_topic(topic, cluster=cluster)
 
     deleted = run_admin(nameserver, work)
     out = output(json)
@@ -233,19 +230,21 @@ def delete(
 def stats(topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
     """Show how far every queue of a topic reaches, and when it last got a message."""
 
-    async def work(admin: Admin) -> dict[MessageQueue, QueueBounds]:
-        return await admin.topic_stats(topic)
+    async def work(admin: Admin) -> list[QueueStats]:
+        from kerolox.client.admin.topics import TopicAdmin
+
+        return await TopicAdmin(admin).topic_stats(topic)
 
     document = [
         {
-            "broker": queue.broker_name,
-            "queueId": queue.queue_id,
-            "minOffset": bounds.min_offset,
-            "maxOffset": bounds.max_offset,
-            "messages": bounds.max_offset - bounds.min_offset,
-            "lastStoreTime": bounds.last_update_timestamp or None,
+            "broker": one.queue.broker,
+            "queueId": one.queue.queue_id,
+            "minOffset": one.first,
+            "maxOffset": one.end,
+            "messages": one.messages,
+            "lastStoreTime": one.stored_ms,
         }
-        for queue, bounds in run_admin(nameserver, work).items()
+        for one in run_admin(nameserver, work)
     ]
     rows = [(*list(row.values())[:-1], time_text(row["lastStoreTime"])) for row in document]  # type: ignore[arg-type]
     columns = ("broker", "queue", "min offset", "max offset", "messages", "last stored")
@@ -259,16 +258,14 @@ def consumers(
 ) -> None:
     """List the groups that consume a topic, with their members and their lag."""
 
-    async def work(admin: Admin) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        for group in await admin.consumers_of(topic):
-            progress, members = await admin.progress(group, topic), await admin.members(group)
-            clients = {one.client_id for found in members.values() for one in found.connection_set}
-            lag = sum(each.broker_offset - each.consumer_offset for each in progress.values())
-            rows.append({"group": group, "members": len(clients), "lag": lag if progress else None})
-        return rows
+    async def work(admin: Admin) -> list[TopicGroup]:
+        from kerolox.client.admin.topics import TopicAdmin
 
-    rows = run_admin(nameserver, work)
+        return await TopicAdmin(admin).topic_groups(topic)
+
+    rows = [
+        {"group": one.group, "members": one.members, "lag": one.lag} for one in run_admin(nameserver, work)
+    ]
     shown = [tuple(row.values()) for row in rows]
     table = OutputTable(("group", "members", "lag"), shown, empty=f"no group consumes topic {topic}")
     output(json).show(rows, table)

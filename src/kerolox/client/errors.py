@@ -78,6 +78,24 @@ class NotEverywhere(KeroloxError):
     """A change reached some brokers, and not all. The text names both."""
 
 
+class ResendStopped(KeroloxError):
+    """A run that resends dead letters stopped early. Its cause says why."""
+
+    next_step = "repeat the call: it passes over what was resent"
+
+    def __init__(self, group: str, total: int, resent: int, passed_over: int, reason: KeroloxError) -> None:
+        self.group = group
+        self.total, self.resent, self.passed_over = total, resent, passed_over
+        self.retriable = reason.retriable
+        super().__init__(
+            sentences(
+                f"resending dead letters of group {group} stopped after {resent + passed_over} of {total}: "
+                f"{reason}",
+                self.next_step,
+            )
+        )
+
+
 # --- no route ---------------------------------------------------------------------------------------
 
 

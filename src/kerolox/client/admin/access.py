@@ -15,6 +15,20 @@ def subject_of(user: str) -> str:
     return SUBJECT_PREFIX + user
 
 
+async def brokers(admin: Admin, cluster: str | None = None) -> list[str]:
+    """Return the addresses of the brokers of a cluster, or of all, masters first. Followers are included, as
+    by mqadmin: those of Apache do not copy users."""
+    masters = await admin.masters(cluster=cluster)  # raises NotFound when there is no such cluster
+    info = await admin.cluster_info()
+    followers = {
+        address
+        for name in masters
+        for address in info.broker_addr_table[name].broker_addrs.values()
+        if address not in masters.values()
+    }
+    return [*masters.values(), *sorted(followers)]
+
+
 class BrokerAccess:
     """What a broker knows of users and rules. It tells passwords to Super users alone."""
 

@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from kerolox.client.admin.admin import Admin, BrokerQueue, NoSuchTopic
-from kerolox.client.admin.lookups import FoundMessages, Lookups
+from kerolox.client.admin.groups import known_group
+from kerolox.client.admin.lookups import FoundRecords, Lookups
 from kerolox.client.errors import NotFound
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, RequestFailed
@@ -112,7 +113,7 @@ class DeadLetters:
             brokers=sorted({queue.broker_name for queue in bounds}),
         )
 
-    async def by_key(self, group: str, key: str, begin_ms: int = 0, end_ms: int = INT64_MAX) -> FoundMessages:
+    async def by_key(self, group: str, key: str, begin_ms: int = 0, end_ms: int = INT64_MAX) -> FoundRecords:
         return await self.lookups.by_key(DEAD_LETTER_PREFIX + group, key, begin_ms=begin_ms, end_ms=end_ms)
 
     async def by_id(self, group: str, message_id: str) -> list[StoredMessage]:
@@ -175,6 +176,56 @@ class DeadLetters:
                         f"{span.queue.queue_id} though it reaches to {span.end}"
                     )
                 offset = following
+
+
+class Selection:
+    """Dead letters of a group, by id, or by key and time, or all. ``total`` is known after the first page;
+    ``cut`` is the reason why there may be more. ``wanted`` describes the conditions in an error."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        ids: Sequence[str] = (),
+        key: str | None = None,
+        begin_ms: int = 0,
+        end_ms: int = INT64_MAX,
+        wanted: str = "",
+    ) -> None:
+        self.group = group.removeprefix(DEAD_LETTER_PREFIX)
+        self.total = 0
+        self.cut = ""
+        self._ids = ids
+        self._key = key
+        self._begin_ms = begin_ms
+        self._end_ms = end_ms
+        self._wanted = wanted
+
+    async def pages(self, admin: Admin) -> AsyncIterator[list[StoredMessage]]:
+        """Yield the dead letters. Raises NotFound without such a group, or without a fitting dead letter."""
+        try:
+            async for page in self._pages(DeadLetters(admin)):
+                yield page
+        except NoSuchTopic:  # created with the first dead letter
+            await known_group(admin, self.group)
+        if self._wanted and not self.total:
+            raise NotFound(f"group {self.group} has no such dead letter: {self._wanted}")
+
+    async def _pages(self, letters: DeadLetters) -> AsyncIterator[list[StoredMessage]]:
+        if self._ids:
+            by_id = [await letters.by_id(self.group, id) for id in self._ids]
+            messages = list({message.offset_id: message for found in by_id for message in found}.values())
+            self.total = len(messages)
+            yield messages
+        elif self._key is not None:
+            found = await letters.by_key(self.group, self._key, self._begin_ms, self._end_ms)
+            self.total, self.cut = len(found.messages), found.cut
+            yield found.messages
+        else:
+            spans = await letters.spans(self.group, self._begin_ms, self._end_ms)
+            self.total = sum(span.end - span.start for span in spans)
+            async for page in letters.pages(self.group, spans):
+                yield page
 
 
 def origin_of(message: StoredMessage) -> str | None:

@@ -29,7 +29,7 @@ TOPICS_AT_ONCE = 16
 
 
 @dataclass
-class FoundMessages:
+class FoundRecords:
     """Messages, in the order they were stored. ``cut`` says why there may be more."""
 
     messages: list[StoredMessage] = field(default_factory=list)
@@ -83,18 +83,18 @@ class Lookups:
                 hint = f". There are {len(topics)} topics: name the one to find it as unique key in, --topic"
         raise NotFound(f"no message {message_id} was found; tried: {', '.join(tried)}{hint}")
 
-    async def _in_topics(self, topics: list[str], unique_key: str) -> FoundMessages:
+    async def _in_topics(self, topics: list[str], unique_key: str) -> FoundRecords:
         """The messages of the first topic that has any with a unique key."""
         for start in range(0, len(topics), TOPICS_AT_ONCE):
             some = topics[start : start + TOPICS_AT_ONCE]
             asked = (self.by_key(topic, unique_key, unique=True) for topic in some)
             for found in await asyncio.gather(*asked, return_exceptions=True):
-                if isinstance(found, FoundMessages):
+                if isinstance(found, FoundRecords):
                     if found.messages:
                         return found
                 elif not isinstance(found, NoSuchTopic):  # deleted meanwhile
                     raise found
-        return FoundMessages()
+        return FoundRecords()
 
     async def _at(self, place: OffsetId) -> StoredMessage:
         asked = ViewMessageRequest(offset=place.physical_offset)
@@ -104,7 +104,7 @@ class Lookups:
 
     async def by_key(
         self, topic: str, key: str, *, unique: bool = False, begin_ms: int = 0, end_ms: int = INT64_MAX
-    ) -> FoundMessages:
+    ) -> FoundRecords:
         """Messages with a key; ``unique``: with the id their producer gave them."""
         asked = QueryMessageRequest(
             topic=topic,
@@ -121,7 +121,7 @@ class Lookups:
                 address, RequestCode.QUERY_MESSAGE, asked, ok=ok, timeout_s=18.0
             )
 
-        result = FoundMessages()
+        result = FoundRecords()
         brokers = await self._admin.brokers_of(topic)
         for name, answer in await asyncio.gather(*(one(*broker) for broker in brokers.items())):
             if answer.code != 0:
@@ -146,13 +146,13 @@ class Lookups:
         end_ms: int,
         count_max: int,
         wanted: Callable[[StoredMessage], bool] = lambda message: True,
-    ) -> FoundMessages:
+    ) -> FoundRecords:
         """Messages stored between two times, the earliest of every queue first."""
         queues = await self._admin.queues(topic)
         parts = await asyncio.gather(
             *(self._queue_by_time(topic, queue, begin_ms, end_ms, count_max, wanted) for queue in queues)
         )
-        result = FoundMessages()
+        result = FoundRecords()
         for part in parts:
             result.messages += part.messages
             result.cut = result.cut or part.cut
@@ -170,8 +170,8 @@ class Lookups:
         end_ms: int,
         count_max: int,
         wanted: Callable[[StoredMessage], bool],
-    ) -> FoundMessages:
-        result = FoundMessages()
+    ) -> FoundRecords:
+        result = FoundRecords()
         offset = await self._admin.offset_at(queue.address, topic, queue.queue_id, begin_ms)
         while True:
             messages, following, end = await self.pull(topic, queue, offset)
