@@ -51,6 +51,7 @@ SAMPLES: list[Exception] = [
     errors.NoNameServer("no name server answered"),
     errors.NotFound("there is no group 'billing'"),
     errors.AlreadyThere("topic orders exists"),
+    errors.ResendStopped("billing", 3, 1, 0, ConnectionLost("127.0.0.1:1", "reset")),
     errors.NotEverywhere("done at one, and not at the other"),
     errors.NameServerStarting(1, "name server not ready"),
     errors.TopicUnknownAtBroker(ResponseCode.TOPIC_NOT_EXIST, "no topic"),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kerolox.client.addresses import split_addresses
-from kerolox.errors import KeroloxError, nearest
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
@@ -20,7 +19,6 @@ __all__ = [
     "DEFAULT_ADDRESS",
     "NameServerOption",
     "forget_keys",
-    "near_topic",
     "new_dialer",
     "run_admin",
     "run_with",
@@ -105,14 +103,6 @@ def forget_keys() -> None:
         os.environ.pop(name, None)
 
 
-async def near_topic(admin: Admin, topic: str) -> str:
-    """A question whether a topic of nearly this name was meant; nothing from name servers that list none."""
-    try:
-        return nearest(topic, await admin.topics())
-    except KeroloxError:
-        return ""
-
-
 def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work against the name servers of an option."""
     from kerolox.client.nameservers import NameServers
@@ -127,17 +117,12 @@ def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T
 
 def run_admin(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work against the name servers of an option and their brokers."""
-    from kerolox.client.admin.admin import Admin, NoSuchTopic
+    from kerolox.client.admin.admin import Admin
     from kerolox.client.nameservers import NameServers
     from kerolox.net.loop import run
 
     async def main() -> T:
         async with new_dialer() as dialer:
-            admin = Admin(NameServers(split_addresses(addresses), dialer), dialer)
-            try:
-                return await work(admin)
-            except NoSuchTopic as error:
-                near = await near_topic(admin, error.topic)
-                raise NoSuchTopic(error.topic, error.nameserver, near) from None
+            return await work(Admin(NameServers(split_addresses(addresses), dialer), dialer))
 
     return run(main())

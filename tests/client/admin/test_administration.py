@@ -27,6 +27,7 @@ from kerolox import (
     Queue,
     Received,
     RequestFailed,
+    ResendStopped,
     TopicNotFound,
     blocking,
 )
@@ -139,9 +140,11 @@ async def test_a_look_up_that_finds_nothing_raises(
 
 
 async def test_an_unknown_topic_is_the_error_of_producers(admin: Admin) -> None:
+    await admin.create_topic("orders")
     with pytest.raises(TopicNotFound) as told:
         await admin.topic_stats("oders")
     assert told.value.topic == "oders"
+    assert str(told.value).endswith("Did you mean orders?")
     assert "kerolox topic create oders" in told.value.next_step
 
 
@@ -321,6 +324,17 @@ async def test_dead_letters(running: RunningBroker, admin: Admin) -> None:
         result = await admin.resend_dead_letters("billing", rate=0)
         assert (result.total, result.resent, result.passed_over) == (3, 2, 1)
         await wait_for(lambda: sorted(seen[3:]) == ["a", "b", "c"])
+    await admin.create_topic("closed", queues=1, perm=4)
+    with pytest.raises(
+        ResendStopped, match=r"after 0 of 3: topic closed has no writable queue.*Repeat"
+    ) as told:
+        await admin.resend_dead_letters("billing", to_topic="closed")
+    assert (told.value.total, told.value.resent, told.value.passed_over) == (3, 0, 0)
+    assert isinstance(told.value.__cause__, NotFound)
+    with pytest.raises(OptionError, match="either to_topic or to_retry"):
+        await admin.resend_dead_letters("billing", to_topic="orders", to_retry=True)
+    with pytest.raises(OptionError, match="either ids, or a key and times"):
+        await admin.find_dead_letters("billing", ids=[one.msg_id], key="k")
     with pytest.raises(OptionError, match="a list of ids"):
         await admin.resend_dead_letters("billing", ids="1234")
 

@@ -16,7 +16,7 @@ from kerolox.client.calls.steps import awaited
 from kerolox.client.calls.time_search import time_search
 from kerolox.client.errors import NotFound, TopicNotFound, failure
 from kerolox.client.nameservers import NameServers
-from kerolox.errors import nearest
+from kerolox.errors import KeroloxError, nearest
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.clients import ConsumerConnection
@@ -113,7 +113,14 @@ class Admin:
         try:
             return await self.nameservers.patiently(lambda: fetch_route(self.nameservers.order, topic))
         except TopicNotFound as error:
-            raise NoSuchTopic(topic, error.nameserver) from None
+            raise NoSuchTopic(topic, error.nameserver, await self.near_topic(topic)) from None
+
+    async def near_topic(self, topic: str) -> str:
+        """Return a suggestion of a topic with a similar name; an empty text if topics cannot be listed."""
+        try:
+            return nearest(topic, await self.topics())
+        except KeroloxError:
+            return ""
 
     async def brokers_of(self, topic: str) -> dict[str, str]:
         """Broker name → address of those that serve a topic; of each its master, or the next best."""

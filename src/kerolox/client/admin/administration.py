@@ -55,7 +55,7 @@ class Admin(TopicAdmin, GroupAdmin, MessageAdmin, AccessAdmin):
                 encoding=self.options.encoding,
             )
             nameservers = NameServers(list(self._addresses), self._dialer, self.options.request_timeout_s)
-            super().__init__(Calls(nameservers, self._dialer))
+            super().__init__(Calls(nameservers, self._dialer, self.options.request_timeout_s))
         return self
 
     async def close(self) -> None:

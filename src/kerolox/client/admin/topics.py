@@ -13,7 +13,7 @@ from kerolox.client.admin.results import QueueStats, Topic, TopicAtBroker, Topic
 from kerolox.client.errors import AlreadyThere, NotFound
 from kerolox.client.messages import Queue
 from kerolox.client.names import checked_topic
-from kerolox.errors import KeroloxError, OptionError, nearest
+from kerolox.errors import OptionError
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.flags import PERM_READ_WRITE
 
@@ -67,7 +67,7 @@ class TopicAdmin(Part):
         attribute with the value None is removed."""
         masters, there = await self._topic_settings(checked_topic(topic), cluster, broker)
         if not there:
-            near = await self._near(topic)
+            near = await self._calls.near_topic(topic)
             raise NotFound(
                 f"topic {topic} exists at none of {', '.join(masters)}. Create it with: "
                 f"kerolox topic create {topic}.{near}"
@@ -125,12 +125,6 @@ class TopicAdmin(Part):
         masters = await self._calls.masters(cluster=cluster, broker=broker)
         found = await at_all(masters, lambda address: self._calls.topic_config(address, topic))
         return masters, {name: config for name, config in sorted(found.items()) if config is not None}
-
-    async def _near(self, topic: str) -> str:
-        try:
-            return nearest(topic, await self._calls.topics())
-        except KeroloxError:
-            return ""
 
 
 def _changed(
