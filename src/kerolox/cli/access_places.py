@@ -1,7 +1,7 @@
-"""Where users and rules are: at brokers, or in the file of a server.
+"""Places that store users and rules: brokers, or the access file of a server.
 
-Commands work on places. What is read is read from all of them, so that differences show; what is changed is
-changed at all of them, one after the other, and a change that did not reach all says which it reached.
+Commands read from all chosen places, so that differences are visible, and change all of them, one after the
+other. If a change fails at some places, the error lists those that have it.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ __all__ = [
 T = TypeVar("T")
 
 AddressOption = Annotated[
-    str | None, typer.Option("--address", "-b", help="At the broker there only.", metavar="HOST:PORT")
+    str | None, typer.Option("--address", "-b", help="Address of a single broker.", metavar="HOST:PORT")
 ]
 ClusterOption = Annotated[
     str | None,
-    typer.Option("--cluster", "-c", help="At all brokers of this cluster; else of all.", metavar="NAME"),
+    typer.Option("--cluster", "-c", help="Name of the cluster. Default: all clusters.", metavar="NAME"),
 ]
 FileOption = Annotated[
     Path | None,
     typer.Option(
         "--file",
-        help="In this access.json itself, without asking anybody; a server that runs reads it again.",
+        help="Path of an access.json, instead of brokers. Running servers reload a changed file.",
         metavar="FILE",
     ),
 ]
@@ -58,7 +58,7 @@ FileOption = Annotated[
 
 @dataclass(frozen=True)
 class Where:
-    """The options that say where."""
+    """Options that choose the places."""
 
     nameserver: str
     address: str | None = None
@@ -66,7 +66,7 @@ class Where:
     file: Path | None = None
 
     def run(self, work: Callable[[list[Place]], Coroutine[Any, Any, T]]) -> T:
-        """Run a command's work on the places that were named."""
+        """Run a command's work on the chosen places."""
         from kerolox.net.loop import run
 
         given = [one for one in (self.address, self.cluster, self.file) if one is not None]
@@ -101,7 +101,7 @@ async def known_user(places: Sequence[Place], name: str) -> dict[str, User]:
 
 
 class FileAccess:
-    """The file of a server, which may run: it reads the file again when it changed."""
+    """Access file of a server. A running server reloads the file after a change."""
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
         self.name = str(path)
@@ -118,13 +118,13 @@ class FileAccess:
             if self._new:
                 return Book()
             raise OptionError(
-                "--file", self.name, "an access.json that is there. Make one: kerolox access init"
+                "--file", self.name, "an existing access.json. Create one: kerolox access init"
             ) from None
         except KeroloxError as error:
             raise BookBroken(self.name, error) from error
 
     def change(self, change: Callable[[Book], object]) -> None:
-        """Change the book by a function of it, while nobody else does."""
+        """Apply a change to the book under the file's lock, and save it."""
         import os
 
         from kerolox.access.book_file import lock_book, save_book
@@ -188,7 +188,7 @@ class FileAccess:
 
 
 def _about(acl: Acl | None, resource: str) -> Acl | None:
-    """The entries whose resource contains a text; None if there are none."""
+    """Return the entries whose resource contains the text; None if no entry does."""
     import msgspec
 
     if acl is None:
@@ -211,7 +211,7 @@ def run_between(
     from kerolox.client.admin.access import BrokerAccess
 
     if source == target:
-        raise OptionError("--to", target, f"another place than --from {source}")
+        raise OptionError("--to", target, f"a place different from --from {source}")
 
     def place(admin: Admin, text: str, new: bool) -> Place:
         host, separator, port = text.rpartition(":")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
     from kerolox.client.admin.results import Group, GroupMembers, OffsetChange, QueueProgress
 
-app = typer.Typer(help="Consumer groups: settings, members, progress.", no_args_is_help=True)
+app = typer.Typer(help="Manage consumer groups.", no_args_is_help=True)
 
 GroupArgument = Annotated[str, typer.Argument(help="Name of the group.", autocompletion=completion.groups)]
 
@@ -26,10 +26,10 @@ GroupArgument = Annotated[str, typer.Argument(help="Name of the group.", autocom
 @one_line_errors
 def list_groups(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
-    broker: Annotated[str | None, typer.Option(help="Only those of this broker.")] = None,
+    broker: Annotated[str | None, typer.Option(help="Name of the broker. Default: all brokers.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """List consumer groups and at how many brokers they are."""
+    """List consumer groups, with the number of brokers that have each."""
 
     async def work(admin: Admin) -> list[Group]:
         from kerolox.client.admin.groups import GroupAdmin
@@ -60,9 +60,7 @@ def list_groups(
 
 def tell_disabled(out: Output, group: str, why: Mapping[str, str]) -> None:
     for broker, reason in why.items():
-        out.note(
-            f"{group} was disabled at {broker}: {reason}. To let it consume: kerolox group enable {group}"
-        )
+        out.note(f"{group} was disabled at {broker}: {reason}. Enable it again: kerolox group enable {group}")
 
 
 @app.command("enable", epilog="Example: kerolox group enable billing")
@@ -72,7 +70,7 @@ def enable(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Let a group consume (again), wherever it may not; its other settings stay."""
+    """Allow a group to consume again. Other settings stay as they are."""
     _let_consume(group, True, nameserver, json)
 
 
@@ -83,7 +81,7 @@ def disable(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Let a group consume no more, wherever it is; its other settings stay."""
+    """Forbid a group to consume. Other settings stay as they are."""
     _let_consume(group, False, nameserver, json)
 
 
@@ -105,15 +103,19 @@ def _let_consume(group: str, may: bool, nameserver: str, json: bool) -> None:
         out.show({"group": group, "consumeEnabled": may, "brokers": list(before), "changed": changed})
 
 
-RetriesOption = Annotated[int | None, typer.Option(help="Retries before a message is dead.", min=-1)]
-ConsumeOption = Annotated[bool | None, typer.Option("--consume/--no-consume", help="Allow to consume.")]
-OrderlyOption = Annotated[bool | None, typer.Option("--orderly/--no-orderly", help="Consume in order.")]
+RetriesOption = Annotated[
+    int | None, typer.Option(help="Retries before a message becomes a dead letter.", min=-1)
+]
+ConsumeOption = Annotated[
+    bool | None, typer.Option("--consume/--no-consume", help="Allow the group to consume.")
+]
+OrderlyOption = Annotated[
+    bool | None, typer.Option("--orderly/--no-orderly", help="Mark the group as ordered.")
+]
 BroadcastOption = Annotated[
     bool | None, typer.Option("--broadcast/--no-broadcast", help="Allow broadcast consumption.")
 ]
-ClusterOption = Annotated[
-    str | None, typer.Option(help="Only at the brokers of this cluster. Default: all clusters.")
-]
+ClusterOption = Annotated[str | None, typer.Option(help="Name of the cluster. Default: all clusters.")]
 
 
 @app.command("create", epilog="Example: kerolox group create billing --retries 16")
@@ -142,7 +144,7 @@ def create(
             cluster=cluster,
         )
 
-    _say_brokers(run_admin(nameserver, work), json)
+    _say_brokers(run_admin(nameserver, work), "was created", json)
 
 
 @app.command("update", epilog="Example: kerolox group update billing --retries 3")
@@ -173,13 +175,13 @@ def update(
             cluster=cluster,
         )
 
-    _say_brokers(run_admin(nameserver, work), json)
+    _say_brokers(run_admin(nameserver, work), "was changed", json)
 
 
-def _say_brokers(group: Group, json: bool) -> None:
+def _say_brokers(group: Group, what: str, json: bool) -> None:
     brokers = [one.broker for one in group.brokers]
     out = output(json)
-    out.note(f"{group.name} is at {', '.join(brokers)}")
+    out.note(f"{group.name} {what} at {', '.join(brokers)}")
     if json:
         out.show({"group": group.name, "brokers": brokers})
 
@@ -188,13 +190,13 @@ def _say_brokers(group: Group, json: bool) -> None:
 @one_line_errors
 def delete(
     group: GroupArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    keep_progress: Annotated[bool, typer.Option("--keep-progress", help="Keep its offsets.")] = False,
-    cluster: Annotated[str | None, typer.Option(help="At the brokers of this cluster; else of all.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
+    keep_progress: Annotated[bool, typer.Option("--keep-progress", help="Keep the group's offsets.")] = False,
+    cluster: Annotated[str | None, typer.Option(help="Name of the cluster. Default: all clusters.")] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Delete a group's settings and progress. Members that are connected may create it again."""
+    """Delete a group's settings and progress. Connected members may create the group again."""
     if not yes:
         typer.confirm(f"Delete group {group}?", abort=True, err=True)
 
@@ -205,7 +207,7 @@ def delete(
 
     brokers = run_admin(nameserver, work)
     out = output(json)
-    out.note(f"{group} is deleted")
+    out.note(f"{group} was deleted")
     if json:
         out.show({"group": group, "brokers": brokers})
 
@@ -217,7 +219,7 @@ def lag(
         str | None,
         typer.Argument(help="Name of the group. Default: all groups.", autocompletion=completion.groups),
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="Only of this topic.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Name of the topic. Default: all topics.")] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
@@ -256,14 +258,14 @@ def lag(
             columns,
             rows,
             title=f"group {group} is {total} messages behind",
-            empty=f"group {group} has consumed nothing yet",
+            empty=f"group {group} has no progress yet",
         ),
     )
     tell_disabled(out, group, settings.disabled)
 
 
 def _lag_of_all(topic: str | None, nameserver: str, json: bool) -> None:
-    """Show a line for each group and topic. Groups that consumed nothing yet are counted in a note."""
+    """Show a line for each group and topic, and a note with the number of groups without progress."""
 
     async def work(admin: Admin) -> dict[str, list[QueueProgress]]:
         from kerolox.client.admin.groups import GroupAdmin
@@ -294,7 +296,7 @@ def _lag_of_all(topic: str | None, nameserver: str, json: bool) -> None:
     out = output(json)
     out.show(
         {"groups": rows, "withoutProgress": idle},
-        OutputTable(columns, shown, empty="no group has consumed anything yet"),
+        OutputTable(columns, shown, empty="no group has progress yet"),
     )
     if idle:
         out.note(f"{len(idle)} groups have no progress: {', '.join(idle[:10])}{', ...' * (len(idle) > 10)}")
@@ -305,7 +307,7 @@ def _lag_of_all(topic: str | None, nameserver: str, json: bool) -> None:
 def members(
     group: GroupArgument, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
 ) -> None:
-    """Show who is connected in a group, and what it has subscribed."""
+    """Show a group's members and their subscriptions."""
 
     async def work(admin: Admin) -> GroupMembers:
         from kerolox.client.admin.groups import GroupAdmin
@@ -336,7 +338,9 @@ def members(
         for one in found.members
     ]
     shown = [
-        OutputTable(columns, rows, title=f"members of {group}", empty=f"nobody of group {group} is connected")
+        OutputTable(
+            columns, rows, title=f"members of {group}", empty=f"no member of group {group} is connected"
+        )
     ]
     if found.subscriptions:
         shown.append(OutputTable(("topic", "subscription"), sorted(found.subscriptions.items())))
@@ -348,14 +352,14 @@ def members(
 def reset(
     group: GroupArgument,
     topic: Annotated[
-        str, typer.Argument(help="Topic to go back or forward in.", autocompletion=completion.topics)
+        str, typer.Argument(help="Topic in which to move the group.", autocompletion=completion.topics)
     ],
-    to: Annotated[str, typer.Option(help="Where to go: earliest, latest, 2h (ago), or a time.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    to: Annotated[str, typer.Option(help="New position: earliest, latest, 2h (ago), or a time.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Move a group in a topic to another place: to repeat messages, or to skip them."""
+    """Move a group's offsets in a topic, to consume messages again or to skip them."""
     from kerolox.client.admin.part import BEGIN, END
     from kerolox.clock import SYSTEM_CLOCK
 

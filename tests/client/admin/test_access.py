@@ -52,9 +52,9 @@ async def test_users(running: RunningBroker, admin: Admin) -> None:
     assert await admin.list_users("ali") == [User(name="alice", super_user=True, enabled=False, brokers=at)]
     await admin.delete_user("alice")
     assert await admin.list_users("ali") == []
-    with pytest.raises(NotFound, match="no user 'alice'"):
+    with pytest.raises(NotFound, match="user 'alice' does not exist"):
         await admin.delete_user("alice")
-    with pytest.raises(NotFound, match="no user 'alice'"):
+    with pytest.raises(NotFound, match="user 'alice' does not exist"):
         await admin.list_rules("alice")
     with pytest.raises(OptionError, match="password"):
         await admin.create_user("bob", "")
@@ -96,7 +96,7 @@ async def test_rules_decide_what_a_user_may_do(running: RunningBroker, admin: Ad
         ),
     ]
     await admin.delete_rule("alice", "Topic:orders")
-    with pytest.raises(NotFound, match="it has some for: Group:shop"):
+    with pytest.raises(NotFound, match="Existing rules: Group:shop"):
         await admin.delete_rule("alice", "Topic:orders")
     await admin.delete_rule("alice")
     assert await admin.list_rules("alice") == []

@@ -52,7 +52,7 @@ async def read_all(
     if not found and errors:
         raise errors[0][1]
     for name, why in errors:
-        report(f"{name} does not tell: {why}")
+        report(f"{name} failed: {why}")
     return found
 
 
@@ -69,8 +69,8 @@ async def change_all(places: Sequence[Place], change: Callable[[Place], Coroutin
                 raise
             left = [one.name for one in places if one.name not in done]
             raise NotEverywhere(
-                f"done at {', '.join(done)}, and not at {', '.join(left)}: {error} Repeat it there: the "
-                "commands take -b HOST:PORT"
+                f"changed at {', '.join(done)}, but not at {', '.join(left)}: {error} Repeat the command for "
+                "these with -b"
             ) from error
         done.append(place.name)
 
@@ -83,8 +83,8 @@ async def create_user(places: Sequence[Place], user: User, report: Callable[[str
     known = sorted(at for at, one in there.items() if one is not None)
     if known:
         raise AlreadyThere(
-            f"user {user.username!r} is at {', '.join(known)} already: kerolox access user update; to make "
-            "the same one elsewhere: kerolox access user copy"
+            f"user {user.username!r} exists at {', '.join(known)}. Change it: kerolox access user update; or "
+            "copy it to other places: kerolox access user copy"
         )
     await change_all(places, lambda place: _create(place, user, places[0]))
 
@@ -109,7 +109,7 @@ async def known_user(places: Sequence[Place], name: str, report: Callable[[str],
     if not known:
         others = await read_all(places, lambda place: place.users(), report)
         near = nearest(name, {one.username or "" for users in others.values() for one in users})
-        raise NotFound(f"there is no user {name!r} at {', '.join(found)}.{near}")
+        raise NotFound(f"user {name!r} does not exist at {', '.join(found)}.{near}")
     return known
 
 
@@ -156,8 +156,8 @@ async def _check_rules(
         if resource not in known:
             near = nearest(resource, known)
             raise NotFound(
-                f"{user} has no {policy} rule for {resource} at {', '.join(found)}; it has some for: "
-                f"{', '.join(sorted(known)) or 'nothing'}.{near}"
+                f"{user} has no {policy} rule for {resource} at {', '.join(found)}. Existing rules: "
+                f"{', '.join(sorted(known)) or 'none'}.{near}"
             )
 
 

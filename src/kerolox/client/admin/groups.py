@@ -96,7 +96,7 @@ class GroupAdmin(Part):
         masters, there = await self._group_settings(group, cluster)
         if not there:
             await self._calls.group(group)  # raises NotFound when no broker has it
-            raise NotFound(f"group {group} exists at none of {', '.join(masters)}")
+            raise NotFound(f"group {group} does not exist at {', '.join(masters)}")
         changed = {
             name: _changed(config, retries, consume, ordered, broadcast) for name, config in there.items()
         }

@@ -46,7 +46,9 @@ class MessageAdmin(Part):
             found = await lookups.by_key(topic, key, begin_ms=begin_ms, end_ms=end_ms)
         if not found.messages:
             wanted = _wanted(key=key, start=start, end=end)
-            raise NotFound(f"topic {topic} has no {f'such message: {wanted}' if wanted else 'message'}")
+            raise NotFound(
+                f"topic {topic} has no {f'message that matches {wanted}' if wanted else 'message'}"
+            )
         cut = f"the first {limit} of {len(found.messages)}" if len(found.messages) > limit else found.cut
         return _found(found.messages[:limit], cut)
 

@@ -69,8 +69,8 @@ class TopicAdmin(Part):
         if not there:
             near = await self._calls.near_topic(topic)
             raise NotFound(
-                f"topic {topic} exists at none of {', '.join(masters)}. Create it with: "
-                f"kerolox topic create {topic}.{near}"
+                f"topic {topic} does not exist at {', '.join(masters)}. Create it: kerolox topic create "
+                f"{topic}.{near}"
             )
         done = {name: _changed(config, queues, read_queues, perm, ordered) for name, config in there.items()}
         for name, config in done.items():
