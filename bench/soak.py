@@ -27,8 +27,9 @@ from bench import machine
 from bench.broker_peers import OURS, BenchBroker, anonymous_mib
 from bench.results import FOLDER
 from bench.rounds import median, percentile
-from kerolox.client.admin.admin import Admin, BrokerQueue, NotFound
+from kerolox.client.admin.admin import Admin, BrokerQueue
 from kerolox.client.admin.lookups import Lookups
+from kerolox.client.errors import NotFound
 from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError

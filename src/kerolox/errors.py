@@ -51,6 +51,7 @@ class KeroloxError(Exception):
 def restored(kind: type[E], args: tuple[Any, ...], attributes: dict[str, Any]) -> E:
     """Make an unpickled exception without calling its constructor."""
     error = kind.__new__(kind, *args)
+    error.args = args  # kinds of OSError set them in their constructor only
     error.__dict__.update(attributes)
     return error
 
@@ -117,7 +118,7 @@ class RequestFailed(KeroloxError):
         super().__init__(f"answer{asked}{by}: {response_name(code)} ({code}): {remark or 'no remark given'}")
 
 
-class ConnectFailed(KeroloxError):
+class ConnectFailed(KeroloxError, ConnectionError):
     """No connection to the address."""
 
     retriable = True
@@ -139,7 +140,7 @@ class ConnectionLost(KeroloxError):
         super().__init__(f"connection to {address} closed before the answer came: {reason}")
 
 
-class RequestTimeout(KeroloxError):
+class RequestTimeout(KeroloxError, TimeoutError):
     """No answer within the deadline. The request may have been carried out."""
 
     retriable = True

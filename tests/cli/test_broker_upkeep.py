@@ -56,7 +56,10 @@ def test_settings_change_at_run_time_and_keep_the_comments_of_the_file(cluster: 
         (["--broker", "broker-a", "--set", "fileReservedTime"], "key=value"),
         (["--broker", "broker-a", "--set", "fileReservedTime=soon"], "a whole number"),
         (["--broker", "broker-a", "--set", "deleteWhen=25"], "hours from 00 to 23"),
-        (["--broker", "broker-a", "--set", "fileReservdTime=1"], "fileReservdTime is no setting of it"),
+        (
+            ["--broker", "broker-a", "--set", "fileReservdTime=1"],
+            "fileReservdTime is not one of its settings",
+        ),
     ],
 )
 def test_settings_that_cannot_be(cluster: Cluster, words: list[str], says: str) -> None:

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from kerolox.blocking import Message, Producer, PullConsumer, PullOptions, PushConsumer, PushOptions, Received
+from kerolox.blocking import (
+    Message,
+    OptionError,
+    Producer,
+    PullConsumer,
+    PullOptions,
+    PushConsumer,
+    PushOptions,
+    Received,
+)
 from kerolox.testing.broker import running_broker
 
 
@@ -65,6 +74,18 @@ def test_push_and_pull_without_await(nameserver: str) -> None:
         assert again is not None
         assert again[0].queue_offset == 0
     assert sorted(map(int, pulled)) == list(range(50))
+
+
+def test_a_second_handler_of_a_topic_is_refused(nameserver: str) -> None:
+    with PushConsumer(nameserver, group="billing") as consumer:
+
+        @consumer.on("orders", tags="paid")
+        def bill(message: Received) -> None: ...
+
+        with pytest.raises(OptionError, match="bill has it"):
+
+            @consumer.on("orders", tags="refunded")
+            def refund(message: Received) -> None: ...
 
 
 def test_a_loop_over_batches_ends_when_another_thread_closes(nameserver: str) -> None:

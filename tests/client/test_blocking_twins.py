@@ -7,6 +7,8 @@ purpose is listed with the reason.
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +24,7 @@ PAIRS = {
     "Producer": (kerolox.Producer, blocking.Producer),
     "PushConsumer": (kerolox.PushConsumer, blocking.PushConsumer),
     "PullConsumer": (kerolox.PullConsumer, blocking.PullConsumer),
+    "Admin": (kerolox.Admin, blocking.Admin),
     "Transaction": (transactions.Transaction, blocking.Transaction),
 }
 # What await makes of the names of methods.
@@ -166,3 +169,12 @@ def test_both_houses_have_the_same_names() -> None:
     for name in blocking.__all__:
         if name not in PAIRS:
             assert getattr(blocking, name) is getattr(kerolox, name)
+
+
+def test_importing_them_loads_nothing_of_the_client() -> None:
+    program = (
+        "import sys, kerolox, kerolox.blocking\n"
+        "print([name for name in sys.modules if name.startswith('kerolox')])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['kerolox', 'kerolox.blocking']"

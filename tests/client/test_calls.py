@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kerolox.client.calls.health import BrokerHealth
-from kerolox.client.calls.nameservers import NameServerList, NoNameServer
+from kerolox.client.calls.nameservers import NameServerList
 from kerolox.client.calls.outgoing import Target
 from kerolox.client.calls.retries import NAMESERVERS, QUEUES, SENDS, SENDS_TIED, RefreshGap, Retries
 from kerolox.client.calls.routes import Route, RouteTable, address_of
@@ -17,6 +17,7 @@ from kerolox.client.errors import (
     BrokerNotRegistered,
     NameServerStarting,
     NameServerUnreachable,
+    NoNameServer,
     NotANameServer,
     RoutesNotKnownYet,
     TopicNotFound,

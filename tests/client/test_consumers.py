@@ -97,6 +97,25 @@ async def test_an_answer_that_inflates_to_much_is_taken_in_parts(
     assert taken == sorted(set(taken))
 
 
+async def test_a_second_handler_of_a_topic_is_refused(running: RunningBroker, producer: Producer) -> None:
+    seen = Seen()
+    async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:
+        consumer.on("orders", tags="paid")(seen)
+
+        async def refund(message: Received) -> None: ...
+
+        with pytest.raises(OptionError, match=r"a topic without a handler.*message\.tags.*refund"):
+            consumer.on("orders", tags="refunded")(refund)
+        await send(producer, "a", tags="paid")
+        await wait_for(lambda: seen.texts == ["a"])  # the first one stays
+        again = Seen()
+        consumer.subscribe("orders", again)  # to replace it takes a call
+        await send(producer, "b")
+        await wait_for(lambda: again.texts == ["b"])
+        consumer.unsubscribe("orders")
+        consumer.on("orders")(refund)
+
+
 async def test_sql_conditions(running: RunningBroker, producer: Producer) -> None:
     seen = Seen()
     async with PushConsumer(running.nameserver_address, group="billing", options=FIRST) as consumer:

@@ -15,12 +15,9 @@ from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
-    from kerolox.protocol.bodies.body import MessageQueue
-    from kerolox.protocol.bodies.clients import ConsumerConnection
-    from kerolox.protocol.bodies.groups import GroupConfig
-    from kerolox.protocol.bodies.stats import ConsumeOffsets
+    from kerolox.client.admin.results import Group, GroupMembers, OffsetChange, QueueProgress
 
-app = typer.Typer(help="Consumer groups: settings, members, progress.", no_args_is_help=True)
+app = typer.Typer(help="Manage consumer groups.", no_args_is_help=True)
 
 GroupArgument = Annotated[str, typer.Argument(help="Name of the group.", autocompletion=completion.groups)]
 
@@ -29,30 +26,27 @@ GroupArgument = Annotated[str, typer.Argument(help="Name of the group.", autocom
 @one_line_errors
 def list_groups(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
-    broker: Annotated[str | None, typer.Option(help="Only those of this broker.")] = None,
+    broker: Annotated[str | None, typer.Option(help="Name of the broker. Default: all brokers.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """List consumer groups and at how many brokers they are."""
+    """List consumer groups, with the number of brokers that have each."""
 
-    async def work(admin: Admin) -> dict[str, dict[str, GroupConfig]]:
-        from kerolox.client.admin.admin import at_all
+    async def work(admin: Admin) -> list[Group]:
+        from kerolox.client.admin.groups import GroupAdmin
 
-        return await at_all(await admin.masters(broker=broker), admin.groups)
+        return await GroupAdmin(admin).list_groups(broker=broker)
 
-    groups: dict[str, dict[str, GroupConfig]] = {}
-    for name, table in run_admin(nameserver, work).items():
-        for group, config in table.items():
-            groups.setdefault(group, {})[name] = config
+    groups = run_admin(nameserver, work)
     document = [
         {
-            "group": group,
-            "brokers": sorted(found),
-            "consumeEnabled": all(config.consume_enable for config in found.values()),
-            "orderly": any(config.consume_message_orderly for config in found.values()),
-            "retryMax": max(config.retry_max_times for config in found.values()),
-            "disabled": disabled(found),
+            "group": group.name,
+            "brokers": [one.broker for one in group.brokers],
+            "consumeEnabled": all(one.consume for one in group.brokers),
+            "orderly": any(one.ordered for one in group.brokers),
+            "retryMax": max(one.retries for one in group.brokers),
+            "disabled": group.disabled,
         }
-        for group, found in sorted(groups.items())
+        for group in groups
     ]
     rows = [
         (row["group"], len(row["brokers"]), row["consumeEnabled"], row["orderly"], row["retryMax"])  # type: ignore[arg-type]
@@ -60,39 +54,13 @@ def list_groups(
     ]
     out = output(json)
     out.show(document, OutputTable(("group", "brokers", "may consume", "orderly", "retries"), rows))
-    for group, found in sorted(groups.items()):
-        tell_disabled(out, group, disabled(found))
-
-
-async def known(admin: Admin, group: str) -> dict[str, GroupConfig]:
-    """Broker → its settings of the group. Raises NotFound when there is no such group: nobody has settings
-    or progress of it. A group that only pulls may have progress and no settings."""
-    from kerolox.client.admin.admin import NotFound
-
-    try:
-        return await admin.group(group)
-    except NotFound:
-        if not await admin.progress(group):
-            raise
-        return {}
-
-
-def disabled(found: Mapping[str, GroupConfig]) -> dict[str, str]:
-    """Broker → why it lets the group consume no more; of those that said why."""
-    from kerolox.protocol.bodies.groups import WHY_DISABLED
-
-    return {
-        name: config.attributes[WHY_DISABLED]
-        for name, config in sorted(found.items())
-        if not config.consume_enable and WHY_DISABLED in config.attributes
-    }
+    for group in groups:
+        tell_disabled(out, group.name, group.disabled)
 
 
 def tell_disabled(out: Output, group: str, why: Mapping[str, str]) -> None:
     for broker, reason in why.items():
-        out.note(
-            f"{group} was disabled at {broker}: {reason}. To let it consume: kerolox group enable {group}"
-        )
+        out.note(f"{group} was disabled at {broker}: {reason}. Enable it again: kerolox group enable {group}")
 
 
 @app.command("enable", epilog="Example: kerolox group enable billing")
@@ -102,7 +70,7 @@ def enable(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Let a group consume (again), wherever it may not; its other settings stay."""
+    """Allow a group to consume again. Other settings stay as they are."""
     _let_consume(group, True, nameserver, json)
 
 
@@ -113,21 +81,20 @@ def disable(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Let a group consume no more, wherever it is; its other settings stay."""
+    """Forbid a group to consume. Other settings stay as they are."""
     _let_consume(group, False, nameserver, json)
 
 
 def _let_consume(group: str, may: bool, nameserver: str, json: bool) -> None:
-    import msgspec
+    async def work(admin: Admin) -> Group:
+        from kerolox.client.admin.groups import GroupAdmin
 
-    async def work(admin: Admin) -> dict[str, bool]:
-        masters, found = await admin.masters(), await admin.group(group)
-        for name, config in found.items():
-            if config.consume_enable != may:
-                await admin.put_group(masters[name], msgspec.structs.replace(config, consume_enable=may))
-        return {name: config.consume_enable for name, config in sorted(found.items())}
+        groups = GroupAdmin(admin)
+        before = await groups.describe_group(group)
+        await groups.update_group(group, consume=may)
+        return before
 
-    before = run_admin(nameserver, work)
+    before = {one.broker: one.consume for one in run_admin(nameserver, work).brokers}
     changed = [name for name, could in before.items() if could != may]
     out = output(json)
     what = "may consume" if may else "may not consume"
@@ -136,15 +103,19 @@ def _let_consume(group: str, may: bool, nameserver: str, json: bool) -> None:
         out.show({"group": group, "consumeEnabled": may, "brokers": list(before), "changed": changed})
 
 
-RetriesOption = Annotated[int | None, typer.Option(help="Retries before a message is dead.", min=-1)]
-ConsumeOption = Annotated[bool | None, typer.Option("--consume/--no-consume", help="Allow to consume.")]
-OrderlyOption = Annotated[bool | None, typer.Option("--orderly/--no-orderly", help="Consume in order.")]
+RetriesOption = Annotated[
+    int | None, typer.Option(help="Retries before a message becomes a dead letter.", min=-1)
+]
+ConsumeOption = Annotated[
+    bool | None, typer.Option("--consume/--no-consume", help="Allow the group to consume.")
+]
+OrderlyOption = Annotated[
+    bool | None, typer.Option("--orderly/--no-orderly", help="Mark the group as ordered.")
+]
 BroadcastOption = Annotated[
     bool | None, typer.Option("--broadcast/--no-broadcast", help="Allow broadcast consumption.")
 ]
-ClusterOption = Annotated[
-    str | None, typer.Option(help="Only at the brokers of this cluster. Default: all clusters.")
-]
+ClusterOption = Annotated[str | None, typer.Option(help="Name of the cluster. Default: all clusters.")]
 
 
 @app.command("create", epilog="Example: kerolox group create billing --retries 16")
@@ -160,7 +131,20 @@ def create(
     json: JsonFlag = False,
 ) -> None:
     """Create a group. Fails if the group exists."""
-    _put(nameserver, json, group, cluster, _changes(retries, consume, orderly, broadcast), new=True)
+
+    async def work(admin: Admin) -> Group:
+        from kerolox.client.admin.groups import GroupAdmin
+
+        return await GroupAdmin(admin).create_group(
+            group,
+            retries=16 if retries is None else retries,
+            consume=consume is not False,
+            ordered=bool(orderly),
+            broadcast=broadcast is not False,
+            cluster=cluster,
+        )
+
+    _say_brokers(run_admin(nameserver, work), "was created", json)
 
 
 @app.command("update", epilog="Example: kerolox group update billing --retries 3")
@@ -176,85 +160,54 @@ def update(
     json: JsonFlag = False,
 ) -> None:
     """Change settings of a group. Settings without an option stay as they are."""
-    changes = _changes(retries, consume, orderly, broadcast)
-    if not changes:
+    if all(given is None for given in (retries, consume, orderly, broadcast)):
         raise OptionError("--retries", None, "at least one setting to change")
-    _put(nameserver, json, group, cluster, changes, new=False)
+
+    async def work(admin: Admin) -> Group:
+        from kerolox.client.admin.groups import GroupAdmin
+
+        return await GroupAdmin(admin).update_group(
+            group,
+            retries=retries,
+            consume=consume,
+            ordered=orderly,
+            broadcast=broadcast,
+            cluster=cluster,
+        )
+
+    _say_brokers(run_admin(nameserver, work), "was changed", json)
 
 
-def _changes(
-    retries: int | None, consume: bool | None, orderly: bool | None, broadcast: bool | None
-) -> dict[str, Any]:
-    """Return the settings that were given, by the fields of GroupConfig."""
-    given = {
-        "retry_max_times": retries,
-        "consume_enable": consume,
-        "consume_message_orderly": orderly,
-        "consume_broadcast_enable": broadcast,
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _put(
-    nameserver: str, json: bool, group: str, cluster: str | None, changes: dict[str, Any], *, new: bool
-) -> None:
-    import msgspec
-
-    from kerolox.protocol.bodies.groups import GroupConfig
-
-    async def work(admin: Admin) -> list[str]:
-        from kerolox.client.admin.admin import AlreadyThere, NotFound
-
-        masters = await admin.masters(cluster=cluster)
-        try:
-            there = await admin.group(group)
-        except NotFound:
-            if not new:
-                raise
-            there = {}
-        there = {name: config for name, config in there.items() if name in masters}
-        if new and there:
-            raise AlreadyThere(
-                f"group {group} exists at {', '.join(there)}. Change it with: kerolox group update {group}"
-            )
-        for name, address in masters.items():
-            if not new and name not in there:
-                continue
-            base = there.get(name) or GroupConfig(group_name=group)
-            await admin.put_group(address, msgspec.structs.replace(base, **changes))
-        return sorted(masters if new else there)
-
-    brokers = run_admin(nameserver, work)
+def _say_brokers(group: Group, what: str, json: bool) -> None:
+    brokers = [one.broker for one in group.brokers]
     out = output(json)
-    out.note(f"{group} is at {', '.join(brokers)}")
+    out.note(f"{group.name} {what} at {', '.join(brokers)}")
     if json:
-        out.show({"group": group, "brokers": brokers})
+        out.show({"group": group.name, "brokers": brokers})
 
 
 @app.command("delete", epilog="Example: kerolox group delete billing --yes")
 @one_line_errors
 def delete(
     group: GroupArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    keep_progress: Annotated[bool, typer.Option("--keep-progress", help="Keep its offsets.")] = False,
-    cluster: Annotated[str | None, typer.Option(help="At the brokers of this cluster; else of all.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
+    keep_progress: Annotated[bool, typer.Option("--keep-progress", help="Keep the group's offsets.")] = False,
+    cluster: Annotated[str | None, typer.Option(help="Name of the cluster. Default: all clusters.")] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Delete a group's settings and progress. Members that are connected may create it again."""
+    """Delete a group's settings and progress. Connected members may create the group again."""
     if not yes:
         typer.confirm(f"Delete group {group}?", abort=True, err=True)
 
     async def work(admin: Admin) -> list[str]:
-        masters = await admin.masters(cluster=cluster)
-        await known(admin, group)
-        for address in masters.values():
-            await admin.delete_group(address, group, clean_offsets=not keep_progress)
-        return sorted(masters)
+        from kerolox.client.admin.groups import GroupAdmin
+
+        return await GroupAdmin(admin).delete_group(group, keep_progress=keep_progress, cluster=cluster)
 
     brokers = run_admin(nameserver, work)
     out = output(json)
-    out.note(f"{group} is deleted")
+    out.note(f"{group} was deleted")
     if json:
         out.show({"group": group, "brokers": brokers})
 
@@ -266,7 +219,7 @@ def lag(
         str | None,
         typer.Argument(help="Name of the group. Default: all groups.", autocompletion=completion.groups),
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="Only of this topic.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Name of the topic. Default: all topics.")] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
@@ -275,69 +228,65 @@ def lag(
         _lag_of_all(topic, nameserver, json)
         return
 
-    async def work(admin: Admin) -> tuple[dict[MessageQueue, ConsumeOffsets], dict[str, str]]:
-        if topic is not None:
-            await admin.route(topic)  # says when there is no such topic
-        configs = await known(admin, group)
-        return await admin.progress(group, topic), disabled(configs)
+    async def work(admin: Admin) -> tuple[list[QueueProgress], Group]:
+        from kerolox.client.admin.groups import GroupAdmin
 
-    found, why = run_admin(nameserver, work)
+        groups = GroupAdmin(admin)
+        return await groups.group_lag(group, topic), await groups.describe_group(group)
+
+    found, settings = run_admin(nameserver, work)
     queues: list[dict[str, Any]] = [
         {
-            "topic": queue.topic,
-            "broker": queue.broker_name,
-            "queueId": queue.queue_id,
-            "brokerOffset": offsets.broker_offset,
-            "consumerOffset": offsets.consumer_offset,
-            "lag": offsets.broker_offset - offsets.consumer_offset,
-            "inFlight": max(0, offsets.pull_offset - offsets.consumer_offset),
-            "lastConsumedStoreTime": offsets.last_timestamp or None,
+            "topic": one.queue.topic,
+            "broker": one.queue.broker,
+            "queueId": one.queue.queue_id,
+            "brokerOffset": one.end,
+            "consumerOffset": one.committed,
+            "lag": one.lag,
+            "inFlight": one.in_flight,
+            "lastConsumedStoreTime": one.consumed_ms,
         }
-        for queue, offsets in found.items()
+        for one in found
     ]
     total = sum(queue["lag"] for queue in queues)
     columns = ("topic", "broker", "queue", "broker offset", "consumer offset", "lag", "in flight", "consumed")
     rows = [(*list(queue.values())[:-1], time_text(queue["lastConsumedStoreTime"])) for queue in queues]
     out = output(json)
     out.show(
-        {"group": group, "lag": total, "queues": queues, "disabled": why},
+        {"group": group, "lag": total, "queues": queues, "disabled": settings.disabled},
         OutputTable(
             columns,
             rows,
             title=f"group {group} is {total} messages behind",
-            empty=f"group {group} has consumed nothing yet",
+            empty=f"group {group} has no progress yet",
         ),
     )
-    tell_disabled(out, group, why)
+    tell_disabled(out, group, settings.disabled)
 
 
 def _lag_of_all(topic: str | None, nameserver: str, json: bool) -> None:
-    """Show a line for each group and topic. Groups that consumed nothing yet are counted in a note."""
+    """Show a line for each group and topic, and a note with the number of groups without progress."""
 
-    async def work(admin: Admin) -> dict[str, dict[MessageQueue, ConsumeOffsets]]:
-        from kerolox.client.admin.admin import at_all
+    async def work(admin: Admin) -> dict[str, list[QueueProgress]]:
+        from kerolox.client.admin.groups import GroupAdmin
 
-        if topic is not None:
-            await admin.route(topic)
-        tables = await at_all(await admin.masters(), admin.groups)
-        names = sorted({name for table in tables.values() for name in table})
-        return {name: await admin.progress(name, topic) for name in names}
+        return await GroupAdmin(admin).group_lags(topic)
 
     found = run_admin(nameserver, work)
     rows: list[dict[str, Any]] = []
     for name, queues in found.items():
-        by_topic: dict[str, list[ConsumeOffsets]] = {}
-        for queue, offsets in queues.items():
-            by_topic.setdefault(queue.topic, []).append(offsets)
-        for one, offsets_of in by_topic.items():
+        by_topic: dict[str, list[QueueProgress]] = {}
+        for one in queues:
+            by_topic.setdefault(one.queue.topic, []).append(one)
+        for in_topic, of_topic in by_topic.items():
             rows.append(
                 {
                     "group": name,
-                    "topic": one,
-                    "queues": len(offsets_of),
-                    "lag": sum(each.broker_offset - each.consumer_offset for each in offsets_of),
-                    "inFlight": sum(max(0, each.pull_offset - each.consumer_offset) for each in offsets_of),
-                    "lastConsumedStoreTime": max(each.last_timestamp for each in offsets_of) or None,
+                    "topic": in_topic,
+                    "queues": len(of_topic),
+                    "lag": sum(each.lag for each in of_topic),
+                    "inFlight": sum(each.in_flight for each in of_topic),
+                    "lastConsumedStoreTime": max(each.consumed_ms or 0 for each in of_topic) or None,
                 }
             )
     rows.sort(key=lambda row: (-row["lag"], row["group"], row["topic"]))
@@ -347,7 +296,7 @@ def _lag_of_all(topic: str | None, nameserver: str, json: bool) -> None:
     out = output(json)
     out.show(
         {"groups": rows, "withoutProgress": idle},
-        OutputTable(columns, shown, empty="no group has consumed anything yet"),
+        OutputTable(columns, shown, empty="no group has progress yet"),
     )
     if idle:
         out.note(f"{len(idle)} groups have no progress: {', '.join(idle[:10])}{', ...' * (len(idle) > 10)}")
@@ -358,49 +307,43 @@ def _lag_of_all(topic: str | None, nameserver: str, json: bool) -> None:
 def members(
     group: GroupArgument, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
 ) -> None:
-    """Show who is connected in a group, and what it has subscribed."""
+    """Show a group's members and their subscriptions."""
 
-    async def work(admin: Admin) -> dict[str, ConsumerConnection]:
-        found = await admin.members(group)
-        if not found:
-            await known(admin, group)
-        return found
+    async def work(admin: Admin) -> GroupMembers:
+        from kerolox.client.admin.groups import GroupAdmin
 
-    from kerolox.protocol.codes import version_name
+        return await GroupAdmin(admin).group_members(group)
 
     found = run_admin(nameserver, work)
-    clients: dict[tuple[str, str], dict[str, Any]] = {}
-    subscriptions: dict[str, str] = {}
-    for broker, connections in sorted(found.items()):
-        for connection in connections.connection_set:
-            client = clients.setdefault(
-                (connection.client_id or "", connection.client_addr or ""),
-                {
-                    "clientId": connection.client_id,
-                    "address": connection.client_addr,
-                    "language": connection.language,
-                    "version": version_name(connection.version),
-                    "brokers": [],
-                },
-            )
-            client["brokers"].append(broker)
-        for topic, data in connections.subscription_table.items():
-            subscriptions[topic] = data.sub_string or ""
-    first = next(iter(found.values()), None)
+    clients = [
+        {
+            "clientId": one.client_id,
+            "address": one.address,
+            "language": one.language,
+            "version": one.version,
+            "brokers": list(one.brokers),
+        }
+        for one in found.members
+    ]
     document = {
         "group": group,
-        "model": None if first is None else first.message_model,
-        "type": None if first is None else first.consume_type,
-        "members": list(clients.values()),
-        "subscriptions": subscriptions,
+        "model": found.model,
+        "type": found.type,
+        "members": clients,
+        "subscriptions": dict(found.subscriptions),
     }
     columns = ("client", "address", "language", "version", "brokers")
-    rows = [(*list(client.values())[:-1], ", ".join(client["brokers"])) for client in clients.values()]
-    shown = [
-        OutputTable(columns, rows, title=f"members of {group}", empty=f"nobody of group {group} is connected")
+    rows = [
+        (one.client_id, one.address, one.language, one.version, ", ".join(one.brokers))
+        for one in found.members
     ]
-    if subscriptions:
-        shown.append(OutputTable(("topic", "subscription"), sorted(subscriptions.items())))
+    shown = [
+        OutputTable(
+            columns, rows, title=f"members of {group}", empty=f"no member of group {group} is connected"
+        )
+    ]
+    if found.subscriptions:
+        shown.append(OutputTable(("topic", "subscription"), sorted(found.subscriptions.items())))
     output(json).show(document, *shown)
 
 
@@ -409,30 +352,31 @@ def members(
 def reset(
     group: GroupArgument,
     topic: Annotated[
-        str, typer.Argument(help="Topic to go back or forward in.", autocompletion=completion.topics)
+        str, typer.Argument(help="Topic in which to move the group.", autocompletion=completion.topics)
     ],
-    to: Annotated[str, typer.Option(help="Where to go: earliest, latest, 2h (ago), or a time.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    to: Annotated[str, typer.Option(help="New position: earliest, latest, 2h (ago), or a time.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Move a group in a topic to another place: to repeat messages, or to skip them."""
-    from kerolox.client.admin.admin import LATEST_MS
+    """Move a group's offsets in a topic, to consume messages again or to skip them."""
+    from kerolox.client.admin.part import BEGIN, END
     from kerolox.clock import SYSTEM_CLOCK
 
-    words = {"earliest": 0, "latest": LATEST_MS, "now": LATEST_MS}
-    time_ms = words[to] if to in words else parse_time(to, SYSTEM_CLOCK.wall_ms(), "--to")
+    words = {"earliest": BEGIN, "latest": END, "now": END}
+    time_ms = 0 if to in words else parse_time(to, SYSTEM_CLOCK.wall_ms(), "--to")
     if not yes:
         where = to if to in words else time_text(time_ms)
         typer.confirm(f"Move group {group} in topic {topic} to {where}?", abort=True, err=True)
 
-    async def work(admin: Admin) -> dict[MessageQueue, int]:
-        await known(admin, group)
-        return await admin.reset(group, topic, time_ms)
+    async def work(admin: Admin) -> list[OffsetChange]:
+        from kerolox.client.admin.groups import GroupAdmin
+
+        return await GroupAdmin(admin).reset_offsets(group, topic, words.get(to, time_ms))
 
     document = [
-        {"broker": queue.broker_name, "queueId": queue.queue_id, "offset": offset}
-        for queue, offset in run_admin(nameserver, work).items()
+        {"broker": one.queue.broker, "queueId": one.queue.queue_id, "offset": one.after}
+        for one in run_admin(nameserver, work)
     ]
     output(json).show(
         document, OutputTable(("broker", "queue", "offset"), [tuple(row.values()) for row in document])

@@ -1,4 +1,4 @@
-"""What commands that ask servers share: where the name servers are, and the loop their work runs in."""
+"""Shared parts of client commands: the name server option, credentials, and the event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kerolox.client.addresses import split_addresses
-from kerolox.errors import KeroloxError, nearest
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
@@ -20,7 +19,6 @@ __all__ = [
     "DEFAULT_ADDRESS",
     "NameServerOption",
     "forget_keys",
-    "near_topic",
     "new_dialer",
     "run_admin",
     "run_with",
@@ -37,14 +35,14 @@ NameServerOption = Annotated[
         "--nameserver",
         "-n",
         envvar="NAMESRV_ADDR",
-        help="Addresses of name servers, joined by ';' or ','; the first that answers is used.",
+        help="Name server addresses, separated by ';' or ','. The first one that answers is used.",
         metavar="HOST:PORT",
     ),
 ]
 
 
 def new_dialer() -> Dialer:
-    """Connections of a command, to any server: with keys and TLS, as the environment says."""
+    """Return a dialer that signs requests and uses TLS as the environment configures them."""
     from kerolox.client.calls.signing import goes_plain
     from kerolox.client.cluster.signing import Signing
     from kerolox.client.options import ClientOptions
@@ -67,9 +65,11 @@ def use(
     tls_key: str | None,
     tls_verify: bool | None,
 ) -> None:
-    """Take over the flags before a command. They stand in the environment from then on, as if they had been
-    there: processes that a command starts, such as Spark's, go by them too. Without any keys those of mqadmin
-    are used: a machine that is set up for it is set up for us."""
+    """Apply the flags that precede a command, by setting the corresponding environment variables.
+
+    Child processes of a command, such as Spark's, inherit them. Without any keys, use mqadmin's
+    ``$ROCKETMQ_HOME/conf/tools.yml`` if it exists, so that a machine configured for mqadmin needs no more.
+    """
     from kerolox.client import environment
 
     detail = environment.TLS_DETAILS
@@ -87,7 +87,7 @@ def use(
     for name, switch in ((environment.TLS, tls), (detail["verify"], tls_verify)):
         if switch is not None:
             given[name] = "on" if switch else "off"
-    if keys_file is not None:  # then older variables do not say who asks
+    if keys_file is not None:  # the file overrides credentials of the environment
         for name in environment.KEYS:
             os.environ.pop(name, None)
     os.environ.update(given)
@@ -98,19 +98,11 @@ def use(
 
 
 def forget_keys() -> None:
-    """Ask without keys and TLS. For commands that speak to servers of their own, which know none."""
+    """Remove keys and TLS settings from the environment, for commands that start their own open servers."""
     from kerolox.client.environment import VARIABLES
 
     for name in VARIABLES:
         os.environ.pop(name, None)
-
-
-async def near_topic(admin: Admin, topic: str) -> str:
-    """A question whether a topic of nearly this name was meant; nothing from name servers that list none."""
-    try:
-        return nearest(topic, await admin.topics())
-    except KeroloxError:
-        return ""
 
 
 def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T]]) -> T:
@@ -127,17 +119,12 @@ def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T
 
 def run_admin(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work against the name servers of an option and their brokers."""
-    from kerolox.client.admin.admin import Admin, NoSuchTopic
+    from kerolox.client.admin.admin import Admin
     from kerolox.client.nameservers import NameServers
     from kerolox.net.loop import run
 
     async def main() -> T:
         async with new_dialer() as dialer:
-            admin = Admin(NameServers(split_addresses(addresses), dialer), dialer)
-            try:
-                return await work(admin)
-            except NoSuchTopic as error:
-                near = await near_topic(admin, error.topic)
-                raise NoSuchTopic(error.topic, error.nameserver, near) from None
+            return await work(Admin(NameServers(split_addresses(addresses), dialer), dialer))
 
     return run(main())

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli import completion
-from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, near_topic, run_admin
+from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, Output, OutputTable, one_line_errors, output, say
 from kerolox.cli.times import time_text
+from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
-    from kerolox.protocol.bodies.body import MessageQueue
+    from kerolox.client.admin.results import QueueStats, Topic, TopicGroup
     from kerolox.protocol.bodies.routes import TopicRoute
-    from kerolox.protocol.bodies.stats import QueueBounds
 
-app = typer.Typer(help="Topics and where they are served.", no_args_is_help=True)
+app = typer.Typer(help="Manage topics.", no_args_is_help=True)
 
 TopicName = Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=completion.topics)]
-ClusterOption = Annotated[str | None, typer.Option(help="At the brokers of this cluster; else of all.")]
-BrokerOption = Annotated[str | None, typer.Option(help="At the broker of this name only.")]
-QueuesOption = Annotated[int | None, typer.Option(help="Queues to write to and read from.", min=1)]
-ReadQueuesOption = Annotated[int | None, typer.Option(help="Queues to read from, if not the same.", min=0)]
-PermOption = Annotated[int | None, typer.Option(help="4 readable, 2 writable, 6 both.", min=0, max=7)]
+ClusterOption = Annotated[str | None, typer.Option(help="Name of the cluster. Default: all clusters.")]
+BrokerOption = Annotated[str | None, typer.Option(help="Name of a single broker.")]
+QueuesOption = Annotated[int | None, typer.Option(help="Number of write and read queues.", min=1)]
+ReadQueuesOption = Annotated[int | None, typer.Option(help="Number of read queues, if different.", min=0)]
+PermOption = Annotated[int | None, typer.Option(help="Permissions: 4 read, 2 write, 6 both.", min=0, max=7)]
 AttributeOption = Annotated[
     list[str] | None,
-    typer.Option("--attribute", help="name=value sets one, -name removes it; may be repeated."),
+    typer.Option("--attribute", help="Attribute: name=value sets it, -name removes it. Repeatable."),
 ]
 
 
@@ -38,21 +38,24 @@ def list_topics(
     cluster: Annotated[str | None, typer.Option(help="Only topics with queues in this cluster.")] = None,
     everything: Annotated[
         bool,
-        typer.Option("--all", "-a", help="Also those of the system, and the retry and dead-letter topics."),
+        typer.Option("--all", "-a", help="Include system, retry and dead-letter topics."),
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """List the topics name servers know."""
+    """List topics."""
 
     async def work(admin: Admin) -> tuple[list[str], list[str]]:
-        known = await admin.topics(cluster)
-        return known if everything else await admin.made_by_people(known), known
+        from kerolox.client.admin.topics import TopicAdmin
+
+        topics = TopicAdmin(admin)
+        shown = await topics.list_topics(cluster=cluster, system=everything)
+        return shown, shown if everything else await topics.list_topics(cluster=cluster, system=True)
 
     topics, known = run_admin(nameserver, work)
-    empty = "there is no topic yet; make one with topic create"
+    empty = "no topics. Create one: kerolox topic create NAME"
     output(json).show(topics, OutputTable(("topic",), [(topic,) for topic in topics], empty=empty))
     if len(topics) < len(known) and not json:
-        say(f"{len(known) - len(topics)} topics of the system and of groups are not shown: --all")
+        say(f"{len(known) - len(topics)} system, retry and dead-letter topics are hidden. Show them: --all")
 
 
 @app.command("route", epilog="Example: kerolox topic route TopicTest")
@@ -62,7 +65,7 @@ def route(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Show which brokers serve a topic, with how many queues."""
+    """Show the brokers and queues of a topic."""
     show_route(output(json), topic, run_admin(nameserver, lambda admin: admin.route(topic)))
 
 
@@ -105,15 +108,33 @@ def create(
     queues: QueuesOption = 8,
     read_queues: ReadQueuesOption = None,
     perm: PermOption = 6,
-    order: Annotated[bool, typer.Option("--order", help="Mark it as ordered.")] = False,
+    order: Annotated[bool, typer.Option("--order", help="Mark the topic as ordered.")] = False,
     attributes: AttributeOption = None,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Create a topic. One that is there already is left alone, with an error."""
-    put(nameserver, topic, cluster, broker, queues, read_queues, perm, order, attributes, True, json)
+    """Create a topic. Fails if the topic exists."""
+    changes = _attributes(attributes)
+    if removed := [name for name, value in changes.items() if value is None]:
+        raise OptionError("--attribute", f"-{removed[0]}", "name=value: a new topic has no attributes yet")
+
+    async def work(admin: Admin) -> Topic:
+        from kerolox.client.admin.topics import TopicAdmin
+
+        return await TopicAdmin(admin).create_topic(
+            topic,
+            queues=8 if queues is None else queues,
+            read_queues=read_queues,
+            perm=6 if perm is None else perm,
+            ordered=order,
+            attributes={name: value for name, value in changes.items() if value is not None},
+            cluster=cluster,
+            broker=broker,
+        )
+
+    _show(run_admin(nameserver, work), json)
 
 
 @app.command("update", epilog="Example: kerolox topic update TopicTest --queues 16 --perm 4")
@@ -123,72 +144,59 @@ def update(
     queues: QueuesOption = None,
     read_queues: ReadQueuesOption = None,
     perm: PermOption = None,
-    order: Annotated[bool | None, typer.Option("--order/--no-order", help="Whether it is ordered.")] = None,
+    order: Annotated[
+        bool | None, typer.Option("--order/--no-order", help="Mark the topic as ordered or not.")
+    ] = None,
     attributes: AttributeOption = None,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Change a topic where it is. What is not named stays as it is."""
-    put(nameserver, topic, cluster, broker, queues, read_queues, perm, order, attributes, False, json)
+    """Change settings of a topic on the brokers that have it. Other settings stay as they are."""
+
+    async def work(admin: Admin) -> Topic:
+        from kerolox.client.admin.topics import TopicAdmin
+
+        return await TopicAdmin(admin).update_topic(
+            topic,
+            queues=queues,
+            read_queues=read_queues,
+            perm=perm,
+            ordered=order,
+            attributes=_attributes(attributes),
+            cluster=cluster,
+            broker=broker,
+        )
+
+    _show(run_admin(nameserver, work), json)
 
 
-def put(
-    nameserver: str,
-    topic: str,
-    cluster: str | None,
-    broker: str | None,
-    queues: int | None,
-    read_queues: int | None,
-    perm: int | None,
-    order: bool | None,
-    attributes: list[str] | None,
-    new: bool,
-    json: bool,
-) -> None:
-    import msgspec
+def _attributes(given: list[str] | None) -> dict[str, str | None]:
+    """Read ``name=value`` and ``-name``: name → value, or None to remove it."""
+    found: dict[str, str | None] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if text.startswith("-"):
+            found[text[1:]] = None
+        elif equals and name:
+            found[name.removeprefix("+")] = value
+        else:
+            raise OptionError("--attribute", text, "name=value, or -name")
+    return found
 
-    from kerolox.protocol.bodies.topics import TopicConfig
 
-    changes: dict[str, Any] = {"write_queue_nums": queues, "perm": perm, "order": order}
-    changes["read_queue_nums"] = queues if read_queues is None else read_queues
-    changes = {name: value for name, value in changes.items() if value is not None}
-    altered = ",".join(text if text.startswith("-") else "+" + text for text in attributes or ())
-
-    async def work(admin: Admin) -> dict[str, TopicConfig]:
-        from kerolox.client.admin.admin import AlreadyThere, NotFound
-
-        masters = await admin.masters(cluster=cluster, broker=broker)
-        before = {name: await admin.topic_config(address, topic) for name, address in masters.items()}
-        there = sorted(name for name, config in before.items() if config is not None)
-        if new and there:
-            raise AlreadyThere(f"topic {topic} is at {', '.join(there)} already; change it with topic update")
-        if not new and not there:
-            near = await near_topic(admin, topic)
-            raise NotFound(
-                f"topic {topic} is at none of {', '.join(masters)}; make it with topic create.{near}"
-            )
-        done: dict[str, TopicConfig] = {}
-        for name, address in masters.items():
-            if not new and name not in there:
-                continue
-            base = before[name] or TopicConfig(topic_name=topic)
-            config = done[name] = msgspec.structs.replace(base, **changes)
-            await admin.put_topic(address, config, altered)
-        return done
-
-    done = run_admin(nameserver, work)
+def _show(topic: Topic, json: bool) -> None:
     document = [
         {
-            "broker": name,
-            "topic": topic,
-            "readQueues": config.read_queue_nums,
-            "writeQueues": config.write_queue_nums,
-            "perm": config.perm,
-            "order": config.order,
+            "broker": one.broker,
+            "topic": topic.name,
+            "readQueues": one.read_queues,
+            "writeQueues": one.write_queues,
+            "perm": one.perm,
+            "order": one.ordered,
         }
-        for name, config in done.items()
+        for one in topic.brokers
     ]
     columns = ("broker", "topic", "read queues", "write queues", "perm", "order")
     output(json).show(document, OutputTable(columns, [tuple(row.values()) for row in document]))
@@ -198,32 +206,23 @@ def put(
 @one_line_errors
 def delete(
     topic: TopicName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     cluster: ClusterOption = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Delete a topic with its messages and the progress of its groups, everywhere."""
+    """Delete a topic with its messages and the progress of its groups, on all brokers."""
     if not yes:
         typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
 
     async def work(admin: Admin) -> list[str]:
-        from kerolox.client.admin.admin import NoSuchTopic
+        from kerolox.client.admin.topics import TopicAdmin
 
-        missing: NoSuchTopic | None = None
-        try:
-            await admin.route(topic)
-        except NoSuchTopic as error:
-            missing = error
-        # Also without a route: a broker may have it that no name server knows yet.
-        deleted = await admin.delete_topic(topic, cluster=cluster)
-        if not deleted and missing is not None:
-            raise missing
-        return deleted
+        return await TopicAdmin(admin).delete_topic(topic, cluster=cluster)
 
     deleted = run_admin(nameserver, work)
     out = output(json)
-    out.note(f"{topic} is deleted" if deleted else f"{topic} was at no broker; its route is deleted")
+    out.note(f"{topic} was deleted" if deleted else f"no broker had {topic}; its route was deleted")
     if json:
         out.show({"topic": topic, "brokers": deleted})
 
@@ -231,21 +230,23 @@ def delete(
 @app.command("stats", epilog="Example: kerolox topic stats TopicTest")
 @one_line_errors
 def stats(topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
-    """Show how far every queue of a topic reaches, and when it last got a message."""
+    """Show the offsets of every queue of a topic, and the time of its last message."""
 
-    async def work(admin: Admin) -> dict[MessageQueue, QueueBounds]:
-        return await admin.topic_stats(topic)
+    async def work(admin: Admin) -> list[QueueStats]:
+        from kerolox.client.admin.topics import TopicAdmin
+
+        return await TopicAdmin(admin).topic_stats(topic)
 
     document = [
         {
-            "broker": queue.broker_name,
-            "queueId": queue.queue_id,
-            "minOffset": bounds.min_offset,
-            "maxOffset": bounds.max_offset,
-            "messages": bounds.max_offset - bounds.min_offset,
-            "lastStoreTime": bounds.last_update_timestamp or None,
+            "broker": one.queue.broker,
+            "queueId": one.queue.queue_id,
+            "minOffset": one.first,
+            "maxOffset": one.end,
+            "messages": one.messages,
+            "lastStoreTime": one.stored_ms,
         }
-        for queue, bounds in run_admin(nameserver, work).items()
+        for one in run_admin(nameserver, work)
     ]
     rows = [(*list(row.values())[:-1], time_text(row["lastStoreTime"])) for row in document]  # type: ignore[arg-type]
     columns = ("broker", "queue", "min offset", "max offset", "messages", "last stored")
@@ -257,18 +258,16 @@ def stats(topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json
 def consumers(
     topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
 ) -> None:
-    """List the groups that consume a topic, with their members and their lag."""
+    """List the groups that consume a topic, with the number of members and the lag."""
 
-    async def work(admin: Admin) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        for group in await admin.consumers_of(topic):
-            progress, members = await admin.progress(group, topic), await admin.members(group)
-            clients = {one.client_id for found in members.values() for one in found.connection_set}
-            lag = sum(each.broker_offset - each.consumer_offset for each in progress.values())
-            rows.append({"group": group, "members": len(clients), "lag": lag if progress else None})
-        return rows
+    async def work(admin: Admin) -> list[TopicGroup]:
+        from kerolox.client.admin.topics import TopicAdmin
 
-    rows = run_admin(nameserver, work)
+        return await TopicAdmin(admin).topic_groups(topic)
+
+    rows = [
+        {"group": one.group, "members": one.members, "lag": one.lag} for one in run_admin(nameserver, work)
+    ]
     shown = [tuple(row.values()) for row in rows]
     table = OutputTable(("group", "members", "lag"), shown, empty=f"no group consumes topic {topic}")
     output(json).show(rows, table)

@@ -57,6 +57,45 @@ class OtherLoop(KeroloxError):
         )
 
 
+class NoNameServer(KeroloxError, ConnectionError):
+    """All name servers were asked, none answered."""
+
+    retriable = True
+
+
+# --- administration ---------------------------------------------------------------------------------
+
+
+class NotFound(KeroloxError):
+    """A look-up that found nothing: a topic, a group, a message, a user."""
+
+
+class AlreadyThere(KeroloxError):
+    """An object to be created exists already."""
+
+
+class NotEverywhere(KeroloxError):
+    """A change reached some brokers, and not all. The text names both."""
+
+
+class ResendStopped(KeroloxError):
+    """A run that resends dead letters stopped early. Its cause says why."""
+
+    next_step = "repeat the call: it passes over what was resent"
+
+    def __init__(self, group: str, total: int, resent: int, passed_over: int, reason: KeroloxError) -> None:
+        self.group = group
+        self.total, self.resent, self.passed_over = total, resent, passed_over
+        self.retriable = reason.retriable
+        super().__init__(
+            sentences(
+                f"resending dead letters of group {group} stopped after {resent + passed_over} of {total}: "
+                f"{reason}",
+                self.next_step,
+            )
+        )
+
+
 # --- no route ---------------------------------------------------------------------------------------
 
 
@@ -75,7 +114,7 @@ _NOT_TRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _HUNG_UP = ("reset by peer", "closed before the answer", "the peer closed it")
 
 
-class NameServerUnreachable(NoRoute):
+class NameServerUnreachable(NoRoute, ConnectionError):
     """None of the name servers answered."""
 
     retriable = True
@@ -122,7 +161,7 @@ class RoutesNotKnownYet(NoRoute):
         )
 
 
-class TopicNotFound(NoRoute):
+class TopicNotFound(NoRoute, NotFound):
     """The name servers know no such topic, and it cannot be made on the way.
 
     ``was_known``: this client has its route from before, so perhaps its broker has only not registered yet.
@@ -399,7 +438,7 @@ class SomeFailed(KeroloxError):
         )
 
 
-class NoReply(KeroloxError):
+class NoReply(KeroloxError, TimeoutError):
     """The request was sent, and no reply to it came in time."""
 
     retriable = True

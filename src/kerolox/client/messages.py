@@ -232,7 +232,7 @@ def decode_some(data: bytes, broker: str = "") -> tuple[list[Received], int | No
     size_bytes = 0
     for message in found:
         offset, is_compressed = message.queue_offset, bool(message.sys_flag & COMPRESSED)
-        _inflate(message)
+        inflate(message)
         size_bytes += len(message.body) if is_compressed else 0
         if size_bytes > INFLATED_BLOCK_BYTES_MAX and messages:
             return messages, offset
@@ -256,7 +256,7 @@ def _records(data: bytes, broker: str) -> tuple[list[Received], int]:
 
 def _flat(messages: Iterable[Received], broker: str) -> Iterator[Received]:
     for message in messages:
-        _inflate(message)
+        inflate(message)
         yield from _unwrapped(message, broker)
 
 
@@ -269,7 +269,8 @@ def _unwrapped(message: Received, broker: str) -> Sequence[Received]:
     return inner
 
 
-def _inflate(message: Received) -> None:
+def inflate(message: Received) -> None:
+    """Inflate the body of a message; one that cannot be inflated stays as it is stored."""
     if not message.sys_flag & COMPRESSED:
         return
     try:

@@ -83,7 +83,8 @@ class PushConsumer(ConsumerTwin[async_push.PushConsumer]):
         """Decorator: call this function with the messages of a topic, in a thread."""
 
         def register(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            self.subscribe(topic, function, tags=tags, sql=sql, batch=batch)
+            register_inner: Callable[[Any], Any] = self.inner.on(topic, tags=tags, sql=sql, batch=batch)
+            self._thread.call(lambda: register_inner(function))
             return function
 
         return register

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from kerolox.client.calls.steps import Ask, Steps
-from kerolox.client.errors import NameServerStarting, failure
-from kerolox.errors import ConnectFailed, ConnectionLost, KeroloxError, RequestFailed, RequestTimeout
+from kerolox.client.errors import NameServerStarting, NoNameServer, failure
+from kerolox.errors import ConnectFailed, ConnectionLost, RequestFailed, RequestTimeout
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.header import Header
-
-
-class NoNameServer(KeroloxError):
-    """All were asked, none answered."""
-
-    retriable = True
-
 
 # What is raised when no name server answers.
 UNREACHABLE = (ConnectFailed, ConnectionLost, RequestTimeout, NoNameServer)

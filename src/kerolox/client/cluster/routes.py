@@ -65,7 +65,7 @@ class Routes:
         retries = Retries(NAMESERVERS, now_s, deadline_s=now_s() + timeout_s)
         missing: NoRoute | None = None
         try:
-            async with asyncio.timeout(max(0.0, timeout_s)):
+            async with asyncio.timeout(max(0.0, timeout_s)) as limit:
                 while True:
                     try:
                         return await find()
@@ -73,6 +73,8 @@ class Routes:
                         missing = error
                     await self._clock.sleep(retries.pause_after(missing))
         except TimeoutError:
+            if not limit.expired():
+                raise
             if missing is not None:
                 raise missing from None
             addresses = ", ".join(self._nameservers.addresses)

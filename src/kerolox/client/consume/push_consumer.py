@@ -33,6 +33,7 @@ from kerolox.client.names import checked_topic, retry_topic
 from kerolox.client.options import ClientOptions
 from kerolox.client.send.tracing import ConsumeOutcome, Tracer
 from kerolox.client.user_code import HandlerExit, contained
+from kerolox.errors import OptionError
 from kerolox.protocol import properties as names
 from kerolox.protocol.bodies.clients import (
     ConsumeDirectlyResult,
@@ -94,9 +95,13 @@ class PushConsumer(Consumer):
     def on(
         self, topic: str, *, tags: str = "*", sql: str | None = None, batch: int = 0
     ) -> Callable[[Any], Any]:
-        """Decorator: call this function with the messages of a topic. See :meth:`subscribe`."""
+        """Decorator: call this function with the messages of a topic. See :meth:`subscribe`.
+
+        Raises OptionError when the topic has a handler already.
+        """
 
         def register(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            self._check_free(topic, function)
             self.subscribe(topic, function, tags=tags, sql=sql, batch=batch)
             return function
 
@@ -122,7 +127,8 @@ class PushConsumer(Consumer):
         """Call ``handler`` with the messages of a topic: awaited if it is ``async``, else in a thread.
 
         ``tags`` are joined by ``||``; ``sql`` is an SQL92 condition over properties instead. With ``batch``
-        the handler gets lists of up to so many messages of one queue.
+        the handler gets lists of up to so many messages of one queue. A second call for a topic replaces its
+        handler and its condition.
         """
         checked_topic(topic)
         called = Handler(handler, batch, self._threads)
@@ -132,6 +138,18 @@ class PushConsumer(Consumer):
     def unsubscribe(self, topic: str) -> None:
         self.unwant(self.client.wire_name(topic))
         self._handlers.pop(topic, None)
+
+    def _check_free(self, topic: str, function: Callable[[Any], Any]) -> None:
+        if topic not in self._handlers or self.client.wire_name(topic) not in self.wanted:
+            return
+        name = getattr(function, "__qualname__", repr(function))
+        raise OptionError(
+            "topic",
+            topic,
+            f"a topic without a handler: {self._handlers[topic]!r} has it. Take tags='a || b' and branch on "
+            f"message.tags in one handler, give {name} to a consumer of another group, or replace the "
+            "handler with subscribe()",
+        )
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
