@@ -91,8 +91,8 @@ def test_an_archive_another_run_writes_to(
     send([Message(topic, b"1")])
     archive(tmp_path, broker.nameserver_address, topic)
     at = ("-n", broker.nameserver_address, "--topic", topic, "--to", tmp_path)
-    assert "map, with which this archive began" in refused("archive", *at, "--properties", "none")
-    assert "without --delta" in refused("archive", *at, "--delta")
+    assert "map, as when this archive was created" in refused("archive", *at, "--properties", "none")
+    assert "no --delta" in refused("archive", *at, "--delta")
 
 
 def test_replays(
@@ -161,6 +161,6 @@ def test_an_iceberg_archive_that_cannot_be(
     assert "~/.pyiceberg.yaml" in refused(*to, *table, "--catalog", "nobody-has-such-a-catalog")
     uri = f"sqlite:///{tmp_path}/catalog.db"
     assert "NAMESPACE.TABLE" in refused(*to, "--iceberg", "messages", "--catalog-uri", uri)
-    assert "does not open" in refused(*to, *table, "--catalog-uri", "http://127.0.0.1:1")
+    assert "cannot be opened" in refused(*to, *table, "--catalog-uri", "http://127.0.0.1:1")
     assert "--iceberg NAMESPACE.TABLE with" in refused(*to, "--to", tmp_path, "--warehouse", tmp_path)
-    assert "cannot be made" in refused(*to, *table, "--catalog-uri", uri)  # no warehouse
+    assert "cannot be created" in refused(*to, *table, "--catalog-uri", uri)  # no warehouse

@@ -96,7 +96,7 @@ def figures() -> RunFigures:
         ]
         made.add_checks("table", outcomes)
     for number in range(5):
-        then = "given up" if number == 4 else f"started again after {2**number} s"
+        then = "given up" if number == 4 else f"restarted after {2**number} s"
         made.failures.append(Failure(made.ended_ms - 280_000 + number * 50_000, "copy", BROKEN, then))
     xml, comma = '<order id="17"><amount>9.90</amount></order>', '{"id":"o-18311","amount":"12,50"}'
     for flow, reason, where, text in (
