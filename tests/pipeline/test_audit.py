@@ -331,7 +331,7 @@ def test_dead_letters_that_were_sent_again_are_neither_duplicates_nor_late_nor_a
     assert (dead["messages"], dead["resent"]) == (12, 12)
     assert "all sent again since" in dead["what"]
     (note,) = [row["what"] for row in made.findings.notes(OTHER) if row["topic"] == topic]
-    assert note.startswith("13 messages are copies made by kerolox dlq resend, on purpose")
+    assert note.startswith("13 messages are copies made on purpose by kerolox dlq resend")
     (latency,) = made.latency
     assert (latency["messages"], latency["most"] < 3_600_000) == (12, True)
     assert sum(row["messages"] for row in made.latency_minutes) == 12
@@ -349,7 +349,7 @@ def test_copies_count_once_for_each_time_they_were_asked_for(spark: SparkSession
     assert made.headline == "No problems in 4 messages"
     told = [row["what"].split(",")[0] for row in made.findings.notes(OTHER)]
     assert told == [
-        f"1 messages are copies made by kerolox {by}"
+        f"1 messages are copies made on purpose by kerolox {by}"
         for by in ("dlq resend", "replay monday", "replay tuesday")
     ]
     # Two runs at the same time, which did not see each other.
@@ -392,7 +392,7 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, whole: AuditStore
     (other / "precious").touch()
     done = CliRunner().invoke(app, ["pipeline", "audit", str(whole.root), "--to", str(other)])
     assert done.exit_code == 2
-    assert "is no report of an audit" in done.stderr
+    assert "is not an audit report" in done.stderr
     assert (other / "precious").exists()
     done = CliRunner().invoke(app, ["pipeline", "audit", str(tmp_path), "--to", str(tmp_path / "report")])
     assert done.exit_code == 2
@@ -450,5 +450,5 @@ def test_what_killed_audits_left_is_removed_and_nothing_of_others(
 
 
 def test_an_unknown_topic_is_refused(spark: SparkSession, whole: AuditStore, tmp_path: Path) -> None:
-    with pytest.raises(KeroloxError, match="no store given has a topic 'nowhere'"):
+    with pytest.raises(KeroloxError, match="no store has a topic 'nowhere'"):
         audit(spark, [whole.root], tmp_path / "report", topics=["nowhere"])

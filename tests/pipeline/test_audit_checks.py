@@ -344,7 +344,7 @@ def test_a_damaged_queue_offset_is_no_second_broker(store: AuditStore, claimed: 
     assert set(found) == {"damaged_fields"}
     (row,) = found["damaged_fields"]
     assert (row["file"], row["file_offset"], row["topic"], row["queue_id"]) == (path, at, "orders", 1)
-    assert row["what"].startswith(f"the record says it is number {claimed} of its queue")
+    assert row["what"].startswith(f"the record has the queue offset {claimed}")
 
 
 @pytest.mark.parametrize("born_ms", [0, -5, 1 << 40 | 1 << 62, 1_000_000_000])

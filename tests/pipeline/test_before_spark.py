@@ -91,8 +91,8 @@ def test_an_archive_another_run_writes_to(
     send([Message(topic, b"1")])
     archive(tmp_path, broker.nameserver_address, topic)
     at = ("-n", broker.nameserver_address, "--topic", topic, "--to", tmp_path)
-    assert "map, with which this archive began" in refused("archive", *at, "--properties", "none")
-    assert "without --delta" in refused("archive", *at, "--delta")
+    assert "map, as when this archive was created" in refused("archive", *at, "--properties", "none")
+    assert "no --delta" in refused("archive", *at, "--delta")
 
 
 def test_replays(

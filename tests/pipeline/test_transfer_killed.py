@@ -155,7 +155,7 @@ def test_what_a_broker_has_made_meanwhile_is_not_overwritten(tmp_path: Path) -> 
     story.run([number])
     to = Path(f"{story.to}-{number}")
     (to / "commitlog").mkdir()
-    with pytest.raises(KeroloxError, match=r"commitlog is there already.*did a broker start"):
+    with pytest.raises(KeroloxError, match=r"commitlog exists, and was not made.*Did a broker start"):
         made_by.transfer(HERE, request(story.roots, to, ["orders"]))
     (to / "commitlog").rmdir()
     story.goes_on(number)

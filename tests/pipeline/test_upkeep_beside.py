@@ -112,7 +112,7 @@ def test_upkeep_when_files_are_written_and_not_committed(
             look_after(place)
         return done
 
-    with pytest.raises(OthersCameFirst, match="The round is done again"):
+    with pytest.raises(OthersCameFirst, match="The round is repeated"):
         archive(place, broker.nameserver_address, topic, run=run)
     assert bodies(place) == once(20)
     assert archive(place, broker.nameserver_address, topic).rows == 20
@@ -187,7 +187,7 @@ def test_on_disk_it_is_refused_while_a_run_archives(
             lambda: upkeep.compact(storage, older_than_ms=EVERYTHING),
             lambda: upkeep.expire(storage, keep_ms=EVERYTHING),
         ):
-            with pytest.raises(KeroloxError, match=r"another run archives to .* Wait for its end"):
+            with pytest.raises(KeroloxError, match=r"another run archives to .* Wait until it ends"):
                 work()
         return done
 

@@ -116,7 +116,7 @@ def test_a_stream_without_a_place_for_them_fails(
     given = options(broker, topic, **JSON, startingOffsets="earliest")
     stream = spark.readStream.format("rocketmq").options(**given).load().writeStream.format("noop")
     query = stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-    with pytest.raises(Exception, match=r"does not fit.*no JSON"):
+    with pytest.raises(Exception, match=r"does not fit.*not valid JSON"):
         query.awaitTermination()
 
 

@@ -34,7 +34,7 @@ def test_settings_are_those_with_our_prefix() -> None:
 
 @pytest.mark.parametrize("name", ["secretKey", "securitytoken", "TLSKEYPASSWORD"])
 def test_a_secret_that_was_set_later_is_refused(name: str) -> None:
-    with pytest.raises(OptionError, match="Spark shows those that are set later") as caught:
+    with pytest.raises(OptionError, match="Spark shows later ones") as caught:
         settings_of(session({}, {f"spark.kerolox.{name}": SECRET}))
     assert SECRET not in str(caught.value)
 

@@ -85,7 +85,7 @@ def test_rows_may_come_in_another_order_and_equal_ones_count_each(
 def test_other_rows_than_before_are_found_out(sender: SocketSender, topic: str) -> None:
     task = Task(sender, topic)
     task.run(["a", "b", "c"], again=False)
-    with pytest.raises(NotTheSameRows, match="sent 2 rows that this attempt was not given"):
+    with pytest.raises(NotTheSameRows, match="sent 2 rows that this attempt did not get"):
         task.run(["a", "x", "y"])
 
 

@@ -49,7 +49,7 @@ def test_names_are_known_in_any_case_and_by_other_names() -> None:
             {"startingOfsets": "latest"},
             "expected startingOffsets, perhaps; the options of the rocketmq source are",
         ),
-        ({"subscribe": "orders"}, "expected topic, which is its name in the rocketmq source"),
+        ({"subscribe": "orders"}, "expected topic, the name of this option in the rocketmq source"),
         ({"kafka.bootstrap.servers": "h:1"}, "expected nameserver"),
         ({"path": "orders"}, "expected topic"),
         ({"zzz": "1"}, "expected the options of the rocketmq source are nameserver"),
@@ -61,7 +61,7 @@ def test_names_are_known_in_any_case_and_by_other_names() -> None:
         ({"startingTimestamp": "noon"}, "milliseconds since 1970"),
         (
             {"endingOffsets": "latest"},
-            "expected a batch query (spark.read) with it. Leave it out: a stream",
+            "expected a batch query (spark.read) with it. Remove it: a stream",
         ),
         ({"maxOffsetsPerTrigger": "0"}, "a number of messages (out of range)"),
         ({"maxOffsetsPerTrigger": "many"}, "a number of messages"),
@@ -86,7 +86,7 @@ def test_refused_with_what_to_write_instead(given: dict[str, str], said: str) ->
 
 
 def test_what_a_batch_query_cannot_be_told() -> None:
-    assert "a streaming query (spark.readStream) with it. Leave it out" in refused(
+    assert "a streaming query (spark.readStream) with it. Remove it" in refused(
         "batch", maxOffsetsPerTrigger="5"
     )
     assert "nothing lies before that" in refused("batch", endingOffsets="earliest")
@@ -190,8 +190,8 @@ def test_times_by_topic_and_queue() -> None:
     for wrong, said in (
         ("5", "topics: expected an object, found 5"),
         ("{}", "empty"),
-        ('{"orders": "noon"}', '"noon" of orders is no time'),
-        ('{"orders": true}', "true of orders is no time"),
+        ('{"orders": "noon"}', '"noon" of orders is not a time'),
+        ('{"orders": true}', "true of orders is not a time"),
         ('{"orders": {"a": {"x": 5}}}', "queue 'x' of orders/a is no number"),
         ('{"orders": {"a": 5}}', "queues of orders/a: expected an object"),
     ):

@@ -313,9 +313,9 @@ def test_rows_go_to_the_topics_and_queues_they_name() -> None:
         ({"body": ["x"], "properties": pa.array([[("a", "b" * 33_000)]], MAP)}, "at most 32767"),
         ({"body": ["x"], "queue_id": [7], "broker": ["a"]}, "no queue 7 at broker 'a' that can be written"),
         ({"body": ["x"], "queue_id": [1]}, "is there on several brokers"),
-        ({"body": ["x"], "queue_id": [-1]}, "row 0: queue_id -1; it can be 0 to 2147483647"),
-        ({"body": ["x"], "delay_level": [-1]}, "row 0: delay_level -1; it can be 0 to 2147483647"),
-        ({"body": ["x", "y"], "flag": [1, 1 << 32]}, "row 1: flag 4294967296; it can be -2147483648 to"),
+        ({"body": ["x"], "queue_id": [-1]}, "row 0: queue_id -1; expected 0 to 2147483647"),
+        ({"body": ["x"], "delay_level": [-1]}, "row 0: delay_level -1; expected 0 to 2147483647"),
+        ({"body": ["x", "y"], "flag": [1, 1 << 32]}, "row 1: flag 4294967296; expected -2147483648 to"),
         ({"body": ["x"], "queue_id": [(1 << 32) + 1]}, "row 0: queue_id 4294967297"),
         ({"body": ["x"], "delay_level": [1 << 40]}, "row 0: delay_level 1099511627776"),
         (

@@ -214,7 +214,7 @@ def test_a_secret_that_is_set_later_is_refused(spark: SparkSession) -> None:
     """Spark would write it into its log of events."""
     spark.conf.set("spark.kerolox.secretKey", SECRET)
     try:
-        with pytest.raises(OptionError, match="a setting that the session begins with") as caught:
+        with pytest.raises(OptionError, match="a setting from the start of the session") as caught:
             kerolox.spark.register(spark)
     finally:
         spark.conf.unset("spark.kerolox.secretKey")

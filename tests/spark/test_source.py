@@ -183,9 +183,7 @@ def test_errors_are_told_first_and_without_the_way_they_took(
 
     assert "option group = 'no good'" in first_line(lambda: read(topic, group="no good").count())
     assert "no-such-topic" in first_line(lambda: read("no-such-topic").count())
-    assert "a batch query (spark.read) with it. Leave it out" in first_line(
-        lambda: run(endingOffsets="latest")
-    )
+    assert "a batch query (spark.read) with it. Remove it" in first_line(lambda: run(endingOffsets="latest"))
     assert "no route to topic" in first_line(lambda: run(nameserver="127.0.0.1:1", retryForMs=0))
     assert "column price is not one of a message" in first_line(lambda: write("'x' as body, 1 as price"))
     assert "have no body, row 0 the first" in first_line(lambda: write("cast(null as string) as body"))

@@ -155,7 +155,7 @@ def test_a_log_that_lies_elsewhere(tmp_path: Path) -> None:
         ({"path": "{tmp}/a", "endingoffsets": '{"orders": {"a": {"0": 99}}}'}, "hold 0 to 5"),
         ({"path": "{tmp}/a", "startingoffsets": "earliest", "startingtimestamp": "1"}, "only one of"),
         ({"path": "{tmp}/a", "maxsplitbyte": "1"}, "maxSplitBytes, perhaps"),
-        ({"path": "{tmp}/a", "subscribe": "orders"}, "topic, which is its name"),
+        ({"path": "{tmp}/a", "subscribe": "orders"}, "topic, the name of this option"),
         ({"path": "{tmp}/a", "oncorrupt": "ignore"}, "fail or skip"),
     ],
 )

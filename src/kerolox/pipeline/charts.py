@@ -1,6 +1,6 @@
-"""Small charts as SVG, to be put into a page. Colours and fonts are the page's: ``c0`` to ``c8``, ``axis``.
+"""Small SVG charts for HTML pages. Colours and fonts come from the page: ``c0`` to ``c8``, ``axis``.
 
-Everything is plain text made of numbers: no script, no fonts, nothing to load. Shapes have titles, which
+The charts are plain SVG text without scripts, fonts or external resources. Shapes have titles, which
 browsers show under the pointer.
 """
 
@@ -16,7 +16,7 @@ WIDTH = 760
 HEIGHT = 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 14, 26
 BAR_HEIGHT = 22
-ROOM = 18  # for words above a chart
+ROOM = 18  # height of the text above a chart
 COLOURS = 9
 
 _STEPS_MS = (
@@ -29,14 +29,14 @@ Text = Callable[[float], str]
 
 
 class Series(NamedTuple):
-    """One line or layer: its name, and a value for each place along the axis (None: nothing there)."""
+    """One line or layer: its name, and a value for each step of the axis (None: no value)."""
 
     name: str
     values: Sequence[float | None]
 
 
 class TimeMark(NamedTuple):
-    """A span of time that a chart marks, and its label."""
+    """Marked span of time in a chart, with a label."""
 
     from_ms: float
     to_ms: float
@@ -44,7 +44,7 @@ class TimeMark(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """From values to places on the paper."""
+    """Linear scale from values to coordinates."""
 
     low: float
     high: float
@@ -57,7 +57,7 @@ class Scale(NamedTuple):
 
 
 def nice_ticks(high: float, count: int = 4) -> list[float]:
-    """Round numbers from 0 up to at least ``high``."""
+    """Return round numbers from 0 up to at least ``high``."""
     if high <= 0:
         return [0.0, 1.0]
     rough = high / count
@@ -67,13 +67,13 @@ def nice_ticks(high: float, count: int = 4) -> list[float]:
 
 
 def byte_ticks(high: float) -> list[float]:
-    """Round numbers of bytes from 0 up to at least ``high``: in KiB, MiB and so on."""
+    """Return round numbers of bytes from 0 up to at least ``high``, in KiB, MiB and so on."""
     unit = 1024.0 ** max(0, math.floor(math.log(max(1.0, high), 1024)))
     return [tick * unit for tick in nice_ticks(high / unit)]
 
 
 def time_ticks(low_ms: float, high_ms: float, count: int = 7) -> list[int]:
-    """Round times between two others."""
+    """Return round times between two others."""
     wanted = (high_ms - low_ms) / count
     step = next((each for each in _STEPS_MS if each >= wanted), _STEPS_MS[-1])
     first = math.ceil(low_ms / step) * step
@@ -81,7 +81,7 @@ def time_ticks(low_ms: float, high_ms: float, count: int = 7) -> list[int]:
 
 
 def short(number: float) -> str:
-    """1234567 as 1.23M."""
+    """Return a number as short text: 1234567 as 1.23M."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= size:
             return f"{three_digits(number / size)}{unit}"
@@ -89,7 +89,7 @@ def short(number: float) -> str:
 
 
 def three_digits(number: float) -> str:
-    """0.123, 12.3, 1234."""
+    """Return a number with three significant digits: 0.123, 12.3, 1234."""
     return f"{number:.3g}" if abs(number) < 999.5 else f"{number:.0f}"
 
 
@@ -103,7 +103,7 @@ def layers(
     *,
     unit: str = "",
 ) -> str:
-    """Amounts over time, laid on top of each other. Value ``n`` holds from ``start + n * step`` on."""
+    """Draw stacked amounts over time. Value ``n`` begins at ``start + n * step``."""
     count = max((len(each.values) for each in series), default=0)
     if not count:
         return ""
@@ -127,7 +127,7 @@ def layers(
 
 
 def lines(start_ms: int, step_ms: int, series: Sequence[Series], title: str, text: Text) -> str:
-    """Values over time on a scale of powers of ten; what is below 1 lies at 1."""
+    """Draw values over time on a logarithmic scale; values below 1 are drawn at 1."""
     return curves(start_ms, step_ms, series, title, text, powers=True)
 
 
@@ -142,7 +142,7 @@ def curves(
     powers: bool = False,
     marks: Sequence[TimeMark] = (),
 ) -> str:
-    """Values over time. ``powers``: on a scale of powers of ten. From a start of 0 seconds are counted."""
+    """Draw values over time. ``powers``: logarithmic scale. With a start of 0 the axis shows seconds."""
     count = max((len(each.values) for each in series), default=0)
     known = [value for each in series for value in each.values if value is not None]
     if not known:
@@ -175,7 +175,7 @@ def curves(
 
 
 def _drawn(places: Sequence[tuple[float, float] | None]) -> str:
-    """A line through these, with gaps where there is nothing."""
+    """Return the path of a line through these points, with gaps at missing points."""
     path, pen = "", "M"
     for at, place in enumerate(places):
         if place is None:
@@ -183,13 +183,13 @@ def _drawn(places: Sequence[tuple[float, float] | None]) -> str:
             continue
         path += f"{pen}{_n(place[0])},{_n(place[1])}"
         if pen == "M" and (at + 1 == len(places) or places[at + 1] is None):
-            path += "h0.01"  # alone, it is no line: a dot, since ends are round
+            path += "h0.01"  # a single point is drawn as a dot: line ends are round
         pen = "L"
     return path
 
 
 def _marked(x: Scale, top: float, mark: TimeMark) -> str:
-    """A marked span of time: a band, with its label above it."""
+    """Draw a marked span of time as a band with its label above."""
     left, right = x(mark.from_ms), x(mark.to_ms)
     middle = min(max((left + right) / 2, LEFT + 130.0), WIDTH - RIGHT - 130.0)
     return (
@@ -202,7 +202,7 @@ def _marked(x: Scale, top: float, mark: TimeMark) -> str:
 def columns(
     labels: Sequence[str], values: Sequence[float], title: str, text: Text = short, *, unit: str = ""
 ) -> str:
-    """How many for each label, side by side."""
+    """Draw a column for each label."""
     if not values:
         return ""
     ticks = nice_ticks(max(values))
@@ -212,7 +212,7 @@ def columns(
     every = math.ceil(len(labels) / (room and (WIDTH - LEFT - RIGHT) / 54))
     for number, (label, value) in enumerate(zip(labels, values, strict=True)):
         left = LEFT + room * number
-        height = max(1.0, y(0) - y(value)) if value else 0.0  # few are not none
+        height = max(1.0, y(0) - y(value)) if value else 0.0  # small values stay visible
         parts.append(
             f'<rect class="f0" x="{_n(left + room * 0.08)}" y="{_n(y(0) - height)}" '
             f'width="{_n(room * 0.84)}" height="{_n(height)}">'
@@ -226,7 +226,7 @@ def columns(
 def bars(
     labels: Sequence[str], values: Sequence[float], title: str, text: Text = short, *, left: int = 300
 ) -> str:
-    """Few things to compare, one below the other; ``left``: where the labels end."""
+    """Draw horizontal bars; ``left``: coordinate where the labels end."""
     if not values:
         return ""
     height = BAR_HEIGHT * len(values) + 8
@@ -245,7 +245,7 @@ def bars(
 
 
 def legend(names: Sequence[str], *, strokes: bool = False) -> str:
-    """What the colours mean; ``strokes``: of lines, which differ by more than that."""
+    """Draw the legend of the colours; ``strokes``: of lines, which have dash patterns too."""
     if strokes:
         shapes = [f'<path class="l{number % COLOURS}" d="M1,6H29"/>' for number in range(len(names))]
     else:
@@ -286,12 +286,12 @@ def _frame(x: Scale | None, rows: Sequence[tuple[float, str]]) -> str:
 
 
 def _unit(text: str) -> str:
-    """What is counted upwards."""
+    """Draw the unit of the vertical axis."""
     return _label(8, TOP + 2, text, "start") if text else ""
 
 
 def _time_label(ms: int, span_ms: float) -> str:
-    if ms < 86_400_000:  # not a time of day: since something began
+    if ms < 86_400_000:  # seconds since a start, not a time of day
         return f"{ms / 1000:g} s"
     time = datetime.fromtimestamp(ms / 1000, UTC)
     if span_ms > 300 * 86_400_000:
@@ -308,5 +308,5 @@ def _label(x: float, y: float, text: str, anchor: str) -> str:
 
 
 def _n(number: float) -> str:
-    """A place on the paper, to a tenth of its unit."""
+    """Return a coordinate with one decimal."""
     return f"{number:.1f}".removesuffix(".0")

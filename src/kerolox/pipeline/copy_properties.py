@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Final
 
-REPLAY_ID: Final = "KEROLOX_REPLAY"  # which replay made the copy
-REPLAY_FROM: Final = "KEROLOX_REPLAY_FROM"  # the place of the message that was copied
+REPLAY_ID: Final = "KEROLOX_REPLAY"  # id of the replay that made the copy
+REPLAY_FROM: Final = "KEROLOX_REPLAY_FROM"  # queue and offset of the original message

@@ -1,7 +1,6 @@
-"""How the pages of audits and of the demo look.
+"""Style sheet of the pages of audits, pipelines and the demo.
 
-Colours are told apart by people who do not see all of them (those of Okabe and Ito), and lines by their
-strokes too.
+The colours (Okabe and Ito) are distinct for colour-blind readers, and lines also differ by their dashes.
 """
 
 from __future__ import annotations

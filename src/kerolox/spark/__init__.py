@@ -12,12 +12,12 @@ from kerolox.spark.source.metrics import fill_metrics as fill_metrics
 
 
 def register(spark: SparkSession, **options: str) -> None:
-    """Make the formats ``rocketmq`` and ``rocketmq-store`` known to a session.
+    """Register the formats ``rocketmq`` and ``rocketmq-store`` in a session.
 
-    Where ``kerolox`` is installed Spark finds both by itself. What this adds: streaming queries of the
-    session tell their group at the broker how far they are right after each batch, not one batch later; and
-    what the session is set to under ``spark.kerolox.`` (name server, keys, TLS) need not be given to every
-    query. ``options``: the same, stronger than the settings.
+    Spark finds both formats automatically if ``kerolox`` is installed. Registering adds two things:
+    streaming queries commit their group's offsets at the broker right after each batch, not one batch later;
+    and settings of the session under ``spark.kerolox.`` (name server, keys, TLS) apply to every query.
+    ``options``: the same settings, which override those of the session.
     """
     from kerolox.spark.configured import configured, settings_of, warn_of_shown_secrets
     from kerolox.spark.datasource import RocketMQ

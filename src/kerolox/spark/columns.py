@@ -1,7 +1,7 @@
-"""The columns of a message table, and what each is made of.
+"""Columns of a message table, with their types.
 
-Readers build only the columns that were asked for: a table without properties and message ids costs a
-fraction of the full one.
+Readers build only the requested columns: a table without properties and message ids costs a fraction of the
+full one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kerolox.errors import OptionError
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 MAP: Final = pa.map_(pa.string(), pa.string())
 
-# In the order of the table. Everything may be null, because Spark compares nullability too.
+# In table order. All columns are nullable, because Spark compares nullability too.
 COLUMNS: Final[dict[str, pa.DataType]] = {
     "topic": pa.string(),
     "broker": pa.string(),
@@ -38,7 +38,7 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
     "flag": pa.int32(),
 }
 
-# Metadata of a batch of one row: why its body cannot be inflated. The row has it as it is stored.
+# Metadata of a batch of one row: the reason why its body, kept as stored, cannot be decompressed.
 NOT_INFLATED: Final = "kerolox.not_inflated"
 
 SPARK_TYPES: Final = {
@@ -52,12 +52,12 @@ SPARK_TYPES: Final = {
 
 
 def not_inflated(batch: pa.RecordBatch) -> str:
-    """Return why the body of the batch's only row cannot be inflated, or nothing."""
+    """Return the reason why the body of the batch's only row cannot be decompressed, or an empty text."""
     return ((batch.schema.metadata or {}).get(NOT_INFLATED.encode()) or b"").decode()
 
 
 def arrow_schema(names: Iterable[str] = COLUMNS, *, properties: str = "map") -> pa.Schema:
-    """The Arrow schema of these columns. ``properties``: ``map``, or ``string`` for the packed text."""
+    """Return the Arrow schema of these columns. ``properties``: ``map``, or ``string`` for packed text."""
     fields = []
     for name in names:
         kind = COLUMNS.get(name)
@@ -70,7 +70,7 @@ def arrow_schema(names: Iterable[str] = COLUMNS, *, properties: str = "map") -> 
 
 
 def spark_schema(*, properties: str = "map") -> str:
-    """The whole table as Spark writes schemas: ``topic string, broker string, ...``."""
+    """Return the schema of the whole table as DDL: ``topic string, broker string, ...``."""
     if properties not in ("map", "string", "none"):
         raise OptionError("properties", properties, "map, string or none")
     names = [name for name in COLUMNS if properties != "none" or name != "properties"]

@@ -21,7 +21,7 @@ from kerolox.spark.source.options import SOURCE
 class RocketMQ(DataSource):
     """``spark.read.format("rocketmq").option("nameserver", ...).option("topic", ...).load()``.
 
-    Spark makes and calls it in several processes; nothing is opened here.
+    Spark creates and calls it in several processes; it opens nothing.
     """
 
     @classmethod
@@ -29,7 +29,7 @@ class RocketMQ(DataSource):
         return "rocketmq"
 
     def schema(self) -> str | StructType:
-        # The options may be those of a batch or of a streaming query: Spark does not say which this is.
+        # Options of a batch or a streaming query: Spark does not tell which.
         values = SOURCE.parse(self.options)
         bodies = find_declared(values, values["topic"] or ())
         if bodies is None:
@@ -48,7 +48,7 @@ class RocketMQ(DataSource):
 
         try:
             return StreamSource(dict(self.options), schema)
-        except Exception as error:  # of any kind: Spark would lose it
+        except Exception as error:  # any error: Spark would lose it
             return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

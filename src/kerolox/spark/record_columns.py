@@ -1,8 +1,7 @@
-"""Records to Arrow columns in one walk, where the core is compiled.
+"""Conversion of records to Arrow columns in one pass, with the compiled core.
 
-The core fills the buffers that Arrow arrays consist of: every byte that is wanted is copied once, and
-nothing is looked at twice. :mod:`kerolox.spark.records` makes the same columns with numpy, and says what is
-wrong with records that are none.
+The core fills the buffers of Arrow arrays: each needed byte is copied once, and each record is read once.
+:mod:`kerolox.spark.records` makes the same columns with numpy, and reports errors in invalid records.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from kerolox.protocol.compression import decompress
 from kerolox.protocol.hosts import host_text
 from kerolox.spark.columns import MAP
 
-_PACKED: Final = "packed"  # properties as a text
-# The numbers by which the core knows columns: their places here. Texts first.
+_PACKED: Final = "packed"  # properties as packed text
+# Columns in the order of their numbers in the core. Texts first.
 _KINDS: Final = (
     "topic", "body", _PACKED, "properties", "keys", "tags", "msg_id", "offset_msg_id", "born_host",
     "store_host", "queue_id", "queue_offset", "physical_offset", "born_timestamp", "store_timestamp",
@@ -28,7 +27,7 @@ _KINDS: Final = (
 )  # fmt: skip
 _KIND: Final = {name: number for number, name in enumerate(_KINDS)}
 
-# Of a text column: how many are null, the bitmap of those that are not, offsets, bytes.
+# Text column: number of nulls, validity bitmap, offsets, bytes.
 Texts = tuple[int, bytes | None, bytes, bytes]
 
 
@@ -39,7 +38,7 @@ def _record_columns(
     inflate: Callable[[bytes, int], bytes],
     host_text: Callable[[bytes], str],
 ) -> list[Any] | None:
-    """The buffers of each column; None for records that are none, or that are too strange: numpy does it."""
+    """Return the buffers of each column; None for invalid or unusual records, which numpy decodes."""
     return None
 
 
@@ -53,7 +52,7 @@ def at_once(
     broker: str | None,
     inflate: Callable[[bytes, int], bytes] = decompress,
 ) -> pa.RecordBatch | None:
-    """The columns of ``schema`` for the records that begin here; None where numpy has to do it."""
+    """Return the columns of ``schema`` for the records at these positions; None if numpy must do it."""
     kinds = bytes([_KIND[_name(field)] for field in schema if field.name != "broker"])
     found = record_columns(block, np.ascontiguousarray(positions, np.int64), kinds, inflate, host_text)
     if found is None:

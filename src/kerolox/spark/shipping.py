@@ -1,12 +1,12 @@
-"""Ships this package, and the small packages it needs, to the executors of a cluster.
+"""Shipment of this package and its small dependencies to the executors of a cluster.
 
-A zip travels as one of ``spark.archives``; Spark unpacks it where an executor runs, and its PYTHONPATH names
-the folder, so that classes of ours can be unpickled before any code of ours runs. What does not travel is
-numpy and pyarrow (150 MB), and the drivers of object stores (s3fs with botocore): executors must have them,
-and it is said when they have not.
+A zip is sent as one of ``spark.archives``; Spark unpacks it on each executor, whose PYTHONPATH has the
+folder, so that kerolox's classes can be unpickled before its code runs. numpy and pyarrow (150 MB) and the
+drivers of object stores (s3fs with botocore) are not sent: executors must have them installed, and an error
+reports it if they do not.
 
-The small packages are compiled ones: executors need the driver's version of Python (which PySpark asks for
-anyway) and its kind of machine. Where they are of another kind, install kerolox there and do not ship.
+The small packages are compiled: executors need the driver's version of Python (which PySpark requires
+anyway) and platform. For other platforms, install kerolox there and do not ship.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _LEFT_OUT: Final = {"__pycache__", "tests"}
 
 
 class ExecutorsLack(KeroloxError):
-    """Executors cannot run our tasks."""
+    """Executors cannot run kerolox's tasks."""
 
 
 class Shipment:
-    """A zip of what executors need. It is there until it is closed, for executors that come later."""
+    """Zip of packages for executors. It exists until it is closed, for executors that start later."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="kerolox-shipment-")
         self.path = Path(self._folder.name, f"{FOLDER}.zip")
-        # Spark plans with the Python of its executors, but does so here.
+        # Spark plans here, but with the PYTHONPATH of executors.
         self.unpacked = Path(self._folder.name, FOLDER)
         with zipfile.ZipFile(self.path, "x", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for package in PACKAGES:
@@ -54,7 +54,7 @@ class Shipment:
             archive.extractall(self.unpacked)
 
     def settings(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The settings Spark needs for the shipment, joined with those that were given."""
+        """Return Spark's settings for the shipment, merged with the given ones."""
         archives, python_path = "spark.archives", "spark.executorEnv.PYTHONPATH"
         return {
             archives: ",".join(filter(None, (given.get(archives), f"{self.path}#{FOLDER}"))),
@@ -82,7 +82,7 @@ def _files_of(package: str) -> Iterator[tuple[Path, str]]:
 
 
 def check_executors(spark: SparkSession) -> None:
-    """Let executors import what they need, and say what to do where they cannot."""
+    """Check that executors can import the needed modules. Raises ExecutorsLack with the next step."""
     context = spark.sparkContext
     found = _lacking(context, NEEDED)
     if not found:
@@ -99,28 +99,28 @@ def check_executors(spark: SparkSession) -> None:
 
 
 def check_driver(context: SparkContext, address: str, module: str, extra: str) -> None:
-    """Let executors import what opens an address, before tasks are to read or write there."""
+    """Check that executors can import the driver of an address, before tasks use it."""
     if found := _lacking(context, (module,)):
         where, what = _told(found)
         raise ExecutorsLack(
             f"tasks read and write {address}, and executors at {where} cannot import {what}. Install it for "
             f"that Python: pip install {module} (pip install 'kerolox[{extra}]' brings it); or set "
             "PYSPARK_PYTHON to one that has it; or send one along: spark.archives=env.tar.gz#env with "
-            "PYSPARK_PYTHON=./env/bin/python. No task has begun"
+            "PYSPARK_PYTHON=./env/bin/python. No task has started"
         )
 
 
 def _told(found: Sequence[tuple[str, str, str]]) -> tuple[str, str]:
-    """Where modules are lacking, and which."""
+    """Return the hosts that lack modules, and the reasons, as texts."""
     where = ", ".join(sorted({f"{host} ({python})" for host, python, _ in found}))
     return where, "; ".join(sorted({reason for _, _, reason in found}))
 
 
 def _lacking(context: SparkContext, needed: Sequence[str]) -> list[tuple[str, str, str]]:
-    """By executor: its machine, its Python, and a module that it cannot import, with the reason."""
+    """Return host, Python and reason for each module that an executor cannot import."""
     from py4j.protocol import Py4JError
 
-    def look(_: int) -> list[tuple[str, str, str]]:  # travels as it is: our package may be what is missing
+    def look(_: int) -> list[tuple[str, str, str]]:  # pickled by value, because kerolox itself may be missing
         import importlib
         import platform
         import sys
@@ -150,7 +150,7 @@ def is_wanted() -> bool:
 
 
 def cause_of(error: BaseException) -> str:
-    """The line of a Spark error that names the cause."""
+    """Return the line of a Spark error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     told = ("Cannot run program", "Error: ", "Exception: ")
     telling = [line for line in lines if any(word in line for word in told)]

@@ -1,10 +1,9 @@
-"""Errors as users of Spark see them: the message, without our traceback.
+"""Errors without tracebacks for users of Spark.
 
-Spark writes the traceback of an exception before the exception itself, and what has to be read is at the end
-of 30 lines. PySpark leaves tracebacks out where the variable SPARK_HIDE_TRACEBACK is set, and looks for it
-when an exception arrives. A worker ends after an exception, so setting it there, for an error that says what
-to do, hides the traceback of nothing else. Errors nobody thought of keep theirs, and where the variable
-KEROLOX_TRACEBACKS is set all do.
+Spark prints the traceback of an exception before its message, which is then at the end of 30 lines. PySpark
+omits tracebacks if the variable SPARK_HIDE_TRACEBACK is set when an exception arrives. A worker ends after
+an exception, so setting it there for an error of kerolox hides no other traceback. Unexpected errors keep
+their tracebacks; with the variable KEROLOX_TRACEBACKS all errors do.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from kerolox.spark.worker_memory import put_aside
 end_quietly()
 
 HIDE: Final = "SPARK_HIDE_TRACEBACK"
-OF_WORKERS: Final = "PYTHON_WORKER_FACTORY_"  # variables Spark gives to its Python processes, and to no other
+OF_WORKERS: Final = "PYTHON_WORKER_FACTORY_"  # prefix of variables that only Spark's Python processes have
 
 C = TypeVar("C", bound=type)
 
 
 def is_worker() -> bool:
-    """Whether this process is one that Spark started to call our code in."""
+    """Return True if Spark started this process to run Python code."""
     return any(name.startswith(OF_WORKERS) for name in os.environ)
 
 
 @contextmanager
 def short_errors() -> Iterator[None]:
-    """Within the block our own errors are shown without their traceback."""
+    """Hide the tracebacks of kerolox's errors raised in the block."""
     try:
         yield
     except KeroloxError:
@@ -49,8 +48,10 @@ def short_errors() -> Iterator[None]:
 
 
 def tells_shortly(kind: C) -> C:
-    """A class decorator: the methods that Spark calls show our own errors without their traceback, and leave
-    the process in order."""
+    """Class decorator that hides tracebacks of kerolox's errors in public methods, which Spark calls.
+
+    After each call it also excludes loaded modules from garbage collection.
+    """
     for name, work in vars(kind).copy().items():
         if inspect.isfunction(work) and not name.startswith("_"):
             setattr(kind, name, _short(work))
@@ -83,10 +84,10 @@ def _short(work: Any) -> Any:
 
 @tells_shortly
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream that cannot be. It says so at the first call.
+    """Stream reader that raises an error at the first call.
 
-    Raised while the reader is made, the error would be lost: Spark 4.3 then stumbles over the reader it does
-    not have (an UnboundLocalError), and tells that.
+    An error raised while the reader is created would be lost: Spark 4.3 then reports an UnboundLocalError,
+    because it has no reader.
     """
 
     def __init__(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Tasks of our own on Spark's executors: one for each item, without tables."""
+"""Tasks on Spark's executors without tables: one per item."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ Done = TypeVar("Done")
 
 
 def run_tasks(context: SparkContext, work: Callable[[Item], Done], items: Sequence[Item]) -> list[Done]:
-    """Their results, in the order of the items. Not by way of tables: the start of Spark's SQL engine takes
-    longer than the work on a small store."""
+    """Run one task per item and return the results in order.
+
+    It uses no tables, because the start of Spark's SQL engine takes longer than the work on a small store.
+    """
     if not items:
         return []
     return list(context.parallelize(items, len(items)).map(partial(_carry_out, work)).collect())

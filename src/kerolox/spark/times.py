@@ -1,4 +1,4 @@
-"""Offsets given as times: one for all queues, for a topic, or for a queue."""
+"""Start or end times of queues: one for all queues, per topic, or per queue."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kerolox.spark.option_table import moment
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds since 1970. A time of a queue counts before the time of its topic."""
+    """Times in milliseconds since 1970. The time of a queue overrides that of its topic."""
 
     all_ms: int | None = None
     topics: Mapping[str, int] = field(default_factory=dict)
     queues: Mapping[Queue, int] = field(default_factory=dict)
 
     def of(self, queue: Queue) -> int | None:
-        """The time of a queue; None when none was given."""
+        """Return the time of a queue; None if none was given."""
         return self.queues.get(queue, self.topics.get(queue.topic, self.all_ms))
 
     def in_namespace(self, namespace: str) -> Times:
-        """Under the names that travel."""
+        """Return the times under topic names with the namespace."""
         return Times(
             self.all_ms,
             {with_namespace(namespace, topic): at for topic, at in self.topics.items()},
@@ -34,7 +34,7 @@ class Times:
 
 
 def read_times(text: str) -> Times:
-    """``{"orders": "15m", "clicks": {"broker-a": {"0": 1769857200000}}}``. Raises ValueError."""
+    """Parse ``{"orders": "15m", "clicks": {"broker-a": {"0": 1769857200000}}}``. Raises ValueError."""
     topics: dict[str, int] = {}
     queues: dict[Queue, int] = {}
     for topic, brokers in _items(json.loads(text), "topics"):
@@ -63,4 +63,4 @@ def _time(value: object, where: str) -> int:
             return moment(str(value).strip())
         except ValueError:
             pass
-    raise ValueError(f"{json.dumps(value)} of {where} is no time")
+    raise ValueError(f"{json.dumps(value)} of {where} is not a time")

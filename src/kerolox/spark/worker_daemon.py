@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from pyspark import daemon
 
-GONE = 1  # the exit code of a worker that does not go on
-# What a worker meets whose JVM has closed the socket. PySpark itself takes an end within its work for one.
+GONE = 1  # exit code of a worker whose JVM has ended
+# Errors of a worker whose JVM has closed the socket. PySpark itself handles an EOFError within tasks.
 ENDS: Final = (BrokenPipeError, ConnectionResetError, EOFError)
 
 
@@ -34,7 +34,7 @@ def quietly(work: Callable[..., int]) -> Callable[..., int]:
 
 
 class ToldTracebacks:
-    """The module ``traceback`` as the daemon uses it, without those of a JVM that is gone."""
+    """Replacement of the module ``traceback`` in the daemon, without tracebacks of a JVM that has ended."""
 
     format_exc = staticmethod(traceback.format_exc)
 
@@ -45,7 +45,7 @@ class ToldTracebacks:
 
 
 def end_quietly() -> None:
-    """Let a worker of PySpark's own daemon leave out these tracebacks; does nothing in other processes."""
+    """Suppress these tracebacks in a worker of PySpark's own daemon. Does nothing in other processes."""
     main = sys.modules.get("__main__")
     if getattr(getattr(main, "__spec__", None), "name", None) == daemon.__name__:
         vars(main).update(traceback=ToldTracebacks)

@@ -1,9 +1,9 @@
-"""What Spark's Python workers keep, and how often they look at it.
+"""Garbage collection in Spark's Python workers.
 
-A worker that is used again runs a full garbage collection after every task. With everything loaded that a
-task of ours needs (Arrow, numpy, PySpark, the client) it goes through over 100,000 objects, none of which
-ever goes: 20 to 30 ms of CPU, ten times what a task of a few rows takes otherwise. So once modules were
-loaded, what is there is put aside for good, and collections look only at what came since.
+A reused worker runs a full garbage collection after every task. With the modules of a kerolox task loaded
+(Arrow, numpy, PySpark, the client) it visits over 100,000 permanent objects: 20 to 30 ms of CPU, ten times
+the rest of a task of a few rows. So after modules are loaded, ``gc.freeze()`` excludes all objects, and
+later collections visit only newer ones.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 import gc
 import sys
 
-# The main modules of processes that run task after task.
+# Main modules of reused worker processes.
 DAEMONS = ("pyspark.daemon", "kerolox.spark.worker_daemon")
 
-_modules = 0  # that were loaded when it was put aside last
+_modules = 0  # number of modules loaded at the last freeze
 
 
 def is_used_again() -> bool:
-    """Whether this process was forked by Spark's daemon. Others end with what they were started for."""
+    """Return True if Spark's daemon forked this process. Other processes run only one task."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name in DAEMONS
 
 
 def put_aside() -> None:
-    """At the end of a task: leave what stays out of collections, if there is more of it than last time."""
+    """Exclude all objects from collections at the end of a task, if more modules are loaded than before."""
     global _modules
     if len(sys.modules) == _modules or not is_used_again():
         return

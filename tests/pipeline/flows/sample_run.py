@@ -96,11 +96,11 @@ def figures() -> RunFigures:
         ]
         made.add_checks("table", outcomes)
     for number in range(5):
-        then = "given up" if number == 4 else f"started again after {2**number} s"
+        then = "given up" if number == 4 else f"restarted after {2**number} s"
         made.failures.append(Failure(made.ended_ms - 280_000 + number * 50_000, "copy", BROKEN, then))
     xml, comma = '<order id="17"><amount>9.90</amount></order>', '{"id":"o-18311","amount":"12,50"}'
     for flow, reason, where, text in (
-        ("bad_rows_of_orders", "the body is no JSON", "orders/broker-a/1/90121", xml),
+        ("bad_rows_of_orders", "not valid JSON", "orders/broker-a/1/90121", xml),
         ("bad_rows_of_orders", 'amount: expected a number, found "12,50"', "orders/broker-b/0/88310", comma),
         ("table", "check customer_known", "", '{"id":"o-18377","amount":17.2}'),
     ):

@@ -43,7 +43,7 @@ def test_the_first_cast_that_fails_is_the_reason() -> None:
 
 def test_without_bad_rows_the_error_says_what_to_do() -> None:
     error = RuntimeError('[CAST_INVALID_INPUT] The value \'x\' of the type "STRING" cannot be cast to "INT"')
-    assert "with bad_rows the pipeline sets aside rows like it" in failure_text(error)
+    assert "Add bad_rows to set such rows aside" in failure_text(error)
 
 
 def test_rows_that_reach_a_failing_cast_and_no_others(spark: SparkSession) -> None:

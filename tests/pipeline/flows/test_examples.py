@@ -57,7 +57,7 @@ def test_orders_with_bad_rows_set_aside(
     assert len(bad) == 3
     reasons = {row["body"]: row["reason"] for row in bad}
     assert reasons[None] == "check customer_known"
-    assert "no JSON" in reasons[b"no order"]
+    assert "not valid JSON" in reasons[b"no order"]
     assert "missing required field amount" in reasons[b'{"id": "o-21"}']
     misfit = next(row for row in bad if row["body"] == b"no order")
     assert None not in (misfit["broker"], misfit["queue_id"], misfit["queue_offset"])

@@ -81,10 +81,10 @@ def test_flows_that_fail(
     assert states(made) == {"good": "done", "unlucky": "failed", "checked": "stopped"}
     assert list(made.result.failed) == ["unlucky"]
     assert "the store is away" in made.result.failed["unlucky"]
-    assert "check few failed in batch 0: 10 rows, at most 5 are wanted" in made.result.stopped["checked"]
+    assert "check few failed in batch 0: 10 rows; expected at most 5" in made.result.stopped["checked"]
     assert made.figures.flows["unlucky"].restarts == 2
     assert [each.then for each in made.figures.failures if each.flow == "unlucky"] == [
-        "started again after 0.01 s", "started again after 0.02 s", "given up",
+        "restarted after 0.01 s", "restarted after 0.02 s", "given up",
     ]  # fmt: skip
     assert (written("good"), written("unlucky"), written("checked")) == (TEXTS, [], [])
 

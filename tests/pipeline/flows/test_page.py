@@ -19,7 +19,7 @@ def test_the_page_is_whole_and_tells_what_failed() -> None:
     assert "<h1>copy failed</h1>" in body
     assert body.count(BROKEN) == 1  # five failures in a row that say the same
     assert "5 times, the first at" in body
-    assert body.index(BROKEN) < body.index("What flows where") < body.index("Checks") < body.index("Bad rows")
+    assert body.index(BROKEN) < body.index("<h2>Graph</h2>") < body.index("Checks") < body.index("Bad rows")
     assert "&lt;order id=&quot;17&quot;&gt;" in body
     assert '<span class="state stopped">' in body  # because of another: nothing to worry about by itself
 

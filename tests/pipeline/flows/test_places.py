@@ -63,7 +63,7 @@ def test_a_good_one_and_no_traces(file: Path, broker: BrokerThread) -> None:
         ("topic: orders-of-places", "topic: nowhere", "5: sources.orders.topic: no route to topic"),
         ("places}", "places, options: {startingOfsets: latest}}", "sources.orders: option startingOfsets"),
         ("steps.py:work", "steps.py:wrok", "7: steps.step.python: steps.py has no function wrok. Did you"),
-        ("steps.py:work", "other.py:work", "other.py is not there"),
+        ("steps.py:work", "other.py:work", "other.py does not exist"),
         ("steps.py:work", "no.such.module:work", "no.such.module cannot be imported: ModuleNotFoundError"),
         ('"${DIR}/paid"', "/proc/nowhere/paid", "9: sinks.table: /proc/nowhere/paid cannot be written to"),
         ("topic: orders-of-places", "archive: a.b, format: iceberg", "5: sources.orders: expected catalog"),

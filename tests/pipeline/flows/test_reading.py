@@ -64,18 +64,18 @@ def test_a_file_becomes_typed(tmp_path: Path) -> None:
         ("path:", "pat:", '9: sinks.table.pat: unknown key: did you mean "path"?'),
         ("from: paid", "from: payed", '9: sinks.table.from: there is no source or step "payed": did you'),
         ("FROM orders", "FROM ordrs", '7: steps.paid.sql: there is no source or step "ordrs": did you mean'),
-        ("FROM orders", "FROM paid", "7: steps.paid: goes in a circle: paid → paid"),
+        ("FROM orders", "FROM paid", "7: steps.paid: steps read each other in a cycle: paid → paid"),
         ("storage:", "storrage:", '2: storrage: unknown key: did you mean "storage"?'),
         ("name: shop", "name: 7up", "1: name: '7up': expected letters, digits and _"),
         ("  table: {from: paid,", "  table: {", "9: sinks.table: the key from is missing"),
-        ("{topic: orders,", "{", "5: sources.orders: which kind? One of these keys tells: topic, topics,"),
-        ("${DIR}/state", "${NOT}/state", "2: storage: NOT is not set. Say --set NOT=..., or"),
+        ("{topic: orders,", "{", "5: sources.orders: the kind is missing. Add one of the keys topic,"),
+        ("${DIR}/state", "${NOT}/state", "2: storage: NOT is not set. Use --set NOT=..., or"),
         ("orders: {topic", "orders: 5\n  other: {topic", "5: sources.orders: expected keys, not 5"),
         ("sinks:", "sinks: [", "this is not YAML"),
-        ("name: shop", "name: shop\nname: shop", "2: name: name is there twice"),
+        ("name: shop", "name: shop\nname: shop", "2: name: the key name occurs twice"),
         ("name: shop", "name: shop\ntrigger: 10", "2: trigger: '10': expected once, continuous, or a span"),
         ("name: shop", "name: shop\nretry: {tries: -1}", "2: retry.tries: expected `int` >= 0"),
-        ("earliest}", "earliest, secretKey: abc}", "5: sources.orders.options.secretKey: a secret is"),
+        ("earliest}", "earliest, secretKey: abc}", "options.secretKey: this is a literal secret"),
     ],
 )  # fmt: skip
 def test_slips_are_named(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -98,7 +98,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         ("{rows: {min: 1}, of: table, then: set_aside}", "set_aside needs a check of rows"),
         ("{where: a, of: table, then: set_aside}", "set_aside needs bad_rows"),
         ("{where: a, of: table, then: wan}", 'checks.c.then: "wan": did you mean "warn"?'),
-        ("{fresh: {column: a, within: 10}, of: table}", "checks.c.fresh.within: 10 is no span of time"),
+        ("{fresh: {column: a, within: 10}, of: table}", "checks.c.fresh.within: 10 is not a span of time"),
     ],
 )
 def test_checks_that_cannot_be(tmp_path: Path, check: str, said: str) -> None:

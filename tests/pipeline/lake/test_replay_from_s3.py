@@ -64,10 +64,10 @@ def test_what_is_no_source(s3: S3Server) -> None:
         with to.writer(path) as file:
             pq.write_table(pa.table(columns), file)
 
-    with pytest.raises(OptionError, match="there are no such files"):
+    with pytest.raises(OptionError, match="found none at this address"):
         find_source(storage.address, storage.options)
     table({"queue_offset": [1]}, "_kerolox/staging/x.parquet")
-    with pytest.raises(OptionError, match="there are no such files"):
+    with pytest.raises(OptionError, match="found none at this address"):
         find_source(storage.address, storage.options)
     table({"topic": ["a"], "body": [b""]}, "x.parquet")
     with pytest.raises(ReplayError, match="no column queue_id, queue_offset"):

@@ -160,7 +160,7 @@ def test_the_commands(broker: BrokerThread, topic: str, send: Send, tmp_path: Pa
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["files"] == 0
     for command, said in (
-        (["compact", str(tmp_path / "nothing")], "there is none"),
+        (["compact", str(tmp_path / "nothing")], "found none"),
         (["expire", str(tmp_path), "--keep", "1m"], "1h or more"),
         (["expire", str(tmp_path), "--keep", "soon"], "--keep"),
     ):
@@ -191,7 +191,7 @@ def test_beside_a_run_on_another_machine(
             assert upkeep.expire(storage, keep_ms=3_600_000).files == 0
         return done
 
-    with pytest.raises(KeroloxError, match=r"another run|is gone|not take the commit"):
+    with pytest.raises(KeroloxError, match=r"another run|is gone|rejected the commit"):
         archive(storage, broker.nameserver_address, topic, kind=kind, run=meanwhile, join=False)
     assert bodies(storage, kind) == expected(*sent)
     elsewhere()

@@ -1,17 +1,17 @@
 """Topics to Parquet files or a Delta table, every message once.
 
-The archive works in rounds: look how far the queues are, take what is new since the last commit, let Spark's
-tasks read and write it, commit. It does not use Structured Streaming. That would bring a second log of
+The archive works in rounds: look up the end of each queue, let Spark's tasks read the messages since the
+last commit and write them, commit. It does not use Structured Streaming. That would bring a second log of
 offsets beside the one the archive needs anyway (with a rule for when they differ), a checkpoint folder that
 must not be lost, and a planner process per query; a round needs none of it, and one atomic commit holds both
-the files and the offsets. An archive misses nothing of what Structured Streaming would add.
+the files and the offsets. Structured Streaming would add nothing that an archive needs.
 
-A round is bounded in rows. A run that follows waits for ``interval_s`` between rounds unless a full round
-has come together, so that a topic gets a file per interval, not one for every trickle. The files of an hour
-that is over are joined when there are many small ones.
+A round is bounded in rows. A run that follows waits for ``interval_s`` between rounds, unless enough
+messages for a full round have arrived, so that a topic gets one file per interval instead of many tiny ones.
+The files of a past hour are joined when many of them are small.
 
-After each commit the archive commits the group's offsets at the broker, for people and monitoring to look at.
-The archive itself goes by its log alone.
+After each commit the archive commits the group's offsets at the broker, for people and monitoring. The
+archive itself reads only its own log.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from kerolox.spark.source.ranges import Range, ranges, shares
 log = logging.getLogger(__name__)
 
 ROUND_ROWS = 2_000_000
-TASK_ROWS_MIN = 50_000  # a task with fewer is not worth its start
+TASK_ROWS_MIN = 50_000  # rows; smaller tasks cost more to start than they save
 POLL_S = 1.0
 RETRY_S_MAX = 30.0
 
@@ -50,7 +50,7 @@ UPKEEP_EVERY_S = 600.0
 
 
 class Archive:
-    """A run: one thread, one destination, as many rounds as are asked for."""
+    """One run of the archive: one thread and one destination, for as many rounds as requested."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class Archive:
         self.wanted = wanted
         self.destination = destination
         self.summary = Summary()
-        self.is_committing = False  # then it had better not be interrupted
+        self.is_committing = False  # a commit is in progress: do not interrupt it
         self._run = run
         self._format = format or Format()
         self.cores = cores
         self._round_rows = round_rows
         self._joins = join
-        self._expire_ms = expire_ms  # hours that were over so long ago go
+        self._expire_ms = expire_ms  # age at which past hours are removed
         self._upkeep_s = self._began_s = time.monotonic()
         self._on_round = on_round
         self._clock = clock
@@ -94,29 +94,29 @@ class Archive:
         self.destination.close()
         self._cluster.close()
 
-    # --- before anything is begun -------------------------------------------------------------------------
+    # --- before the first round -------------------------------------------------------------------------
 
     def look(self, *, patient: bool = False) -> None:
         """Check that the topics exist and that their brokers answer; with ``patient``, wait for them.
 
-        The command calls it before it starts Spark and makes a folder: a wrong name is an error in a moment.
+        The command calls it before it starts Spark and makes a folder, so a wrong name fails at once.
         """
         with nullcontext() if patient else self._cluster.once():
             self._edges = self._cluster.edges(self._queues.find())
 
     def check(self) -> None:
-        """Check that the offsets to begin and end at exist. The archive is open; this changes nothing."""
+        """Check that the start and end offsets exist. Needs an open archive, and changes nothing."""
         with self._cluster.once():
             known, fresh = self._known(self._edges)
             self._queues.go_on(known, self.destination.last_read, self._edges)
-            # In an archive that is new, all queues that are named must be there.
+            # In a new archive, all named queues must exist.
             self._queues.places(self._given(fresh) if self.destination.places else self.wanted.start, fresh)
             self._queues.places(self.wanted.end, self._edges, ending=True)
 
     # --- runs -----------------------------------------------------------------------------------------
 
     def once(self) -> Summary:
-        """Archive the messages there are now. Those that come meanwhile are left to the next run."""
+        """Archive the messages stored so far. The next run archives those that arrive meanwhile."""
         edges = self._look()
         self._report_once(edges)
         starts = self._starts(edges)
@@ -127,9 +127,9 @@ class Archive:
         return self.told()
 
     def follow(self, stopped: Callable[[float], bool], interval_s: float = 60.0) -> Summary:
-        """Archive messages as they come, until ``stopped(seconds)`` returns True; it waits that long.
+        """Archive messages as they arrive, until ``stopped(seconds)``, which waits that long, returns True.
 
-        Servers that are away for a while are waited for.
+        Errors that may pass, such as a server that does not answer, are retried.
         """
         due_s = time.monotonic()
         pause_s, trouble = POLL_S, ""
@@ -153,7 +153,7 @@ class Archive:
                 return self.told()
 
     def _step(self, is_due: bool) -> tuple[bool, int]:
-        """Run a round if it is full or due. Returns whether it ran, and how many messages are left."""
+        """Run a round if it is full or due. Returns True if it ran, and the number of messages left."""
         edges = self._look()
         self._report_once(edges)
         starts = self._starts(edges)
@@ -172,7 +172,7 @@ class Archive:
     # --- a round --------------------------------------------------------------------------------------
 
     def _look(self) -> dict[Queue, Edges]:
-        """What the queues hold. Queues that were archived before and are gone are noted in the summary."""
+        """Return the edges of the queues; list archived queues that are missing now in the summary."""
         queues = self._queues.look_again() if self.summary.rounds else self._queues.find()
         self.destination.find_places(queues)
         self._edges = edges = self._cluster.edges(queues)
@@ -182,7 +182,7 @@ class Archive:
         return edges
 
     def _known(self, edges: Mapping[Queue, Edges]) -> tuple[QueueOffsets, dict[Queue, Edges]]:
-        """The next offset of each queue that the archive knows, and the queues it does not know."""
+        """Return the next offset of each queue already in the archive, and the queues that are new to it."""
         self.destination.find_places(edges)
         known = {queue: at for queue, at in self.destination.places.items() if queue in edges}
         return known, {queue: edge for queue, edge in edges.items() if queue not in known}
@@ -195,11 +195,11 @@ class Archive:
         return starts | self._begin(fresh)
 
     def _begin(self, fresh: Mapping[Queue, Edges]) -> QueueOffsets:
-        """The offsets at which the archive begins queues that it does not know."""
+        """Return the offsets at which the archive begins new queues."""
         given = self._given(fresh)
         begun = self._queues.places(given, fresh)
         if begun and given.word != "earliest":
-            # Written down at once: the latest of today is not the latest of the next look.
+            # Committed at once: at the next look ``latest`` would be a later offset.
             last = last_messages(self._cluster, begun, fresh, self.wanted.group)
             self.destination.commit(
                 self.wanted.group,
@@ -214,18 +214,18 @@ class Archive:
         given = self.wanted.start
         if given.offsets is None:
             return given
-        # They may name queues that have begun since.
+        # The start offsets may name queues that the archive already has.
         return replace(given, offsets={q: at for q, at in given.offsets.items() if q in fresh})
 
     def _note_missing(self, queue: Queue, expected: int, found: int) -> None:
         if found != expected:
             self._topic(queue.topic).missing += max(0, found - expected)
-            # Counted once: the place is taken over with the next commit, and by us now.
+            # Counted once: the offset becomes the queue's place now, and in the log with the next commit.
             self.destination.places[queue] = found
             self.destination.last_read.pop(queue, None)
 
     def _round(self, starts: QueueOffsets, ends: Mapping[Queue, int]) -> bool:
-        """Archive a bounded part of the messages between two offsets. Returns whether there were any."""
+        """Archive a bounded part of the messages between two offsets. Returns False if there were none."""
         backlog = {queue: ends[queue] - at for queue, at in starts.items() if queue in ends}
         chosen = shares(backlog, self._round_rows, turn=self._turn)
         self._turn += 1
@@ -252,7 +252,7 @@ class Archive:
         return True
 
     def _works(self, wanted: Sequence[Range]) -> list[WriteTask]:
-        """The tasks of a round: each of one topic, and no more of them than it takes."""
+        """Return the tasks of a round: one topic each, and as few as the rows need."""
         stem = self.destination.stem()
         settings = replace(self.wanted, start=Start(), end=Start())
         by_topic: dict[str, list[Range]] = {}
@@ -301,24 +301,26 @@ class Archive:
     def _look_after(self) -> None:
         """Remove what is too old and join small files.
 
-        If one fails, the archive is as it was before, or the next try goes on. It goes on archiving: nothing
-        is lost by files that are small or old.
+        If either fails, the archive is unchanged or the next try completes the work. Archiving continues:
+        small or old files lose no messages.
         """
         self._upkeep_s = time.monotonic() + UPKEEP_EVERY_S
-        if self._expire_ms is not None:  # first: what goes need not be joined
+        if self._expire_ms is not None:  # first: files to be removed need not be joined
             try:
                 expired = self.destination.expire(self._clock.wall_ms() - self._expire_ms)
                 self.summary.files_expired += expired.files
             except KeroloxError as error:
-                log.warning("old_hours_not_removed error=%r next='tried again later'", str(error))
+                log.warning("old_hours_not_removed error=%r next='retried automatically'", str(error))
         if self._joins:
             try:
                 self.summary.files_joined += self.destination.join(self._run, self._format)
             except KeroloxError as error:
-                log.warning("small_files_not_joined error=%r next='tried again later'", str(error))
+                log.warning("small_files_not_joined error=%r next='retried automatically'", str(error))
 
     def _missing(self, wanted: Sequence[Range], files: Sequence[WrittenFile]) -> dict[str, int]:
-        """By topic, how many messages of the ranges are missing in the files. With a filter: not known."""
+        """Return the missing messages of the ranges by topic. With a filter their number is unknown: return
+        {}.
+        """
         if self.wanted.expression != "*":
             return {}
         counts: dict[str, int] = {}
@@ -334,13 +336,13 @@ class Archive:
         return self.summary.topics.setdefault(plain, TopicCount())
 
     def _report_once(self, edges: Mapping[Queue, Edges]) -> None:
-        """Commit the group's offsets of an earlier run, which may have died before it did so."""
+        """Commit the group's offsets of an earlier run, which may have been killed before it did."""
         if not self._has_reported:
             self._has_reported = True
             self._report({queue: at for queue, at in self.destination.places.items() if queue in edges})
 
     def _report(self, places: QueueOffsets) -> None:
-        """Commit the group's offsets at the broker. If that fails, the archive goes on without."""
+        """Commit the group's offsets at the broker. A failure is logged and does not stop the archive."""
         if not places:
             return
         try:
@@ -350,7 +352,7 @@ class Archive:
 
 
 def bins(wanted: Sequence[Range], count: int) -> list[list[Range]]:
-    """The ranges divided into ``count`` parts of about the same length. Long ranges are cut."""
+    """Divide the ranges into ``count`` parts of about the same length. Long ranges are cut."""
     total = sum(each.count for each in wanted)
     count = max(1, min(count, total))
     edges = [total * number // count for number in range(1, count + 1)]

@@ -1,16 +1,16 @@
 """An archive that is a Delta table: DuckDB, Polars, Spark with Delta and others read it as it is.
 
-Files count when a commit of the table names them. Until shortly before they lie where no reader looks, and
-nothing of a killed run stays: which files are moved to their places is written down before, so the next run
-finds those that no commit came to name. How far each queue is
-lies in the same commit, as the version of an application transaction named after the queue: Delta keeps the
-last version of every application for good, and refuses two writers that move the same one. So files and
-offsets are committed together or not at all. The identity of each queue's last message lies there as well,
-its numbers as the versions of further applications.
+A file belongs to the table when a commit names it. Until shortly before that it lies in a folder that
+readers skip. A run notes the files it is about to move to their places, so the next run can remove those
+that no commit names: a killed run leaves nothing behind. The next offset of each queue is in the same
+commit, as the version of an application transaction named after the queue: Delta keeps the last version of
+every application for good, and rejects two writers that move the same one. So files and offsets are
+committed together or not at all. The identity of each queue's last message is in the commit too, its numbers
+as the versions of further applications.
 
-Every commit moves one more application, the writer. A run that finds files of another one moves it alone
-before it removes them: should the other one live, its next commit is refused, and it stops. That is what
-keeps two writers apart in object stores, where no lock does.
+Every commit also moves one application called the writer. A run that finds files of another run commits a
+new writer version before it removes them: if the other run is still alive, its next commit is rejected and
+it stops. This separates two writers in object stores, where there are no locks.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from kerolox.store.disk.lock import StoreLock
 
 MOVED: Final = f"{OWN_FOLDER}/moved"
 WRITER: Final = "kerolox-archive-writer"
-TRIES: Final = 20  # to get in between the commits of another run
+TRIES: Final = 20  # attempts to commit between the commits of another run
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """Files that are being moved to their places, for a commit that is to name them."""
+    """Files that are being moved to their places before a commit names them."""
 
     files: list[str]
 
@@ -67,9 +67,9 @@ class DeltaArchive:
         self._clock = clock
         self._lock = StoreLock(Files(), self.storage.lock_folder)
         self._staging = Staging(self.storage, clock)
-        self.swept = NOTHING  # what killed runs had left
+        self.swept = NOTHING  # files of killed runs that were removed
         self._table: Any = None
-        self._folders: list[str] = []  # the columns they tell
+        self._folders: list[str] = []  # columns whose values are in folder names
 
     @property
     def staging(self) -> str:
@@ -81,7 +81,7 @@ class DeltaArchive:
         if not is_there:
             check_folder(self.storage)
             if self.storage.exists(HEAD):
-                raise OptionError("to", path, "this one to be written without --delta: it has Parquet files")
+                raise OptionError("to", path, "no --delta: this is an archive of Parquet files")
         take_lock(self._lock, self.storage)
         try:
             with delta_errors(self.storage):
@@ -99,7 +99,7 @@ class DeltaArchive:
                     )
                 names = [field.name for field in self._table.schema().fields]
                 if set(names) != set(schema.names):
-                    wanted = f"what gives the table's columns: {names}"
+                    wanted = f"a value that gives the table's columns: {names}"
                     raise OptionError("properties", format.properties, wanted)
                 self._sweep()
                 self.number = self._table.version()
@@ -109,7 +109,7 @@ class DeltaArchive:
         return format
 
     def properties(self) -> str:
-        """The form of the column in a table that is there: map, string or none."""
+        """Return the form of the properties column in the existing table: map, string or none."""
         from deltalake import DeltaTable
 
         with delta_errors(self.storage):
@@ -125,7 +125,7 @@ class DeltaArchive:
             self._lock.release()
 
     def _sweep(self) -> None:
-        """Remove what killed runs have left, after no other run can commit any more."""
+        """Remove files of killed runs, once no other run can commit them any more."""
         left, notes = self._staging.leftovers(), [file.path for file in self.storage.files(MOVED)]
         if self.storage.is_local and self.storage.exists(f"{MOVED}.json"):  # older versions had one note
             notes.append(f"{MOVED}.json")
@@ -147,7 +147,7 @@ class DeltaArchive:
         self._table.update_incremental()
 
     def _undo(self, notes: Sequence[str]) -> Swept:
-        """Remove what killed runs have moved to its place, unless their commits came after all."""
+        """Remove files that killed runs moved to their places, unless a commit names them."""
         swept = NOTHING
         if not notes:
             return swept
@@ -164,11 +164,11 @@ class DeltaArchive:
         return swept
 
     def _paths(self) -> list[str]:
-        """The files of the table."""
+        """Return the files of the table."""
         return [str(action["path"]) for action in self._actions()]
 
     def find_places(self, queues: Iterable[Queue]) -> None:
-        """Learn how far these queues are; the log is asked for each by name."""
+        """Read the next offset of each of these queues from the table's log, by the queue's name."""
         for queue in queues:
             if queue not in self.places:
                 found = self._table.transaction_version(application(queue))
@@ -220,7 +220,7 @@ class DeltaArchive:
         self.places, self.last_read = dict(places), dict(last)
 
     def _write(self, files: Sequence[WrittenFile], about: dict[str, str], moved: dict[str, int]) -> None:
-        """Here it is decided: the table takes it, or says why not."""
+        """Commit to the table in one step, or raise the reason it was rejected."""
         from deltalake import CommitProperties, Transaction
 
         now_ms = self._clock.wall_ms()
@@ -237,7 +237,7 @@ class DeltaArchive:
         )
 
     def join(self, run: object, format: Format, rule: JoinRule | None = None) -> int:
-        """Join small files of hours that are over; how many there were. The table does it itself."""
+        """Join small files of past hours and return how many there were. deltalake does the joining."""
         rule = rule or JoinRule(OVER_FOR_MS, FILES_MIN)
         now_ms = self._clock.wall_ms()
         counts: Counter[tuple[str, str, int]] = Counter()
@@ -259,10 +259,10 @@ class DeltaArchive:
         return joined
 
     def expire(self, before_ms: int) -> Expired:
-        """Remove the hours that were over before a time, by a commit. How far each queue is stays.
+        """Remove the hours that ended before a time, by a commit. The offsets of the queues stay.
 
-        Files of the table that are no longer named go as well, unless readers of older versions may still
-        want them: those of the last week.
+        Files that the table no longer names are removed too, except those of the last week, which readers of
+        older versions may still need.
         """
         old = [action for action in self._actions() if end_ms(*_hour_of(action)[1:]) <= before_ms]
         names = {os.path.basename(action["path"]) for action in old}
@@ -283,7 +283,7 @@ class DeltaArchive:
         return Expired(len(files), rows, size, len(orphans))
 
     def _actions(self) -> list[dict[str, Any]]:
-        """What the table says of each of its files."""
+        """Return the table's entry for each of its files."""
         found: list[dict[str, Any]] = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
         return found
 
@@ -293,27 +293,27 @@ class DeltaArchive:
 
 @contextmanager
 def delta_errors(storage: Storage) -> Iterator[None]:
-    """What deltalake raises, as one of ours that tells no secrets."""
+    """Turn errors of deltalake into KeroloxError, without secrets."""
     from deltalake.exceptions import CommitFailedError, DeltaError
 
     try:
         yield
     except CommitFailedError as error:
         raise KeroloxError(
-            f"the Delta table {storage} did not take the commit: {error} Did another run write to it? Start "
-            "again: the same command goes on with what is committed"
+            f"the Delta table {storage} rejected the commit: {error} Did another run write to it? Start "
+            "again: the same command continues after the last commit"
         ) from error
     except (DeltaError, OSError) as error:
         raise KeroloxError(without_secrets(storage, f"the Delta table {storage}: {error}")) from None
 
 
 def application(queue: Queue) -> str:
-    """The name under which a queue's next offset is kept in the table's log."""
+    """Return the application name that holds a queue's next offset in the table's log."""
     return f"kerolox-archive:{queue.topic}:{queue.broker}:{queue.queue_id}"
 
 
 def last_application(queue: Queue, part: str) -> str:
-    """The name under which a part of the identity of a queue's last message is kept."""
+    """Return the application name that holds one part of the identity of a queue's last message."""
     return f"kerolox-archive-last:{part}:{queue.topic}:{queue.broker}:{queue.queue_id}"
 
 
@@ -324,7 +324,7 @@ def table_schema(format: Format) -> pa.Schema:
 
 
 def _partitions(table: Any) -> tuple[str, ...]:
-    """What a table is divided by, as we name it."""
+    """Return the partition columns of a table, by the names of ``--partition-by``."""
     names = table.metadata().partition_columns
     return tuple(name if name in (*PARTITIONS, TAG) else f"{PROPERTY}{name}" for name in names)
 
@@ -350,13 +350,13 @@ def _added(file: WrittenFile, folders: Sequence[str], now_ms: int) -> Any:
 
 
 def _hour_of(action: dict[str, Any]) -> tuple[str, str, int]:
-    """Topic, date and hour of a file."""
+    """Return topic, date and hour of a file."""
     hour = action.get("partition.hour", WHOLE_DAY)
     return action["partition.topic"], str(action["partition.date"]), hour
 
 
 def _older_than(actions: Sequence[dict[str, Any]]) -> str:
-    """A condition that names the hours of these files and no others."""
+    """Return an SQL condition that matches exactly the hours of these files."""
     hours: dict[str, set[int]] = {}
     for _, date, hour in map(_hour_of, actions):
         hours.setdefault(date, set()).add(hour)

@@ -1,4 +1,4 @@
-"""What an archive needs of a place it writes to, be it Parquet files, a Delta table or an Iceberg table."""
+"""Interface between an archive and its destination: Parquet files, a Delta table or an Iceberg table."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Runner = Callable[[Sequence[WriteTask | JoinTask]], Sequence[TaskResult]]
 
 
 class Destination(Protocol):
-    """Where the files go, and what keeps the count of them."""
+    """A destination of files, with the log that commits them together with the offsets."""
 
     places: QueueOffsets
-    last_read: LastReads  # the message before each place, where it is known
+    last_read: LastReads  # identity of the message before each offset, where known
     swept: Swept
 
     @property
@@ -44,7 +44,7 @@ class Destination(Protocol):
     ) -> object: ...
     def discard(self, files: Sequence[WrittenFile]) -> None: ...
     def find_places(self, queues: Iterable[Queue]) -> None:
-        """Called before each look, for those that learn late how far they are."""
+        """Read the offsets of these queues; called before each look, for tables that read them on demand."""
 
     def join(self, run: Runner, format: Format) -> int: ...
     def expire(self, before_ms: int) -> Expired: ...

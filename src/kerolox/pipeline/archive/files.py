@@ -1,11 +1,11 @@
-"""What a task of the archive does: reads ranges of one topic and writes them as Parquet, a file per hour.
+"""Task of the archive: read ranges of one topic and write them as Parquet, one file per hour.
 
 Runs on executors. Rows never pass through Spark: blocks of records become Arrow columns and go to
-``pyarrow.parquet`` in the same process, which is more than twice as fast as Spark's own writer; what goes
-back to the driver is a line per file.
+``pyarrow.parquet`` in the same process, which is more than twice as fast as Spark's own writer. Each task
+returns one line per file to the driver.
 
-Files are written under names that no reader looks at, and forced to disk; the driver publishes them. Each
-try of a task uses names of its own, so tries do not meet.
+Files are written under names that readers skip, and forced to disk; the driver publishes them. Each try of a
+task uses its own names, so tries do not collide.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ from kerolox.spark.source.reading import read_range
 
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 64 << 20
-BUFFERED_BYTES = 192 << 20  # of all files a task has open
-OPEN_FILES = 48  # two days of hours; the one that waited longest is closed for another
+BUFFERED_BYTES = 192 << 20  # of all open files of a task
+OPEN_FILES = 48  # two days of hours; beyond, the least recently used file is closed
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
-# Few values each: their columns shrink to next to nothing. For the others a dictionary is a waste of time.
+# Columns of few distinct values, which a dictionary makes tiny. For the others a dictionary only costs time.
 _DICTIONARY = [
     "broker", "queue_id", "tags", "born_host", "store_host", "reconsume_times", "sys_flag", "flag",
     "properties.key_value.key",
 ]  # fmt: skip
-# What readers skip row groups by; least and greatest bodies are of no use and may be large.
+# Columns by which readers skip row groups. Statistics of bodies are useless and may be large.
 _STATISTICS = ["broker", "queue_id", "queue_offset", "keys", "tags", "born_timestamp", "store_timestamp"]
 
 
 @dataclass(frozen=True)
 class Format:
-    """How files are written."""
+    """Format of the files of an archive."""
 
     properties: str = "map"  # map, string (as the record holds them) or none
     compression: str = "zstd"
-    rows_max: int = 1_000_000  # a file is closed when it has so many rows,
-    bytes_max: int = 512 << 20  # or is so large
-    partitions: tuple[str, ...] = ()  # none: those the archive began with, by default topic, date and hour
+    rows_max: int = 1_000_000  # rows at which a file is closed
+    bytes_max: int = 512 << 20  # size at which a file is closed
+    partitions: tuple[str, ...] = ()  # empty: as the archive began, by default topic, date, hour
 
     def __post_init__(self) -> None:
         if self.properties not in ("map", "string", "none"):
@@ -72,7 +72,7 @@ class Format:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The columns that folders tell, from the outermost on."""
+        """Columns whose values are in folder names, the outermost first."""
         return tuple(each.removeprefix(PROPERTY) for each in self.partitions or PARTITIONS)
 
     @property
@@ -81,11 +81,11 @@ class Format:
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """What folders tell beside topic and time."""
+        """Partitions other than topic and time: tag and properties."""
         return tuple(each for each in self.partitions if each not in PARTITIONS)
 
     def schema(self) -> pa.Schema:
-        """The columns of a file: those of the source but ``topic``, which its folder tells."""
+        """Return the columns of a file: those of the source except ``topic``, which is in the folder name."""
         names = [name for name in COLUMNS if name != "topic"]
         if self.properties == "none":
             names.remove("properties")
@@ -94,19 +94,19 @@ class Format:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """A task. All ranges are of one topic."""
+    """Task that writes ranges of one topic."""
 
     topic: str
     ranges: tuple[Range, ...]
     wanted: Wanted
-    storage: Storage  # the archive's folder, the same for driver and executors
-    staging: str  # below it: where files are until they count
-    stem: str  # what the names of files begin with
+    storage: Storage  # the archive's folder, which driver and executors share
+    staging: str  # folder below it for files that are not committed yet
+    stem: str  # prefix of the file names
     format: Format
 
 
 class ArchiveTask(Protocol):
-    """What tasks of both kinds say about the files they write."""
+    """Fields that write tasks and join tasks share."""
 
     @property
     def topic(self) -> str: ...
@@ -133,32 +133,32 @@ class QueuePart:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """What a task tells the driver about a file it wrote."""
+    """Report of a task about one file it wrote."""
 
-    path: str  # where it stays, below the archive's folder
-    staged: str  # where it is until it counts
+    path: str  # final path below the archive's folder
+    staged: str  # path until it is committed
     topic: str
     date: str  # 2026-11-16
-    hour: int  # WHOLE_DAY where folders have none
+    hour: int  # WHOLE_DAY if folders have no hour
     rows: int
     bytes: int
     first_ms: int  # store times
     last_ms: int
     parts: tuple[QueuePart, ...]
-    values: tuple[str | None, ...] = ()  # of what else folders tell
+    values: tuple[str | None, ...] = ()  # of the chosen partitions
 
 
 @dataclass
 class TaskResult:
-    """The files a task wrote, or why it failed."""
+    """Result of a task: the files it wrote, or the error."""
 
     files: list[WrittenFile] = field(default_factory=list)
     error: str = ""
-    retriable: bool = False  # the same may succeed later
+    retriable: bool = False  # a later try may succeed
 
 
 def write(work: WriteTask) -> TaskResult:
-    """Run a write task. Our own errors come back as text, because another try would not help."""
+    """Run a write task. Errors of kerolox are returned as text: a retry by Spark would not help."""
     done = TaskResult()
     files = HourFiles(work)
     try:
@@ -178,7 +178,7 @@ def write(work: WriteTask) -> TaskResult:
 
 
 class HourFiles:
-    """Rows sorted into files by the hour they were stored in, and by what else folders tell."""
+    """Open files of a task, by the hour in which rows were stored and by the chosen partitions."""
 
     def __init__(self, work: WriteTask) -> None:
         self.work = work
@@ -225,7 +225,7 @@ class HourFiles:
         file = self._open[place]
         self._buffered -= file.buffered
         self._closed.append(file.close())
-        del self._open[place]  # not before: what cannot be closed is to be discarded
+        del self._open[place]  # after close(): if that fails, discard() must still find the file
 
     def close(self) -> list[WrittenFile]:
         for place in list(self._open):
@@ -233,14 +233,14 @@ class HourFiles:
         return self._closed
 
     def discard(self) -> None:
-        """Leave nothing behind of a try that failed."""
+        """Delete all files of a failed try."""
         for file in self._open.values():
             file.discard()
         self.work.storage.delete([written.staged for written in self._closed])
 
 
 class HourFile:
-    """One Parquet file. Row groups are written when enough rows have come together."""
+    """One Parquet file. A row group is written when enough rows are buffered."""
 
     def __init__(self, work: ArchiveTask, schema: pa.Schema, place: FolderPlace, number: int) -> None:
         began = datetime.fromtimestamp(place.hour * 3600, UTC)
@@ -274,7 +274,7 @@ class HourFile:
         self.buffered = 0
 
     def add(self, queue: Queue, batch: pa.RecordBatch) -> int:
-        """Add rows. Returns by how many bytes the rows in memory grew; negative when they were written."""
+        """Add rows. Returns the change of buffered bytes, which is negative after a flush."""
         before = self.buffered
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
@@ -301,7 +301,7 @@ class HourFile:
         self._last_us = max(self._last_us, least["max"].as_py())
 
     def flush(self) -> int:
-        """Write what waits as a row group; how many bytes of memory that frees."""
+        """Write the buffered rows as a row group and return the bytes of memory freed."""
         freed = self.buffered
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema))
@@ -310,7 +310,7 @@ class HourFile:
         return freed
 
     def size(self) -> int:
-        """How many bytes were written to the file so far."""
+        """Return the bytes written to the file so far."""
         return self._file.tell()
 
     def close(self) -> WrittenFile:
@@ -337,5 +337,5 @@ class HourFile:
         try:
             self._writer.close()
         except (OSError, KeroloxError, pa.ArrowException):
-            pass  # the disk may be why
+            pass  # the disk may be the reason for discarding
         self._file.discard()

@@ -1,7 +1,7 @@
-"""Which folder of an archive a message goes to: by topic, the time of storing, and what else was chosen.
+"""Folder of an archive for each message: by topic, store time and the chosen partitions.
 
-What folders tell beside topic and time (a tag, a property) is in the files as well: a folder is there to be
-left out by readers who look for something else, and loses nothing where a value cannot be its name.
+Partitions other than topic and time (a tag, a property) are columns of the files as well. Their folders only
+let readers skip files, so nothing is lost if a value cannot be a folder name.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from kerolox.spark.columns import COLUMNS
 from kerolox.spark.records import PropertyPairs
 
 HOUR_US = 3_600_000_000
-PARTITIONS = ("topic", "date", "hour")  # unless told otherwise
+PARTITIONS = ("topic", "date", "hour")  # default
 TAG = "tag"
 PROPERTY = "property."
 WHOLE_DAY = -1  # instead of an hour
-FOLDERS_MAX = 1000  # of one task: more would be files of a few rows each
-VALUE_BYTES_MAX = 200  # in the name of a folder; file systems allow 255 with the column's name
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # as Hive, Spark and others name a folder for null
+FOLDERS_MAX = 1000  # per task; more would mean files of a few rows each
+VALUE_BYTES_MAX = 200  # in a folder name; file systems allow 255, including the column's name
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # folder name for null in Hive, Spark and others
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]{0,40}").fullmatch
 
 
 def check_partitions(given: tuple[str, ...], properties: str) -> None:
-    """Raises OptionError for what an archive cannot be divided by."""
+    """Raise OptionError for partitions that an archive cannot have."""
     if not given:
         return
     option, text = "partition-by", ",".join(given)
@@ -47,17 +47,17 @@ def check_partitions(given: tuple[str, ...], properties: str) -> None:
         if name == each or not _NAME(name):
             raise OptionError(option, text, f"tag, or {PROPERTY}NAME with letters, digits and _, after that")
         if name.lower() in taken:
-            raise OptionError(option, text, f"another property than {name}: an archive has such a column")
+            raise OptionError(option, text, f"another property: an archive already has a column {name}")
         if properties == "none":
-            raise OptionError(option, text, "no property: with --properties none they are not read")
+            raise OptionError(option, text, "no property: --properties none does not read them")
     if len({each.lower() for each in given}) < len(given):
-        raise OptionError(option, text, "each only once")
+        raise OptionError(option, text, "each partition only once")
 
 
 def folder_of(
     topic: str, date: str, hour: int, names: Sequence[str] = (), values: Sequence[str | None] = ()
 ) -> str:
-    """Where the messages of an hour or a day lie, as Hive, Spark and others read it."""
+    """Return the folder of an hour or a day, in the layout that Hive, Spark and others read."""
     folder = f"topic={quote(topic, safe='')}/date={date}"
     if hour != WHOLE_DAY:
         folder += f"/hour={hour:02d}"
@@ -67,20 +67,20 @@ def folder_of(
 
 
 class FolderPlace(NamedTuple):
-    """Which folder rows belong to."""
+    """Folder of a row: its hour and the values of the chosen partitions."""
 
-    hour: int  # since 1970; of a whole day its first
-    values: tuple[str | None, ...] = ()  # of what was chosen
+    hour: int  # hours since 1970; for a whole day, its first hour
+    values: tuple[str | None, ...] = ()  # of the chosen partitions
 
 
 def places_of(
     batch: pa.RecordBatch, chosen: Sequence[str], *, by_hour: bool
 ) -> tuple[list[FolderPlace], npt.NDArray[np.int64]]:
-    """The different places of rows, and the number of the place of each."""
+    """Return the distinct folders of the rows, and for each row the number of its folder."""
     times = np.asarray(batch.column(batch.schema.get_field_index("store_timestamp")).view(pa.int64()))
     step = HOUR_US if by_hour else 24 * HOUR_US
     first = int(times.min()) // step
-    if not chosen and first == int(times.max()) // step:  # nearly always: no need to divide each
+    if not chosen and first == int(times.max()) // step:  # the usual case: all rows in one folder
         return [FolderPlace(first * (step // HOUR_US))], np.zeros(len(times), np.int64)
     hours = times // HOUR_US
     if not by_hour:
@@ -97,7 +97,7 @@ def places_of(
         FolderPlace(low + row[0], tuple(each[at] for each, at in zip(known, row[1:], strict=True)))
         for row in rows.T.tolist()
     ]
-    # Values that do not fit are all at the same place.
+    # All values that cannot be folder names share one folder.
     numbers = {place: number for number, place in enumerate(dict.fromkeys(found))}
     return list(numbers), np.array([numbers[place] for place in found], np.int64)[inverse.reshape(-1)]
 
@@ -113,5 +113,5 @@ def _chosen(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _fitting(value: str | None) -> str | None:
-    """A value as a folder can tell it; what it cannot is null. The file has it all the same."""
+    """Return the value if it can be a folder name, else None. The file has the value in any case."""
     return value if value and len(quote(value, safe="")) <= VALUE_BYTES_MAX else None

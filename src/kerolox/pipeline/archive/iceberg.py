@@ -1,18 +1,18 @@
 """An archive that is an Iceberg table: Spark, Trino, DuckDB, pyiceberg and others read it by its catalog.
 
-Tasks write files straight to where the table keeps its data, in a folder of the run. They count when a
-snapshot names them; that snapshot has the next offset of every queue and the identity of the message before
-it, as marks (lake/iceberg_table.py). So files and offsets are committed together or not at all, and there is
-nothing to move.
+Tasks write files directly into the table's data folder, in a subfolder of the run. A file belongs to the
+table when a snapshot names it; that snapshot has the next offset of every queue and the identity of the
+message before it, as marks (lake/iceberg_table.py). So files and offsets are committed together or not at
+all, and no file has to be moved.
 
-Several runs may write to one table, of different topics or the same: a commit compares the offsets that the
-table has by then with those the run began at. Whoever comes second with the same messages throws its files
-away and goes on behind them.
+Several runs may write to one table, for different topics or the same one: a commit compares the offsets that
+the table has by then with those the run began at. A run that comes second with the same messages deletes its
+files and continues after them.
 
-A run leaves a note while it is at work. Whoever finds the note of another run takes it for killed: it first
-commits a snapshot that counts one more sweep, then removes what that run wrote and no snapshot names. Should
-the other run live, its commit meets that snapshot, and it knows that its files may be gone and does the round
-again.
+A run keeps a note in the table's folder while it works. A run that finds the note of another one assumes
+that it was killed: it first commits a snapshot that increments the count of sweeps, then removes the files
+of the other run that no snapshot names. If the other run is alive, its next commit sees the new count; it
+then knows that its files may be gone, and repeats the round.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ OFFSETS: Final = "archive.offsets"  # marks
 LAST: Final = "archive.last"
 SWEEPS: Final = "archive.sweeps"
 NOTES: Final = f"{OWN_FOLDER}/running"
-FILES: Final = "kerolox-"  # a folder for each run, below the table's data
-LINGER_MS: Final = 600_000  # longer than tasks of a killed run live
+FILES: Final = "kerolox-"  # prefix of each run's folder below the table's data
+LINGER_MS: Final = 600_000  # longer than tasks of a killed run can survive
 SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
-SNAPSHOT_AGE_MS: Final = 86_400_000  # for readers that began before; Iceberg's own five days keep much
+SNAPSHOT_AGE_MS: Final = 86_400_000  # for running readers; Iceberg's default of five days keeps more
 T = TypeVar("T")
-BY_TIME: Final = {"hour": True, "day": False, "month": False, "year": False}  # whether files are of an hour
+BY_TIME: Final = {"hour": True, "day": False, "month": False, "year": False}  # True: one file per hour
 
 
 class OthersCameFirst(IcebergError):
-    """What was to be committed is there already, or its files were swept: the round is done again."""
+    """Another run committed the same messages first, or removed this run's files. The round is repeated."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why, retriable=True)
@@ -74,7 +74,7 @@ class OthersCameFirst(IcebergError):
 
 @dataclass(frozen=True)
 class TableFormat(Format):
-    """How files of an Iceberg table are written: with the topic, and the table's field ids."""
+    """Format of the files of an Iceberg table: with the topic column and the table's field ids."""
 
     columns: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
@@ -98,18 +98,18 @@ class IcebergArchive:
         self.places: QueueOffsets = {}
         self.last_read: LastReads = {}
         self.swept = NOTHING
-        self.run = f"{clock.wall_ms()}-{os.getpid()}-{os.urandom(3).hex()}"  # nobody else has this name
+        self.run = f"{clock.wall_ms()}-{os.getpid()}-{os.urandom(3).hex()}"  # unique
         self._options = dict(storage_options or {})
         self._clock = clock
         self._storage: Storage | None = None
-        self._base: QueueOffsets = {}  # what the table says, which ``places`` may be ahead of
+        self._base: QueueOffsets = {}  # offsets in the table; ``places`` may be ahead of them
         self._base_last: LastReads = {}
         self._sweeps = 0
         self._rounds = 0
-        self._is_unsure = False  # of how the last commit ended
-        self._leaves_note = False  # because files may be left behind
-        self._is_writing = False  # tasks were begun, and nobody has told how they ended
-        self._files = 0  # of this run that snapshots name
+        self._is_unsure = False  # True: the outcome of the last commit is unknown
+        self._leaves_note = False  # True: files may be left behind
+        self._is_writing = False  # True: tasks were started and their end is unknown
+        self._files = 0  # number of this run's files that snapshots name
 
     @property
     def text(self) -> str:
@@ -127,7 +127,7 @@ class IcebergArchive:
     # --- open and close -------------------------------------------------------------------------------
 
     def open(self, format: Format) -> Format:
-        """Make or take the table, and remove what killed runs left."""
+        """Create or load the table, and remove files of killed runs."""
         if format.chosen:
             raise OptionError(
                 "partition-by", ",".join(format.partitions),
@@ -147,18 +147,21 @@ class IcebergArchive:
         return made
 
     def properties(self) -> str:
-        """The form of the column, with which a table began that is there. Refuses what is no archive."""
+        """Return the form of the properties column. Raises OptionError if the table is no archive."""
         if not self.table.load() or self.table.mark(OFFSETS) is None:
-            raise OptionError("--iceberg", self.table.name, f"an archive; {self.table.place.text} has none")
+            raise OptionError(
+                "--iceberg", self.table.name, f"an archive; {self.table.place.text} has no such archive"
+            )
         names = self.table.table.schema().column_names
         if "properties" not in names:
             return "none"
         return "string" if str(self.table.table.schema().find_type("properties")) == "string" else "map"
 
     def close(self) -> None:
-        """Take the note away, unless the next run has something to sweep.
+        """Delete the run's note, unless the next run has files to remove.
 
-        A killed worker may have written a file that its task never told of; tasks of a dead JVM may still.
+        A killed worker may have written a file that its task never reported; tasks of a dead JVM may still
+        do so.
         """
         if self._storage is None or self._leaves_note or self._is_writing:
             return
@@ -166,13 +169,13 @@ class IcebergArchive:
             self._storage.delete([f"{NOTES}/{self.run}"])
 
     def _format(self, format: Format, columns: pa.Schema) -> TableFormat:
-        """How files are to be written so that this table takes them."""
+        """Return the file format that fits this table."""
         told = self.table.file_schema(columns)
         for mine, theirs in zip(columns, told, strict=True):
             if mine.type != theirs.type:
                 raise IcebergError(
                     f"column {mine.name} of {self.text} is {theirs.type}, an archive writes {mine.type}. "
-                    "Take another table"
+                    "Use another table"
                 )
         by_hour = True
         spec, schema = self.table.table.spec(), self.table.table.schema()
@@ -190,7 +193,7 @@ class IcebergArchive:
         if format.partitions and format.by_hour != by_hour:
             raise OptionError(
                 "partition-by", ",".join(format.partitions),
-                f"{','.join(partitions)}, with which this table began. For others, begin another table",
+                f"{','.join(partitions)}, as when this table was created. For others, create another table",
             )  # fmt: skip
         return TableFormat(
             format.properties, format.compression, format.rows_max, format.bytes_max, partitions, told
@@ -200,9 +203,9 @@ class IcebergArchive:
         self.storage.put(f"{NOTES}/{self.run}", b"{}")
 
     def _sweep(self) -> None:
-        """Remove what other runs wrote and no snapshot names, once none of them can commit it any more."""
+        """Remove files of other runs that no snapshot names, once those runs cannot commit them any more."""
         notes = [path.rsplit("/", 1)[-1] for path, _ in self.storage.files(NOTES)]
-        # On disk a note that is being written, or was by a run that was killed, has a name of its own.
+        # On disk an unfinished note has a temporary name that begins with a dot.
         runs = [name for name in notes if not name.startswith(".")]
         left = [file for run in runs if run != self.run for file in self.storage.files(f"{FILES}{run}")]
         if left and self._strays(left):
@@ -216,7 +219,7 @@ class IcebergArchive:
                 self._forget(run, [name for name in notes if name.startswith(f".{run}.")], now_ms)
 
     def _fence(self) -> None:
-        """From now on no other run can commit what it has written before."""
+        """Make every other run unable to commit files that it wrote before now."""
         self.table.append((), lambda: {SWEEPS: str(self._count_sweeps() + 1)})
 
     def _strays(self, files: Sequence[StoredFile]) -> list[StoredFile]:
@@ -228,7 +231,7 @@ class IcebergArchive:
         return [path for path in paths if path not in named]
 
     def _forget(self, run: str, unfinished: Sequence[str], now_ms: int) -> None:
-        """Remove the note of a run that was swept; not at once: a task of it may live, and write a file."""
+        """Remove the note of a swept run, after a delay in which its last tasks may still write files."""
         note = f"{NOTES}/{run}"
         try:
             swept_ms = json.loads(self.storage.read(note)).get("sweptMs")
@@ -240,14 +243,14 @@ class IcebergArchive:
             self.storage.delete([note, *(f"{NOTES}/{name}" for name in unfinished)])
 
     def named(self) -> set[str]:
-        """The files below the table's data that any snapshot names."""
+        """Return the files in the data folder that at least one snapshot names."""
         below = self.table.data_folder.rstrip("/") + "/"
         return {path.removeprefix(below) for path in self.table.data_files() if path.startswith(below)}
 
     def _count_sweeps(self) -> int:
         return int(self.table.mark(SWEEPS) or 0)
 
-    # --- how far it is --------------------------------------------------------------------------------
+    # --- offsets --------------------------------------------------------------------------------------
 
     def _offsets(self) -> QueueOffsets:
         return self._read_mark(OFFSETS, from_tree)
@@ -263,13 +266,13 @@ class IcebergArchive:
             raise KeroloxError(f"the mark {name} of {self.text} cannot be read: {error}") from None
 
     def _learn(self) -> None:
-        """Take over what the table says now."""
+        """Load offsets, last messages and the count of sweeps from the table."""
         self._base, self._base_last = self._offsets(), self._last()
         self.places, self.last_read = dict(self._base), dict(self._base_last)
         self._sweeps = self._count_sweeps()
 
     def find_places(self, queues: Iterable[Queue]) -> None:
-        """Called before each round: after a commit whose end is not known, the table is asked."""
+        """Reload the offsets after a commit of unknown outcome. Called before each round."""
         if self._is_unsure:
             self.table.load()
             self._learn()
@@ -278,8 +281,8 @@ class IcebergArchive:
     # --- commits --------------------------------------------------------------------------------------
 
     def stem(self) -> str:
-        """What the names of the next round's files begin with."""
-        self._note()  # somebody may have taken us for dead
+        """Return the prefix of the next round's file names."""
+        self._note()  # another run may have assumed that this one was killed, and removed the note
         self._rounds += 1
         self._is_writing = True
         return f"{self._rounds:06d}"
@@ -316,7 +319,7 @@ class IcebergArchive:
                 first = moved[0]
                 raise OthersCameFirst(
                     f"another run has archived to {self.text} meanwhile: {queue_text(first)} is at "
-                    f"{there.get(first)}, and was at {self._base.get(first)}. This run goes on from there"
+                    f"{there.get(first)}, and was at {self._base.get(first)}. This run continues from there"
                 )
             return {
                 OFFSETS: json.dumps(to_tree(there | changed), separators=(",", ":")),
@@ -338,10 +341,10 @@ class IcebergArchive:
         try:
             self.table.append(entries, marks, about, replaced=replaced)
         except CommitUnknown:
-            self._is_unsure = self._leaves_note = True  # the files may be the table's
+            self._is_unsure = self._leaves_note = True  # a snapshot may name the files
             raise
         except OthersCameFirst:
-            # Not what is the table's after all: an answer may have been lost, and the snapshot be forgotten.
+            # Keep files that a snapshot names: the answer to an earlier commit may have been lost.
             named = self.named() if files else set()
             self.discard(file for file in files if file.staged not in named)
             self._learn()
@@ -355,8 +358,8 @@ class IcebergArchive:
     def _check_files(self, files: Sequence[WrittenFile]) -> None:
         if files and self._count_sweeps() != self._sweeps:
             raise OthersCameFirst(
-                f"another run took this one for killed, and removed what it had written to {self.text}. The "
-                "round is done again"
+                f"another run took this one for killed and removed its files in {self.text}. The "
+                "round is repeated"
             )
 
     def _entry(self, file: WrittenFile) -> TableFile:
@@ -372,7 +375,7 @@ class IcebergArchive:
         )
 
     def discard(self, files: Iterable[WrittenFile]) -> None:
-        """Throw away what was written for a round that failed. All its tasks have ended."""
+        """Delete the files of a failed round, whose tasks have all ended."""
         self.storage.delete(file.staged for file in files)
         self._is_writing = False
 
@@ -384,7 +387,7 @@ class IcebergArchive:
         format: Format,
         rule: JoinRule | None = None,
     ) -> int:
-        """Join small files of hours that are over; how many there were."""
+        """Join small files of past hours and return how many there were."""
         self.table.load()
         known = self._joinable()
         sets = small_files((file for file, _ in known.values()), self._clock.wall_ms(), format, rule)
@@ -414,10 +417,11 @@ class IcebergArchive:
         return len(gone)
 
     def expire(self, before_ms: int) -> Expired:
-        """Remove the hours that were over before a time, by a snapshot. How far each queue is stays.
+        """Remove the hours that ended before a time, by a snapshot. The offsets of the queues stay.
 
-        Their files are deleted when the snapshots that name them are forgotten, which are those older than
-        the table's ``history.expire.max-snapshot-age-ms``, or a day, or what is kept, if that is less.
+        The files are deleted when the snapshots that name them expire: after the table's
+        ``history.expire.max-snapshot-age-ms`` (default: a day), or after the time for which the archive
+        keeps messages, if that is shorter.
         """
         self.table.load()
         old = self._older(before_ms)
@@ -446,22 +450,22 @@ class IcebergArchive:
         return {path: pair for path, pair in found if end_ms(pair[0].date, pair[0].hour) <= before_ms}
 
     def _remove_orphans(self) -> int:
-        """Delete files of runs that have ended which no snapshot names; how many."""
+        """Delete files of ended runs that no snapshot names, and return how many there were."""
         listed = [file.path for file in self.storage.files() if file.path.startswith(FILES)]
         running = {path.rsplit("/", 1)[-1] for path, _ in self.storage.files(NOTES)}
-        self.table.load()  # after the notes: a run removes its own when all its files are named
+        self.table.load()  # after the notes: a run removes its note only when snapshots name all its files
         ended = [path for path in listed if path.split("/", 1)[0].removeprefix(FILES) not in running]
         if not self._not_named(ended):
             return 0
-        # Somebody may have taken a run for killed that lives, and removed its note.
+        # Another run may have removed the note of a run that is alive.
         self._fence()
-        self._sweeps = self._count_sweeps()  # our own next commit is not meant
+        self._sweeps = self._count_sweeps()  # this run's next commit must not be affected
         gone = self._not_named(ended)
         self.storage.delete(gone)
         return len(gone)
 
     def _joinable(self) -> dict[str, tuple[WrittenFile, DataFile]]:
-        """The files that archives have written and nobody has deleted rows of, by their paths."""
+        """Return the files that archives wrote and that have no deleted rows, by their paths."""
         below = self.table.data_folder.rstrip("/") + "/"
         found = {}
         for each in self.table.reading(lambda: list(self.table.table.scan().plan_files())):
@@ -471,7 +475,7 @@ class IcebergArchive:
         return found
 
     def _written(self, path: str, file: DataFile) -> WrittenFile:
-        """What a snapshot tells of a file, as its task told it."""
+        """Rebuild a task's report about a file from its entry in a snapshot."""
         from pyiceberg.conversions import from_bytes
 
         schema = self.table.table.schema()

@@ -1,8 +1,8 @@
-"""Small files of hours that are over, joined to large ones.
+"""Joining of small files of past hours into large ones.
 
 A run that follows writes a file per topic and interval: sixty an hour, if the interval is a minute. Readers
-like few large files better. Only hours that are over are touched, so that readers of what is recent are not
-disturbed; a reader of such an hour that has looked just before may find a file gone, and has to look again.
+are faster with few large files. Only past hours are changed, so readers of recent messages are not
+disturbed; a reader of a past hour that listed the files just before may miss one and has to list them again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from kerolox.pipeline.archive.files import (
 from kerolox.pipeline.archive.folders import WHOLE_DAY, FolderPlace
 from kerolox.pipeline.lake.storage import Storage
 
-FILES_MIN = 8  # fewer in an hour are left as they are
-OVER_FOR_MS = 300_000  # brokers' clocks differ, and the last messages of an hour are written a round later
+FILES_MIN = 8  # an hour with fewer small files is not joined
+OVER_FOR_MS = 300_000  # clocks of brokers differ; the last messages of an hour are written a round later
 BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True)
 class JoinTask:
-    """A task: one file out of several of the same hour."""
+    """Task that joins several files of the same hour into one."""
 
     topic: str
     files: tuple[WrittenFile, ...]
@@ -47,13 +47,13 @@ class JoinTask:
 
     @property
     def place(self) -> FolderPlace:
-        """Where all of them lie."""
+        """Folder of the files, which all of them share."""
         date, hour, values = self.files[0].date, self.files[0].hour, self.files[0].values
         return FolderPlace(begin_ms(date, hour) // 3_600_000, values)
 
 
 def carry_out(work: WriteTask | JoinTask) -> TaskResult:
-    """A task of either kind."""
+    """Run a task of either kind."""
     return write(work) if isinstance(work, WriteTask) else join(work)
 
 
@@ -70,7 +70,7 @@ def join(work: JoinTask) -> TaskResult:
         written = replace(file.close(), parts=_parts(work.files))
         expected = sum(small.rows for small in work.files)
         if written.rows != expected:
-            raise KeroloxError(f"{written.staged}: {written.rows} rows, where its parts have {expected}")
+            raise KeroloxError(f"{written.staged} has {written.rows} rows; its parts have {expected}")
     except (KeroloxError, OSError) as error:
         file.discard()
         return TaskResult(error=" ".join(str(error).split()))
@@ -81,21 +81,21 @@ def join(work: JoinTask) -> TaskResult:
 
 
 class JoinRule(NamedTuple):
-    """Which hours are touched."""
+    """Rule that selects the hours whose files are joined."""
 
     over_for_ms: int
     files_min: int
 
 
 def usual_rule() -> JoinRule:
-    """While archiving."""
+    """Return the rule used while archiving."""
     return JoinRule(OVER_FOR_MS, FILES_MIN)
 
 
 def small_files(
     files: Iterable[WrittenFile], now_ms: int, format: Format, rule: JoinRule | None = None
 ) -> list[list[WrittenFile]]:
-    """Which files are to be joined with which."""
+    """Return the sets of files to be joined, each into one file."""
     rule = rule or usual_rule()
     folders: dict[tuple[object, ...], list[WrittenFile]] = {}
     for file in files:
@@ -139,5 +139,5 @@ def begin_ms(date: str, hour: int) -> int:
 
 
 def end_ms(date: str, hour: int) -> int:
-    """When an hour, or the whole day, is over."""
+    """Return the end of an hour, or of the whole day."""
     return begin_ms(date, hour) + 3_600_000 * (24 if hour == WHOLE_DAY else 1)

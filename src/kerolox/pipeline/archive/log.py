@@ -1,31 +1,32 @@
-"""The log of a Parquet archive: which files count, and how far each queue is archived.
+"""The log of a Parquet archive: its committed files, and the next offset of each queue.
 
 ::
 
-    DIR/_kerolox/archive.json                       what this is, its columns, and what folders tell
+    DIR/_kerolox/archive.json                       form, columns and partitions of the archive
     DIR/_kerolox/commits/00000000000000000107.json  one for each round
-    DIR/_kerolox/files/00000000000000000100.json    all files up to a commit, so that not all need be read
+    DIR/_kerolox/files/00000000000000000100.json    all files up to a commit, to save reading all commits
     DIR/_kerolox/staging/...                        files of the round that is being written
     DIR/topic=orders/date=2026-11-16/hour=03/0000000007-002-001.parquet
 
 A round of the archive ends with one commit: a numbered JSON document with its files, the offsets they cover
-and the next offset of every queue. It gets its name in one atomic step, and that step decides: on disk by a
-hard link, in an object store by a conditional put. Before it, the
-round's files lie in ``staging``, where no reader looks (names with ``_`` are hidden from Spark, Hive, DuckDB
-and Arrow); after it they are moved to their places. After a crash the next start first carries out what the
-last commit says, then throws away what else is in ``staging``. So a file outside of ``_kerolox`` is always
-committed, every message is in exactly one of them, and ``spark.read.parquet(DIR)`` sees no message twice:
-at worst it looks between the commit and the moves, and sees the rest a moment later.
+and the next offset of every queue. It gets its name in one atomic step, which is the commit: on disk a hard
+link, in an object store a conditional put. Before it, the round's files lie in ``staging``, which readers
+skip (names with ``_`` are hidden from Spark, Hive, DuckDB and Arrow); after it they are moved to their
+places. After a crash the next start first completes the last commit, then deletes the other files in
+``staging``. So a file outside of ``_kerolox`` is always committed, every message is in exactly one of them,
+and ``spark.read.parquet(DIR)`` reads no message twice: at worst it reads between the commit and the moves,
+and misses the new files until the next read.
 
-Files that a commit replaces (small ones, joined to a large one) go before the new one comes, for the same
-reason.
+Files that a commit replaces (small ones, joined into a large one) are deleted before the new one appears,
+for the same reason.
 
-Two writers. On disk a lock keeps the second out. An object store has no locks, and needs none: of two runs
-that write the same number one is refused, and stops with nothing published. A run that finds files of
-another one in ``staging`` cannot know whether that one is dead. So before it sweeps it takes the next number
-with an empty commit: from then on the other one, should it live, is refused, and its files can never count.
-Whoever came last goes on. Publishing the same commit twice does no harm: a file is copied from ``staging``
-only while it is there, and it is gone from there before any later commit can remove the file again.
+Two writers. On disk a lock keeps the second one out. An object store has no locks, and needs none: of two
+runs that write the same commit number one is rejected, and stops with nothing published. A run that finds
+files of another one in ``staging`` cannot know if that run is dead. So before it deletes them it takes the
+next number with an empty commit: if the other run is alive, its commit is then rejected, and its files can
+never become part of the archive. The newest run wins. Publishing the same commit twice is harmless: a file
+is copied from ``staging`` only while it exists there, and it is removed from there before any later commit
+can remove the published file.
 """
 
 from __future__ import annotations
@@ -74,11 +75,11 @@ OffsetRanges = dict[str, dict[str, dict[str, tuple[int, int]]]]  # topic, broker
 
 
 class ArchiveDamaged(KeroloxError):
-    """The files are not what the log says."""
+    """An archive whose files differ from its log."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What an archive is; written once."""
+    """Description of an archive, written once."""
 
     form: str
     properties: str
@@ -88,35 +89,35 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One step of an archive."""
+    """One commit of an archive."""
 
     form: str
     number: int
     at_ms: int
     group: str
-    ranges: OffsetRanges  # what was read for it
-    offsets: Tree  # where to go on, of all queues
+    ranges: OffsetRanges  # offsets read for this commit
+    offsets: Tree  # next offset of every queue
     files: list[WrittenFile] = []
-    removed: list[str] = []  # files that hold nothing but what is in these
-    missing: dict[str, int] = {}  # by topic: messages that were gone before they were read
-    last: LastTree = {}  # the message before each offset, where it is known
-    run: str = ""  # which run made it: no two write the same document
+    removed: list[str] = []  # files whose rows are all in ``files`` now
+    missing: dict[str, int] = {}  # by topic: messages deleted before they were read
+    last: LastTree = {}  # identity of the message before each offset, where known
+    run: str = ""  # run that made it: no two runs write the same document
 
 
 class ParquetArchive:
-    """A folder with Parquet files and a log. One process at a time writes to it."""
+    """Folder of Parquet files with a log. One process at a time writes to it."""
 
     def __init__(self, root: str | os.PathLike[str] | Storage, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.storage = open_storage(root)
         self.places: QueueOffsets = {}
         self.last_read: LastReads = {}
-        self.number = 0  # of the last commit
+        self.number = 0  # number of the last commit
         self._clock = clock
         self._lock = StoreLock(Files(), self.storage.lock_folder)
         self._staging = Staging(self.storage, clock)
-        self.swept = NOTHING  # what killed runs had left
-        self._unpublished: Commit | None = None  # ours, which is there, but not yet all it says
-        self._is_unsure = False  # whether the last commit is there
+        self.swept = NOTHING  # files of killed runs that were removed
+        self._unpublished: Commit | None = None  # last commit of this run, if its files are not all published
+        self._is_unsure = False  # True: the last commit may or may not exist
 
     @property
     def staging(self) -> str:
@@ -125,10 +126,10 @@ class ParquetArchive:
     # --- open and close -------------------------------------------------------------------------------
 
     def open(self, format: Format) -> Format:
-        """Take it for writing, in the form it began with. What a killed run left undone is done first."""
+        """Open the archive for writing in its own format, and complete the last commit of a killed run."""
         check_folder(self.storage)
         if self.storage.files("_delta_log"):
-            raise OptionError("to", self.storage.address, "a Delta table to be written with --delta")
+            raise OptionError("to", self.storage.address, "--delta with it: this is a Delta table")
         take_lock(self._lock, self.storage)
         try:
             self.storage.check_decides()
@@ -142,12 +143,12 @@ class ParquetArchive:
 
     def close(self) -> None:
         if self._lock.held:
-            if self._unpublished is None and not self._is_unsure:  # else the next start needs it
+            if self._unpublished is None and not self._is_unsure:  # else the next start needs the files
                 self._staging.clear()
             self._lock.release()
 
     def _catch_up(self) -> None:
-        """Go on from the last commit, once all it says is carried out."""
+        """Complete the last commit, and continue from it."""
         last = self.last()
         if last is not None:
             self._publish(last)
@@ -156,12 +157,12 @@ class ParquetArchive:
             self.last_read = from_last_tree(last.last)
 
     def _sweep(self) -> None:
-        """Remove what killed runs have left, after no other run can commit any more."""
+        """Remove files of killed runs, once no other run can commit them any more."""
         left = self._staging.leftovers()
         while left and not self.storage.is_local:
             try:
                 self._write(self._made("", {}, self.places))
-            except FileExistsError:  # the other one lives
+            except FileExistsError:  # the other run is alive
                 self._catch_up()
                 left = self._staging.leftovers()
             else:
@@ -184,18 +185,18 @@ class ParquetArchive:
             raise OptionError(
                 "properties",
                 format.properties,
-                f"{head.properties}, with which this archive began (columns {', '.join(head.columns)}): "
+                f"{head.properties}, as when this archive was created (columns {', '.join(head.columns)}): "
                 "all its files have the same columns",
             )
         return format
 
     def find_places(self, queues: Iterable[Queue]) -> None:
-        """Nothing to find: the log has told."""
+        """Do nothing: the last commit has all offsets."""
 
     # --- commits --------------------------------------------------------------------------------------
 
     def stem(self) -> str:
-        """What the names of the next commit's files begin with."""
+        """Return the prefix of the next commit's file names."""
         return f"{self.number + 1:010d}"
 
     def commit(
@@ -209,7 +210,7 @@ class ParquetArchive:
         removed: Iterable[str] = (),
         last: LastReads | None = None,
     ) -> Commit:
-        """Commit it. When this returns, the commit survives any crash."""
+        """Commit files and offsets. When this returns, the commit survives any crash."""
         files = list(files)
         self._publish_last()
         last = self.last_read if last is None else last
@@ -221,13 +222,13 @@ class ParquetArchive:
             self.discard(files)
             self._is_unsure = False
             raise KeroloxError(
-                f"{self.storage.name(self._path(made.number))} was made by another run meanwhile. Two must "
-                "not write to one archive at the same time: this one stops, and has changed nothing"
+                f"another run has written {self.storage.name(self._path(made.number))} meanwhile. Only one "
+                "run may write to an archive at a time: this one stops, and has changed nothing"
             ) from None
         except StorageError as error:
             raise KeroloxError(
-                f"whether commit {made.number} of {self.storage} is there is not known: {error}. "
-                "Start again: the same command goes on with what is committed"
+                f"the outcome of commit {made.number} of {self.storage} is unknown: {error}. "
+                "Start again: the same command continues after the last commit"
             ) from error
         self.number = made.number
         self.places, self.last_read = dict(places), dict(last)
@@ -236,7 +237,7 @@ class ParquetArchive:
         return made
 
     def _publish_last(self) -> None:
-        """Every commit is carried out before the next is made: a next run looks at the last alone."""
+        """Publish the last commit before the next one is made: a new run completes only the last one."""
         if self._unpublished is not None:
             self._publish(self._unpublished)
             self._unpublished = None
@@ -269,21 +270,22 @@ class ParquetArchive:
         self._staging.discard(files)
 
     def _write(self, made: Commit) -> None:
-        """Here it is decided. Raises FileExistsError when another run has the number."""
+        """Write the commit in one atomic step. Raise FileExistsError if another run has the number."""
         self.storage.put_if_absent(self._path(made.number), msgspec.json.encode(made))
 
     def _publish(self, commit: Commit) -> None:
-        """Carry out what a commit says. Doing it again changes nothing."""
+        """Delete the removed files of a commit and move its new files to their places. Idempotent."""
         if failed := self.storage.delete(commit.removed):
             raise StorageError(
                 f"{failed} files of {self.storage} that commit {commit.number} removes cannot be deleted. "
-                "What replaces them is not published before: messages would be there twice"
+                "Their replacements are not published yet, because messages would be duplicated. Check the "
+                "permission to delete, then start again"
             )
         for file in self._staging.publish(commit.files):
             if self.numbers()[-1:] != [commit.number]:
-                raise KeroloxError(f"another run goes on with {self.storage}: this one stops")
+                raise KeroloxError(f"another run has continued {self.storage}: this one stops")
             raise ArchiveDamaged(
-                f"commit {commit.number} of {self.storage} names {file.path}; it is neither there nor in "
+                f"commit {commit.number} of {self.storage} names {file.path}, which does not exist, nor does "
                 f"{file.staged}. Was it deleted? The log is {self.storage.name(self._path(commit.number))}"
             )
 
@@ -291,7 +293,7 @@ class ParquetArchive:
         return f"{COMMITS}/{number:020d}.json"
 
     def numbers(self) -> list[int]:
-        """The numbers of all commits, ascending."""
+        """Return the numbers of all commits, ascending."""
         return self._numbers(COMMITS)
 
     def _numbers(self, folder: str) -> list[int]:
@@ -303,13 +305,13 @@ class ParquetArchive:
         return self._decoded(self._path(numbers[-1]), Commit) if numbers else None
 
     def commits(self, after: int = 0) -> Iterator[Commit]:
-        """From the first to the last. For readers, too: takes no lock."""
+        """Iterate over the commits, oldest first. Takes no lock, so readers may call it."""
         paths = [self._path(number) for number in self.numbers() if number > after]
         for path, content in zip(paths, self.storage.read_many(paths), strict=True):
             yield _document(self.storage.name(path), content, Commit)
 
     def files(self) -> dict[str, WrittenFile]:
-        """The files that count, by their paths below the folder."""
+        """Return the committed files, by their paths below the folder."""
         found: dict[str, WrittenFile] = {}
         saved = self._saved()
         if saved:
@@ -324,9 +326,9 @@ class ParquetArchive:
         return _document(self.storage.name(path), self.storage.read(path), kind)
 
     def expire(self, before_ms: int) -> Expired:
-        """Remove the hours that were over before a time, by a commit. How far each queue is stays."""
+        """Remove the hours that ended before a time, by a commit. The offsets of the queues stay."""
         listed = [file.path for file in self.storage.files() if _is_ours(file.path)]
-        known = self.files()  # read after the list: what was published before it is in the log by then
+        known = self.files()  # read after the list: files published before it are in the log by now
         old = [file for file in known.values() if end_ms(file.date, file.hour) <= before_ms]
         if old:
             self.commit("", {}, self.places, [], removed=[file.path for file in old])
@@ -343,7 +345,7 @@ class ParquetArchive:
         format: Format,
         rule: JoinRule | None = None,
     ) -> int:
-        """Join small files of hours that are over; how many there were."""
+        """Join small files of past hours and return how many there were."""
         if self.number - self._saved() >= SAVE_EVERY:
             kept = sorted(self.files().values(), key=lambda file: file.path)
             self.storage.put(self._saved_path(self.number), msgspec.json.encode(kept))
@@ -366,7 +368,7 @@ class ParquetArchive:
         return len(gone)
 
     def _saved(self) -> int:
-        """The last commit whose files are listed; 0 without."""
+        """Return the last commit for which a list of files was saved; 0 without one."""
         return max(self._numbers(SAVED), default=0)
 
     def _saved_path(self, number: int) -> str:
@@ -374,25 +376,25 @@ class ParquetArchive:
 
 
 def _is_ours(path: str) -> bool:
-    """Whether a file has a name and a place as archives give them. Others are nobody's orphans."""
+    """Return True for a file whose name and folder are those of an archive. Other files are never removed."""
     return path.startswith("topic=") and _FILE_NAME(path.rsplit("/", 1)[-1]) is not None
 
 
-# --- what both kinds of archive share -----------------------------------------------------------------
+# --- shared with the Delta archive --------------------------------------------------------------------
 
 
 def read_head(storage: Storage) -> Head:
-    """What an archive is. Raises FileNotFoundError where none is."""
+    """Read the description of an archive. Raises FileNotFoundError if there is no archive."""
     head = _document(storage.name(HEAD), storage.read(HEAD), Head)
     if head.form != FORM:
         raise ArchiveDamaged(
-            f"{storage.name(HEAD)} is of the form {head.form!r}; this version knows {FORM!r}"
+            f"{storage.name(HEAD)} has the form {head.form!r}; this version of kerolox reads {FORM!r}"
         )
     return head
 
 
 def check_folder(storage: Storage) -> None:
-    """An archive begins in a folder of its own."""
+    """Check that the folder is an archive, empty or missing, and can be written."""
     if isinstance(storage, LocalFolder):
         root, own = storage.root, storage.root / OWN_FOLDER
         if root.exists() and not root.is_dir():
@@ -401,31 +403,31 @@ def check_folder(storage: Storage) -> None:
     else:
         is_strange = not storage.is_empty() and not storage.files(OWN_FOLDER)
     if is_strange:
-        raise OptionError("to", storage.address, "an archive, or a folder that is empty or not there yet")
+        raise OptionError("to", storage.address, "an archive, or a folder that is empty or does not exist")
     if isinstance(storage, LocalFolder):
         try:
             own.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OptionError("to", str(root), f"a folder that can be written ({error.strerror})") from None
+            raise OptionError("to", str(root), f"a writable folder ({error.strerror})") from None
 
 
 def same_partitions(format: Format, begun: tuple[str, ...]) -> Format:
-    """The form of an archive that has begun: its folders stay what they are."""
+    """Return the format with the partitions of the existing archive, which cannot change."""
     if format.partitions and format.partitions != begun:
         raise OptionError(
             "partition-by", ",".join(format.partitions),
-            f"{','.join(begun)}, with which this archive began. For other folders, begin another archive",
+            f"{','.join(begun)}, as when this archive was created. For other folders, create another archive",
         )  # fmt: skip
     return replace(format, partitions=begun)
 
 
 def take_lock(lock: StoreLock, storage: Storage) -> None:
-    """Keep other processes out: on disk all of them, of an object store those of this machine."""
+    """Lock out other writers: on disk all of them, in an object store those on this machine."""
     try:
         lock.take()
     except StoreLocked as error:
         raise KeroloxError(
-            f"another run archives to {storage}: {error.holder}. Wait for its end, or give another folder"
+            f"another run archives to {storage}: {error.holder}. Wait until it ends, or use another folder"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""The tasks of an archive on Spark, and whether its executors can carry them out."""
+"""The tasks of an archive on Spark, and a check that executors can reach the archive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ArchiveFailed(KeroloxError):
-    """A round could not be carried out. What was committed before it stays."""
+    """A failed round. Earlier commits stay."""
 
     def __init__(self, why: str, *, retriable: bool = False) -> None:
         self.retriable = retriable
@@ -26,7 +26,7 @@ class ArchiveFailed(KeroloxError):
 
 
 class OnSpark:
-    """Runs the tasks on Spark. The session may be given later."""
+    """Runner of tasks on Spark. The context may be set later."""
 
     def __init__(self, context: SparkContext | None = None) -> None:
         self.context = context
@@ -42,7 +42,7 @@ class OnSpark:
 
 
 def check_shared(context: SparkContext, storage: Storage) -> None:
-    """Executors must have what it takes to reach the address, and see there what the driver sees."""
+    """Check that executors have the driver for the address, and see the same files there as this process."""
     if storage.driver is not None:
         check_driver(context, storage.address, *storage.driver)
 
@@ -51,12 +51,12 @@ def check_shared(context: SparkContext, storage: Storage) -> None:
             found = storage.files(OWN_FOLDER)
         except (KeroloxError, OSError) as error:
             return str(error)
-        # A folder may be another one on another machine; an address is the same everywhere.
-        return "it is not there" if storage.is_local and not found else ""
+        # A path may be a different folder on another machine; an address is the same everywhere.
+        return "it does not exist there" if storage.is_local and not found else ""
 
     count = max(2, context.defaultParallelism)
     said = context.parallelize(range(count), count).map(sees).collect()
     if why := next((each for each in said if each), ""):
         raise OptionError(
-            "to", storage.address, f"what every executor can reach by this address, such as a mount ({why})"
+            "to", storage.address, f"an address that every executor can reach, such as a mount ({why})"
         )

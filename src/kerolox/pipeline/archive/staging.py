@@ -1,11 +1,11 @@
-"""Where the files of an archive lie until they count, and what killed runs have left there.
+"""Folder for the files of an archive until they are committed, and removal of those of killed runs.
 
-Nothing is written at its place: a task's file begins below ``_kerolox/staging``, where no reader looks, and
-is moved when it is whole. Every run has a folder of its own there.
+No file is written at its final place: a task writes it below ``_kerolox/staging``, which readers skip, and
+it is moved when it is complete. Every run has its own folder there.
 
-On disk one run at a time holds the archive's lock, so whatever lies there when a run begins was left by a
-run that was killed. In an object store the lock keeps out runs of this machine only: whoever sweeps there has
-first made sure that no other run can still commit (``ParquetArchive.open``, ``DeltaArchive.open``).
+On disk one run at a time holds the archive's lock, so all files found there when a run begins were left by
+killed runs. In an object store the lock keeps out only runs of this machine: before files are removed there,
+``ParquetArchive.open`` and ``DeltaArchive.open`` make sure that no other run can still commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STAGING: Final = f"{OWN_FOLDER}/staging"
 
 
 class Swept(NamedTuple):
-    """How many files and bytes of killed runs were removed."""
+    """Number of removed files of killed runs, and their bytes."""
 
     files: int = 0
     bytes: int = 0
@@ -37,7 +37,7 @@ NOTHING = Swept()
 
 
 class Expired(NamedTuple):
-    """What was removed because it is old, and files that nothing named."""
+    """Counts of expired files, with their rows and bytes, and of files that no commit named."""
 
     files: int = 0
     rows: int = 0
@@ -46,44 +46,44 @@ class Expired(NamedTuple):
 
 
 class Staging:
-    """The folder where a run's files lie until they are committed."""
+    """Folder of a run's files until they are committed."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
-        self.run = f"{clock.wall_ms()}-{os.getpid()}-{os.urandom(3).hex()}"  # nobody else has this name
-        self.folder = f"{STAGING}/{self.run}"  # below the archive's; of this run alone
+        self.run = f"{clock.wall_ms()}-{os.getpid()}-{os.urandom(3).hex()}"  # unique
+        self.folder = f"{STAGING}/{self.run}"  # below the archive's folder; only of this run
 
     def leftovers(self) -> list[StoredFile]:
-        """What other runs have left, and what was to become a small file, and did not."""
+        """Return files left by other runs, and temporary files of unfinished notes and commits."""
         if self._storage.is_local:
             found = self._storage.files(OWN_FOLDER)
             return [file for file in found if file.path.startswith(f"{STAGING}/") or _is_temporary(file.path)]
         return [file for file in self._storage.files(STAGING) if not file.path.startswith(self.folder)]
 
     def sweep(self, left: Sequence[StoredFile]) -> Swept:
-        """Remove them. What cannot be removed is in nobody's way."""
+        """Remove these files. A file that cannot be removed does no harm."""
         self._storage.delete(file.path for file in left)
         if self._storage.is_local:
             self._storage.clear(STAGING)
         return Swept(len(left), sum(file.bytes for file in left))
 
     def clear(self) -> None:
-        """Remove this run's."""
+        """Remove this run's folder."""
         self._storage.clear(STAGING if self._storage.is_local else self.folder)
 
     def discard(self, files: Iterable[WrittenFile]) -> None:
-        """Throw away what was written for a round that failed."""
+        """Delete the files of a failed round."""
         self._storage.delete(file.staged for file in files)
 
     def publish(self, files: Iterable[WrittenFile]) -> list[WrittenFile]:
-        """Move files to their places. Doing it again changes nothing. Returns those that are nowhere."""
+        """Move files to their places. Idempotent. Returns the files that exist in neither place."""
         files = list(files)
         lost = set(self._storage.publish([(file.staged, file.path) for file in files]))
         return [file for file in files if file.path in lost]
 
 
 def remove(storage: Storage, paths: Iterable[str]) -> Swept:
-    """Delete files, and tell what they were."""
+    """Delete files and return their number and bytes."""
     wanted = set(paths)
     folders = {path.rsplit("/", 1)[0] for path in wanted if "/" in path}
     found = {file for folder in folders for file in storage.files(folder) if file.path in wanted}

@@ -1,4 +1,4 @@
-"""What a run of the archive has done, for people and programs."""
+"""Summary of a run of the archive, for people and programs."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from kerolox.pipeline.archive.staging import NOTHING, Swept
 
 @dataclass
 class TopicCount:
-    """How many messages of one topic a run archived."""
+    """Counts of one topic in a run."""
 
     rows: int = 0
     bytes: int = 0
     files: int = 0
-    missing: int = 0  # gone before they were read
+    missing: int = 0  # deleted before they were read
 
 
 @dataclass
 class Summary:
-    """How many messages and files a run archived, and what it found on the way."""
+    """Counts of the messages and files of a run, with files removed and queues not reached."""
 
     topics: dict[str, TopicCount] = field(default_factory=dict)
     rounds: int = 0
     seconds: float = 0.0
     files_joined: int = 0
     files_expired: int = 0
-    swept: Swept = NOTHING  # of killed runs
-    unreachable: list[str] = field(default_factory=list)  # queues whose broker is not there
+    swept: Swept = NOTHING  # removed files of killed runs
+    unreachable: list[str] = field(default_factory=list)  # queues that cannot be reached
 
     @property
     def rows(self) -> int:

@@ -1,9 +1,9 @@
-"""Files of an Iceberg table's own that nothing leads to, and nobody will remove.
+"""Removal of metadata files of an Iceberg table that nothing refers to.
 
-Every commit writes manifests, a list of them and the table's document before the catalog decides. Killed
-there, or between forgetting a snapshot and deleting its files, a run leaves some behind; no name tells them
-from those of a commit that is under way. So what nothing leads to is written down with the time it was first
-seen, and deleted by a run that sees it again more than a day later: no commit takes so long.
+Every commit writes manifests, a list of them and the table's document before the catalog accepts it. A run
+that is killed at that point, or between expiring a snapshot and deleting its files, leaves some behind;
+their names do not differ from those of a commit in progress. So a run notes each unreferenced file with the
+time it was first seen, and deletes files that were seen more than a day ago: no commit takes so long.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from kerolox.pipeline.archive.staging import OWN_FOLDER
 from kerolox.pipeline.lake.iceberg_table import IcebergTable
 from kerolox.pipeline.lake.storage import Storage
 
-SEEN: Final = f"{OWN_FOLDER}/unnamed.json"  # names, and when each was first seen
+SEEN: Final = f"{OWN_FOLDER}/unnamed.json"  # file names, and when each was first seen
 WAIT_MS: Final = 86_400_000
 MANIFESTS: Final = ".avro"
 DOCUMENTS: Final = ".metadata.json"
 
 
 def remove_unnamed(table: IcebergTable, metadata: Storage, notes: Storage, now_ms: int) -> int:
-    """Delete those that were seen long enough ago; how many. The table is as it was just loaded.
+    """Delete unreferenced files that were first seen long enough ago, and return how many there were.
 
-    ``metadata``: where the table keeps its own files. ``notes``: where a note may lie.
+    ``metadata``: the folder of the table's metadata. ``notes``: the folder for the list of files seen.
     """
     endings = (MANIFESTS, DOCUMENTS) if table.drops_documents else (MANIFESTS,)
-    # Listed first: what is committed meanwhile is not in the list, or the table leads to it.
+    # Listed first: a file committed meanwhile is not in the list, or the table refers to it.
     listed = [file.path for file in metadata.files() if "/" not in file.path and file.path.endswith(endings)]
     table.load()
     known = {path.rsplit("/", 1)[-1] for path in table.reachable()}

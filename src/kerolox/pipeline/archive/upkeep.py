@@ -1,4 +1,4 @@
-"""Archives looked after while nothing is archived: small files joined, old ones removed."""
+"""Maintenance of an archive outside of runs: joining small files, removing old ones."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from kerolox.pipeline.lake.storage import Storage
 
 log = logging.getLogger(__name__)
 
-FILES_MIN = 2  # who asks for it wants every hour joined
-TRIES = 5  # beside others who write to the same table
+FILES_MIN = 2  # small files per hour; an explicit command joins nearly every hour
+TRIES = 5  # attempts while other runs write to the same table
 
 Done = TypeVar("Done")
 
-Place = Storage | IcebergArchive  # where archives lie, or a table that knows it
+Place = Storage | IcebergArchive  # address of an archive, or an Iceberg table
 
 
 def compact(
     place: Place, *, older_than_ms: int, format: Format | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> int:
-    """Join the small files of hours that have been over for so long. Returns how many there were."""
+    """Join small files of hours that ended at least so long ago. Returns how many there were."""
 
     def join() -> int:
         with _opened(place, format or Format(), clock) as (archive, found):
@@ -43,7 +43,7 @@ def compact(
 
 
 def expire(place: Place, *, keep_ms: int, clock: Clock = SYSTEM_CLOCK) -> Expired:
-    """Remove the hours that were over longer ago. What queues have been archived is not forgotten."""
+    """Remove the hours that ended longer ago. The offsets of the queues stay."""
 
     def remove() -> Expired:
         with _opened(place, Format(), clock) as (archive, _):
@@ -53,7 +53,7 @@ def expire(place: Place, *, keep_ms: int, clock: Clock = SYSTEM_CLOCK) -> Expire
 
 
 def _beside_others(work: Callable[[], Done]) -> Done:
-    """Do it again when another run has committed to the same files of a table meanwhile."""
+    """Run the work, and repeat it if another run has changed the same files of a table meanwhile."""
     for _ in range(TRIES - 1):
         try:
             return work()
@@ -63,19 +63,19 @@ def _beside_others(work: Callable[[], Done]) -> Done:
 
 
 def on_threads(works: Sequence[WriteTask | JoinTask]) -> list[TaskResult]:
-    """The tasks in this process: Arrow reads and writes without Python's lock."""
+    """Run the tasks on threads of this process: Arrow reads and writes without Python's lock."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         return list(pool.map(carry_out, works))
 
 
 def find_archive(storage: Storage, clock: Clock = SYSTEM_CLOCK) -> tuple[ParquetArchive | DeltaArchive, str]:
-    """What lies at an address, and the form of its properties. Refuses what is no archive."""
+    """Return the archive at an address and the form of its properties. Raise OptionError if there is none."""
     if storage.files("_delta_log"):
         archive = DeltaArchive(storage, clock=clock)
         return archive, archive.properties()
     if storage.exists(HEAD):
         return ParquetArchive(storage, clock=clock), read_head(storage).properties
-    raise OptionError("ADDRESS", storage.address, "an archive or a Delta table; there is none")
+    raise OptionError("ADDRESS", storage.address, "an archive or a Delta table; found none")
 
 
 @contextmanager

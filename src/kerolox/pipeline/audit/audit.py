@@ -1,9 +1,9 @@
-"""Is everything that was sent still there, once, and where it should be? The audit of whole stores, on Spark.
+"""Audit of whole stores on Spark: lost, duplicate, damaged and misplaced messages.
 
-Tasks go through parts of the commit logs (``checks.py``) and leave small files, which are compared and
-added up (``duplicates.py``, ``traffic.py``, ``open_transactions.py``). What is wrong becomes findings
-(``findings.py``), a page for people (``report.py``) and tables for programs. Only reading: a broker
-may be at work on the stores meanwhile.
+Tasks read parts of the commit logs (``checks.py``) and write small files, which are compared and added up
+(``duplicates.py``, ``traffic.py``, ``open_transactions.py``). Problems become findings (``findings.py``), a
+page for people (``report.py``) and tables for programs. An audit only reads, so brokers may use the stores
+meanwhile.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from kerolox.spark.tasks import run_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROWS_MAX = 1_000_000  # of one kind of finding, in its table
+ROWS_MAX = 1_000_000  # rows of one kind of finding in its table
 TOPICS_SHOWN = 8
 _QUEUE_TASKS = 8
-_QUEUES_ALONE = 64  # so few are looked at at once
+_QUEUES_ALONE = 64  # up to this many queues are checked by the driver itself
 OnProgress = Callable[[int, int], None]
 
 
 class Audit(msgspec.Struct):
-    """What an audit looked at and found: all numbers of the page."""
+    """Scope and results of an audit: all numbers of the page."""
 
     stores: list[StorePlan]
     findings: Findings
@@ -59,12 +59,12 @@ class Audit(msgspec.Struct):
     seconds: float = 0.0
     messages: int = 0
     bytes_read: int = 0
-    bodies: int = 0  # checksums compared
-    entries: int = 0  # queue entries that are right
+    bodies: int = 0  # bodies whose checksum was verified
+    entries: int = 0  # correct queue entries
     queues: int = 0
     halves: int = 0  # half messages
-    halves_young: int = 0  # open, but only just sent
-    under_way: int = 0  # in the log, and not yet in their queue
+    halves_young: int = 0  # open half messages sent less than a minute ago
+    under_way: int = 0  # messages in the log that are not yet in their queue
     first_ms: int = 0
     last_ms: int = 0
     topics: list[TableRow] = []
@@ -102,9 +102,9 @@ def audit(
     progress: OnProgress | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Audit:
-    """Look at the stores, and put the report in the place of one that is there.
+    """Audit the stores and write the report, replacing an older one.
 
-    Stores and report are in folders or at addresses. With options for an address:
+    Stores and report are in folders or at addresses. For an address with options pass
     ``open_storage(address, options)``.
     """
     began_s = clock.monotonic_s()
@@ -136,7 +136,7 @@ def check_request(
     since_ms: int | None = None,
     until_ms: int | None = None,
 ) -> None:
-    """Refuse what is no store, topics it does not have, and to put the report where something else is."""
+    """Raise an error if a store or topic does not exist, or if the report would overwrite other files."""
     check_topics(plan_stores(roots), topics)
     _check_times(since_ms, until_ms)
     place_of(open_storage(to)).check()
@@ -155,7 +155,7 @@ def _examine(
 ) -> list[TableRow]:
     if not os.path.isdir(directory):
         raise KeroloxError(
-            f"there is no {directory} on {platform.node()}, where a task was to leave what it found. On a "
+            f"{directory} does not exist on {platform.node()}, so a task cannot store its results. On a "
             "cluster, give a --to that all machines see under the same path, such as a mount. For a report "
             "at an address, set TMPDIR to such a folder"
         )
@@ -167,7 +167,7 @@ def _examine(
 
 
 def _shares(parts: Sequence[LogSpan], size_bytes: int = SPAN_BYTES) -> list[list[LogSpan]]:
-    """Parts of small files together, so that each task is worth starting."""
+    """Group parts of small files, so that each task has enough work to be worth starting."""
     shares: list[list[LogSpan]] = []
     size = size_bytes
     for span in parts:
@@ -266,19 +266,19 @@ def _find(
 
 
 def _small(scratch: open_transactions.Scratch, name: str) -> pa.Table:
-    """A table that is small whatever the size of the store, read without the help of Spark."""
+    """Read a table without Spark. It is small whatever the size of the store."""
     return pa.concat_tables(_tables(scratch, name))
 
 
 def _tables(scratch: open_transactions.Scratch, name: str) -> Iterator[pa.Table]:
-    """What each task left of it, and first an empty table."""
+    """Yield an empty table, then the table that each task wrote."""
     yield TABLES[name].empty_table()
     for path in sorted((scratch.directory / name).glob("*.parquet")):
         yield pq.read_table(path, schema=TABLES[name], partitioning=None)
 
 
 def _duplicates(scratch: open_transactions.Scratch, log_bytes: int) -> tuple[list[TableRow], int]:
-    """Messages that are in a topic more than once, and how many there are."""
+    """Return the messages that are in a topic more than once, and their number."""
     look = partial(duplicates.find_repeated, str(scratch.directory), ROWS_MAX)
     shares = duplicates.shares(log_bytes)
     found = [look(shares[0])] if len(shares) == 1 else run_tasks(scratch.spark.sparkContext, look, shares)
@@ -288,7 +288,7 @@ def _duplicates(scratch: open_transactions.Scratch, log_bytes: int) -> tuple[lis
 
 
 def _volume(scratch: open_transactions.Scratch) -> pa.Table:
-    """Messages and bytes by store, topic, tag and minute."""
+    """Return messages and bytes by store, topic, tag and minute."""
     by = ["minute", "store", "topic", "tag"]
     whole = traffic.added(_tables(scratch, "volume"), by)
     return whole.sort_by([(name, "ascending") for name in by])
@@ -316,7 +316,7 @@ def _count(scratch: open_transactions.Scratch, made: Audit) -> None:
 
 
 def document(made: Audit) -> TableRow:
-    """The report for programs."""
+    """Return the report as JSON values, for programs."""
     return {
         "form": FORM,
         "headline": made.headline,
@@ -387,7 +387,7 @@ def _write(made: Audit, directory: Path) -> None:
 
 
 def _labelled(made: Audit) -> pa.Table:
-    """The rates with names of brokers and with times, so that the table can be read by itself."""
+    """Return the rates with broker names and timestamps, so that the table needs no other table."""
     labels = pa.array([store.label for store in made.stores], pa.string())
     table = made.volume
     minute = pc.multiply(table["minute"], 60_000).cast(pa.timestamp("ms", tz="UTC"))

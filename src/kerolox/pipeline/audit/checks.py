@@ -1,8 +1,8 @@
-"""What one task does with its part of a log: every check and every count, a block of records at a time.
+"""Audit task for one part of a log: all checks and counts, one block of records at a time.
 
-Nothing here takes a Python step per record but the checksums, and these are single calls of zlib. What is
-found is small (sums, runs, faults), save for the unique keys (``duplicates.py``) and for transactions that
-are open: all of it goes to files of columns, which are then joined and added up. See :data:`TABLES`.
+Only the checksums take a Python step per record, and these are single calls of zlib. The results are small
+(sums, runs, faults), except for unique keys (``duplicates.py``) and open transactions. All results go to
+files of columns, which are joined and added up later. See :data:`TABLES`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from kerolox.spark.records import Numbers, PropertyPairs, checked_text
 _STORE = ("store", pa.int32())
 _TOPIC = ("topic", pa.string())
 _QUEUE = ("queue_id", pa.int32())
-_MINUTE = ("minute", pa.int64())  # since 1970
+_MINUTE = ("minute", pa.int64())  # minutes since 1970
 _PLACE = ("physical_offset", pa.int64())
 _COUNT = ("messages", pa.int64())
 
-# What tasks leave behind, one file each.
+# Tables that tasks write, one file per task and table.
 TABLES: dict[str, pa.Schema] = {
     "faults": pa.schema([
         _STORE, ("kind", pa.string()), _PLACE, ("valid_from", pa.int64()), _TOPIC, _QUEUE,
@@ -76,10 +76,10 @@ TABLES: dict[str, pa.Schema] = {
         ("reconsume_times_max", pa.int32()), _PLACE,
     ]),
     "dead": pa.schema([_STORE, ("group", pa.string()), _TOPIC, ("store_host", pa.int64()), _PLACE]),
-    "resent": pa.schema([("store_host", pa.int64()), _PLACE]),  # places of dead letters that have a copy
+    "resent": pa.schema([("store_host", pa.int64()), _PLACE]),  # offsets of dead letters that were sent again
 }  # fmt: skip
 
-# One row a part of the log, through Spark.
+# One row per part of the log, returned through Spark.
 SUMMARY = pa.schema([
     _STORE, ("start", pa.int64()), ("end", pa.int64()), ("stop", pa.string()), _COUNT, ("bytes", pa.int64()),
     ("bodies", pa.int64()), ("entries", pa.int64()), ("first_ms", pa.int64()), ("last_ms", pa.int64()),
@@ -87,11 +87,11 @@ SUMMARY = pa.schema([
 ])  # fmt: skip
 
 DAY_MS = 86_400_000
-APART_MS_MAX = 366 * DAY_MS  # between birth and storage: clocks and queues of producers explain no more
-FIELDS_MAX = 1000  # damaged ones reported of one part
-TAGS_MAX = 5000  # told apart in one block
+APART_MS_MAX = 366 * DAY_MS  # plausible gap between born and stored; a larger one is damage
+FIELDS_MAX = 1000  # damaged fields reported per part
+TAGS_MAX = 5000  # distinct tags counted per block
 OTHER_TAGS = "(other tags)"
-# Messages on these ways are stored long after they were born, and by wish.
+# Properties of messages that are stored long after their birth on purpose.
 _DELAYED = (
     names.DELAY, names.TIMER_DELAY_S, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS,
     names.REAL_TOPIC, RESENT_FROM,
@@ -99,7 +99,7 @@ _DELAYED = (
 
 
 class PartAudit:
-    """Goes through one part of the log of one store."""
+    """Audit of one part of the log of one store."""
 
     def __init__(
         self,
@@ -120,12 +120,12 @@ class PartAudit:
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._sums = dict.fromkeys(("messages", "bytes", "bodies", "went_back", "halves"), 0)
         self._first_ms = self._last_ms = 0
-        self._fields = 0  # damaged ones
+        self._fields = 0  # damaged fields so far
         self._now_ms = SYSTEM_CLOCK.wall_ms()
-        self._strange_birth: npt.NDArray[np.bool_] = np.empty(0, np.bool_)  # of the block at hand
+        self._strange_birth: npt.NDArray[np.bool_] = np.empty(0, np.bool_)  # for the current block
 
     def run(self) -> pa.RecordBatch:
-        """Do it, write the files, and say in one row what was looked at."""
+        """Check the part, write the files, and return one summary row."""
         for block in self._blocks:
             self._check(block)
         for damage in self._blocks.damages:
@@ -168,19 +168,19 @@ class PartAudit:
     def _check_fields(
         self, block: LogBlock, topic: pa.Array, pairs: PropertyPairs, wanted: npt.NDArray[np.bool_]
     ) -> None:
-        """Report fields that no broker writes so, and let no count rest on them."""
+        """Report fields with values that no broker writes, and keep them out of the counts."""
         heads = block.heads
         stored = heads.stored_ms
         bad = (stored <= 0) | (stored > self._now_ms + DAY_MS)
         self._note_fields("store time", block, np.flatnonzero(bad & wanted), stored, topic, pairs)
-        if bad.any():  # that of the message before stands for it
+        if bad.any():  # replaced by the time of the message before
             good = np.where(bad, -1, np.arange(len(stored)))
             last = np.maximum.accumulate(good)
             first = int(stored[int(np.argmax(~bad))]) if not bad.all() else self._now_ms
             heads.stored_ms = stored = np.where(last < 0, self._last_ms or first, stored[np.maximum(last, 0)])
         born = heads.born_ms
         self._strange_birth = (born <= 0) | (np.abs(stored // 2 - born // 2) > APART_MS_MAX // 2)
-        if self._strange_birth.any():  # a message that waited, or was sent again, may be as old as it says
+        if self._strange_birth.any():  # a delayed, retried or resent message may really be that old
             self._strange_birth &= ~(_has_waited(pairs) & (born > 0) & (born < stored))
         rows = np.flatnonzero(self._strange_birth & wanted)
         self._note_fields("born time", block, rows, born, topic, pairs)
@@ -222,7 +222,7 @@ class PartAudit:
         bad = filled[(sums & 0x7FFF_FFFF) != heads.body_crc[filled]]
         self._sums["bodies"] += len(filled)
         self._note_faults("body checksum", block, bad, topic, pairs, "the body breaks its checksum")
-        # Records may carry a checksum of the whole, as their last property.
+        # Records may have a checksum of the whole record as their last property.
         marks = every_byte(block.bytes, "V9")[np.maximum(heads.end - 20, 0)]
         own = np.flatnonzero((marks == np.void(b"__CRC32#\x01")) & wanted)
         broken = [
@@ -254,7 +254,7 @@ class PartAudit:
         tags = pc.dictionary_encode(pc.fill_null(pairs.pick(names.TAGS), ""))
         tag_codes = np.asarray(tags.indices).astype(np.int64)
         tag_names = tags.dictionary
-        if len(tag_names) > TAGS_MAX:  # identities rather than tags: not worth a line each
+        if len(tag_names) > TAGS_MAX:  # these are identities, not tags: counted together
             tag_names = pa.concat_arrays([tag_names.slice(0, TAGS_MAX), pa.array([OTHER_TAGS])])
             tag_codes = np.minimum(tag_codes, TAGS_MAX)
         minutes = heads.stored_ms // 60_000
@@ -325,7 +325,7 @@ class PartAudit:
             self._stream("commits", msg_id=found)
         halves = _rows_of(HALF_TOPIC, codes, known)
         self._sums["halves"] += len(halves)
-        # The broker is done with older ones: most audits need not look at any.
+        # The broker has finished the older ones, so most audits have none to check.
         halves = halves[heads.queue_offset[halves] >= self._store.half_progress]
         if len(halves):
             at = pa.array(halves)
@@ -340,7 +340,7 @@ class PartAudit:
             )  # fmt: skip
         notes = _rows_of(HALF_DONE_TOPIC, codes, known)
         if len(notes):
-            # Each holds many numbers, with commas (5.x), or one (4.x).
+            # A body holds many offsets separated by commas (5.x), or one (4.x).
             view = block.bytes.data
             bodies = (
                 bytes(view[heads.body_at[row] : heads.body_at[row] + heads.body_length[row]]) for row in notes
@@ -389,7 +389,7 @@ class PartAudit:
                 reconsume_times_max=sums["times_max"], physical_offset=sums["place_min"],
             )  # fmt: skip
 
-    # --- what is found ------------------------------------------------------------------------------
+    # --- results -----------------------------------------------------------------------------------
 
     def _table(self, name: str, columns: dict[str, Any]) -> pa.Table:
         schema = TABLES[name]
@@ -415,7 +415,7 @@ class PartAudit:
             self._found[name].append(table)
 
     def _stream(self, name: str, **columns: Any) -> None:
-        """As :meth:`_add`, for what may be as much as there are messages: written at once."""
+        """Write rows at once. Unlike :meth:`_add`, for tables that may have a row per message."""
         table = self._table(name, columns)
         if not len(table):
             return
@@ -448,7 +448,7 @@ class PartAudit:
                 table = sums.rename_columns([column.removesuffix("_sum") for column in sums.column_names])
                 table = table.select(TABLES[name].names).cast(TABLES[name])
             self._stream_table(name, table)
-        # Under its name only when it is whole: a task that is tried again replaces what it left.
+        # Renamed only when complete: a retried task replaces the files of the failed try.
         for name, writer in self._writers.items():
             writer.close()
             os.replace(f"{self._path(name)}.part", self._path(name))
@@ -457,7 +457,7 @@ class PartAudit:
         self._stream(name, **{column: table[column] for column in table.column_names if column != "store"})
 
 
-_FEW = ("topic", "tag", "kind", "group", "producer_group", "real_topic")  # columns of few different texts
+_FEW = ("topic", "tag", "kind", "group", "producer_group", "real_topic")  # columns of few distinct values
 _SUMS = {
     "volume": ("messages", "bytes", "body_bytes"),
     "latency": ("messages",),
@@ -476,7 +476,7 @@ def _has_waited(pairs: PropertyPairs) -> npt.NDArray[np.bool_]:
 
 
 def _texts(block: LogBlock) -> tuple[pa.Array, pa.Array]:
-    """Topics and packed properties."""
+    """Return topics and packed properties of the records."""
     heads = block.heads
     count = len(heads.positions)
     edges = np.empty(4 * count + 1, np.int32)
@@ -498,13 +498,13 @@ def _rows_of(topic: str, codes: Numbers, known: list[str]) -> Numbers:
 def grouped(
     keys: tuple[Numbers, ...], sums: tuple[npt.NDArray[Any], ...]
 ) -> tuple[list[Numbers], list[Numbers]]:
-    """Group rows by some numbers: the different ones, and for each how many rows and these sums."""
+    """Group rows by number columns; return the distinct groups, and for each its row count and sums."""
     lows = [int(key.min()) for key in keys]
     widths = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
     room = 1
     for width in widths:
         room *= width
-    if room >= 1 << 62:  # times from nowhere near each other: rows side by side
+    if room >= 1 << 62:  # ranges too wide to pack into one number
         distinct, inverse = np.unique(np.stack(keys), axis=1, return_inverse=True)
         columns = list(distinct)
     else:

@@ -1,4 +1,4 @@
-"""Copies of messages that this package makes on purpose, and how an audit tells them from duplicates."""
+"""Copies of messages that kerolox makes on purpose, as opposed to duplicates."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kerolox.pipeline.copy_properties import REPLAY_FROM, REPLAY_ID
 from kerolox.spark.records import PropertyPairs
 
 RESENT_FROM = MARK
-RESEND = "dlq resend"  # who made a copy
+RESEND = "dlq resend"  # makers of copies
 REPLAY = "replay"
 _long = struct.Struct(">q").unpack_from
 
 
 def makers_of(pairs: PropertyPairs, at: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Who made copies on purpose, and of what; nulls for all other messages.
+    """Return the maker and the original of each message that is an intended copy; null for all others.
 
-    A copy has the unique key of its message, so the mark it carries is what tells them apart. Two with the
-    same mark are duplicates again: two runs at the same time made one each.
+    A copy has the unique key of its message and differs only by its mark. Two copies with the same mark are
+    duplicates: two runs at the same time made one each.
     """
     resent, run = pairs.pick(RESENT_FROM).take(at), pairs.pick(RUN_MARK).take(at)
     replay, place = pairs.pick(REPLAY_ID).take(at), pairs.pick(REPLAY_FROM).take(at)
@@ -35,12 +35,12 @@ def makers_of(pairs: PropertyPairs, at: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _joined(*words: pa.Array) -> pa.Array:
-    """With a blank between; null where one is."""
+    """Join texts with blanks; null if one of them is null."""
     return pc.binary_join_element_wise(*words, " ")
 
 
 def place_of(offset_id: str) -> tuple[int, int] | None:
-    """Address (its first eight bytes) and place of a message by its offset id; None if it is none."""
+    """Return host (first eight bytes) and log offset of an offset message id; None if the id is invalid."""
     try:
         raw = bytes.fromhex(offset_id)
     except ValueError:

@@ -1,10 +1,9 @@
-"""Which messages are there more than once: found by numbers, told by texts.
+"""Duplicate messages, found by hashes of their unique keys.
 
-For its part of the log each task writes the unique keys, in the order of a number made of each (a hash), and
-these numbers in a file of their own. When all parts are done, a task for each share of the numbers looks
-which are there for two places; only the keys of those are read. There are hardly any, so what is compared is
-16 bytes a message, in NumPy. Spark's own join of the texts took four times as long as the whole rest of an
-audit: most of it for the start of its SQL engine.
+For its part of the log each task writes the unique keys, sorted by their hashes, and the hashes in a second
+file. When all parts are done, one task per range of hashes looks for hashes with two places; only the keys
+of these are read. There are hardly any, so the comparison takes 16 bytes a message, in NumPy. Spark's own
+join of the keys took four times as long as the rest of an audit, mostly to start its SQL engine.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ import pyarrow.parquet as pq
 
 from kerolox.pipeline.audit.finding_kinds import TableRow
 
-SAME = ("topic", "msg_id", "reconsume_times", "copy_of")  # what a message is compared by
-SHARE_BYTES = 2 << 30  # of log: a task for the numbers of so much, which are a few hundred megabytes at most
-PLACES_MAX = 20  # told of one message that is there many times
+SAME = ("topic", "msg_id", "reconsume_times", "copy_of")  # columns that identify a message
+SHARE_BYTES = 2 << 30  # of log per task, whose hashes take a few hundred megabytes at most
+PLACES_MAX = 20  # places reported of one duplicate message
 _ROW_GROUP_ROWS = 16_384
-_CHUNK = 200_000  # of numbers whose keys are read at once
+_CHUNK = 200_000  # hashes whose keys are read at once
 _NUMBER = np.dtype([("number", np.uint64), ("place", np.uint64)])
 _FOLDERS = ("keys", "numbers")
 
@@ -39,11 +38,11 @@ def _odd(count: int) -> Hashes:
 
 
 _FACTORS = _odd(6)
-_POWERS = np.cumprod(np.repeat(_FACTORS[:1], 1 << 16))  # no text of a record is longer
+_POWERS = np.cumprod(np.repeat(_FACTORS[:1], 1 << 16))  # the longest text in a record
 
 
 def numbers_of(texts: pa.Array) -> Hashes:
-    """A hash of each text; 0 for null and for an empty text."""
+    """Return a hash of each text; 0 for null and for an empty text."""
     if texts.null_count == len(texts):
         return np.zeros(len(texts), np.uint64)
     texts = pc.fill_null(texts, "")
@@ -61,7 +60,7 @@ def numbers_of(texts: pa.Array) -> Hashes:
 
 
 def mixed(*columns: npt.NDArray[Any]) -> Hashes:
-    """One hash of several numbers, spread evenly over all 64 bits."""
+    """Return one hash of several number columns, spread evenly over 64 bits."""
     whole = np.zeros(len(columns[0]), np.uint64)
     for column, factor in zip(columns, _FACTORS, strict=False):
         whole = whole * factor + column.astype(np.uint64)
@@ -72,7 +71,7 @@ def mixed(*columns: npt.NDArray[Any]) -> Hashes:
 
 
 class KeyFiles:
-    """The two files of one part of a log."""
+    """The two files (keys and hashes) of one part of a log."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
@@ -97,7 +96,7 @@ class KeyFiles:
         for folder in _FOLDERS:
             (self._directory / folder).mkdir(parents=True, exist_ok=True)
         keys, numbers = self._path("keys", "parquet"), self._path("numbers", "bin")
-        # Under its name only when it is whole: a task that is tried again replaces what it left.
+        # Renamed only when complete: a retried task replaces the files of the failed try.
         pq.write_table(
             table.take(pa.array(order)), f"{keys}.part", row_group_size=_ROW_GROUP_ROWS, compression="lz4",
             use_dictionary=["topic"], write_statistics=False,
@@ -111,17 +110,17 @@ class KeyFiles:
 
 
 def shares(log_bytes: int) -> list[tuple[int, int]]:
-    """All numbers there are, divided into shares: the least and the greatest of each."""
+    """Divide the range of hashes into shares; return the least and the greatest hash of each."""
     count = max(1, -(-log_bytes // SHARE_BYTES))
     edges = [number * (1 << 64) // count for number in range(count + 1)]
     return [(low, high - 1) for low, high in pairwise(edges)]
 
 
 def find_repeated(directory: str, rows_max: int, share: tuple[int, int]) -> tuple[list[TableRow], int]:
-    """Messages with numbers in this share that are in a topic more than once, and how many these are.
+    """Return duplicate messages whose hashes are in this share, and their number.
 
-    A replica's copy is the same record at the same place of the same broker: that is no duplicate. Nor is one
-    that was made on purpose, by ``kerolox dlq resend`` or a replay.
+    A replica's copy is the same record at the same place of the same broker, and so no duplicate. Nor is a
+    copy made on purpose by ``kerolox dlq resend`` or a replay.
     """
     parts: list[tuple[Path, int, npt.NDArray[np.void]]] = []
     for path in sorted((Path(directory) / "numbers").glob("*.bin")):
@@ -142,19 +141,19 @@ def find_repeated(directory: str, rows_max: int, share: tuple[int, int]) -> tupl
 
 
 def _repeated(parts: Sequence[npt.NDArray[np.void]]) -> Hashes:
-    """The hashes that more than one place has."""
+    """Return the hashes that occur at more than one place."""
     if not parts:
         return np.empty(0, np.uint64)
     number = np.concatenate([part["number"] for part in parts])
     place = np.concatenate([part["place"] for part in parts])
-    order = np.argsort(number, kind="stable")  # of parts that are sorted each: they are only merged
+    order = np.argsort(number, kind="stable")  # a merge, because each part is sorted
     number, place = number[order], place[order]
     again = (number[1:] == number[:-1]) & (place[1:] != place[:-1])
     return np.unique(number[1:][again])
 
 
 def _keys(parts: Sequence[tuple[Path, int, npt.NDArray[np.void]]], wanted: Hashes) -> pa.Table:
-    """The keys that have these hashes."""
+    """Return the keys with these hashes."""
     found = []
     for path, low, part in parts:
         numbers = part["number"]
@@ -173,7 +172,7 @@ def _rows_at(path: Path, rows: npt.NDArray[np.int64]) -> pa.Table:
 
 
 def _told(keys: pa.Table) -> list[TableRow]:
-    """Of keys with equal hashes, the equal ones at more than one place; the oldest place first."""
+    """Of keys with equal hashes return the equal ones at more than one place, the oldest place first."""
     by = [(name, "ascending") for name in (*SAME, "stored_ms", "store", "physical_offset")]
     told: list[TableRow] = []
     for same in _runs(keys.sort_by(by).to_pylist()):
@@ -184,7 +183,7 @@ def _told(keys: pa.Table) -> list[TableRow]:
 
 
 def _runs(rows: Sequence[TableRow]) -> Iterator[list[TableRow]]:
-    """Rows of the same message, which lie side by side."""
+    """Yield the rows of each message together. The rows are sorted."""
     run: list[TableRow] = []
     for row in rows:
         if run and any(run[0][name] != row[name] for name in SAME):

@@ -1,4 +1,4 @@
-"""From what was found to findings: with file and place, what it means, and whether it is a problem."""
+"""Conversion of task results into findings, with file and offset, meaning and severity."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from kerolox.spark.store.files import FileRun
 from kerolox.store.queue.consume_queue import ENTRY_SIZE
 
-# A hot spot is a group that gave up so many messages of a topic, or this share of all there are of it.
+# Dead letters are a problem from this count on, or from this share of the topic's messages.
 DEAD_LETTERS_HOT = 10
 DEAD_LETTERS_SHARE_HOT = 0.01
-HALF_OPEN_MS = 60_000  # younger half messages are simply under way
+HALF_OPEN_MS = 60_000  # younger half messages are normal
 
 Where = tuple[int, str, int]  # store, topic, queue
 
 
 class FindingMaker:
-    """Turns rows into findings."""
+    """Converter of rows into findings."""
 
     def __init__(self, stores: Sequence[StorePlan], findings: Findings) -> None:
         self._stores = stores
         self._findings = findings
         self._runs: dict[str, FileRun] = {}
-        self._damaged: set[tuple[int, int]] = set()  # store and place of records with a damaged number
+        self._damaged: set[tuple[int, int]] = set()  # store and place of damaged queue offsets
 
     # --- the log ------------------------------------------------------------------------------------
 
@@ -40,7 +40,8 @@ class FindingMaker:
             store = self._stores[row["store"]]
             if row["kind"] == "damaged log":
                 size = row["valid_from"] - row["physical_offset"]
-                what = f"{row['what']}; {size} bytes are no record, others follow at {row['valid_from']}"
+                valid_from = row["valid_from"]
+                what = f"{row['what']}; {size} bytes are not a record, valid records follow at {valid_from}"
                 if row["what"] == GONE:
                     what = f"{GONE}; {size} bytes were not read"
                 self._findings.add(
@@ -64,8 +65,8 @@ class FindingMaker:
             if row["stop"] and not row["stop"].startswith("zeros") and not store.unsettled:
                 self._findings.add(
                     kinds.OTHER, note=True, **self._in_log(store, row["end"]),
-                    what=f"the log ends here in bytes that are no record: {row['stop']}. The next start cuts "
-                    "them off",
+                    what=f"the log ends here in bytes that are not a record: {row['stop']}. The next "
+                    "start of the broker truncates them",
                 )  # fmt: skip
         for store in self._stores:
             back = sum(row["went_back"] for row in summary if row["store"] == store.number)
@@ -79,7 +80,7 @@ class FindingMaker:
     # --- queues -------------------------------------------------------------------------------------
 
     def covers(self, runs: Iterable[TableRow]) -> dict[Where, Cover]:
-        """What the log has of each queue; its gaps and the numbers given twice are findings."""
+        """Return the queue offsets in the log of each queue. Add gaps and offsets used twice as findings."""
         by_queue: dict[Where, list[tuple[int, int, int, int]]] = defaultdict(list)
         for row in runs:
             key = (row["store"], row["topic"], row["queue_id"])
@@ -93,26 +94,26 @@ class FindingMaker:
                 self._findings.add(
                     kinds.DAMAGED_FIELDS, **self._in_log(store, gap.place), **about, queue_offset=gap.first,
                     messages=gap.last - gap.first,
-                    what=f"the record says it is number {gap.first} of its queue, which those around it "
+                    what=f"the record has the queue offset {gap.first}, which the records around it "
                     "contradict",
                 )  # fmt: skip
             for gap in each.taken:
                 count = gap.last - gap.first
                 self._findings.add(
                     kinds.TAKEN, **self._in_log(store, gap.place), **about, queue_offset=gap.first,
-                    messages=count, what=f"{_numbers(gap.first, gap.last)} an earlier message's already",
+                    messages=count, what=f"{_numbers(gap.first, gap.last)} used by an earlier message too",
                 )  # fmt: skip
             if each.replaced:
                 self._findings.add(
                     kinds.OTHER, note=True, **about, broker=store.label, messages=each.replaced,
                     file=store.queue_directory(topic, queue_id),
                     what=f"{each.replaced} older messages in the log are in no queue: the topic was deleted "
-                    "and made anew",
+                    "and created again",
                 )  # fmt: skip
         return found
 
     def entries(self, wrong: Iterable[TableRow], covers: Mapping[Where, Cover]) -> int:
-        """Find entries that differ from their message. Returns how many messages have no entry yet."""
+        """Add entries that differ from their message. Returns the number of messages without an entry yet."""
         under_way = 0
         for row in _joined(wrong):
             store = self._stores[row["store"]]
@@ -120,7 +121,7 @@ class FindingMaker:
             if row["physical_offset"] < covers[row["store"], topic, queue_id].begin_place:
                 continue
             if (row["store"], row["physical_offset"]) in self._damaged:
-                continue  # compared under a number that is not its own
+                continue  # compared under a damaged queue offset
             count = last - first
             about: dict[str, Any] = {
                 **self._in_queue(store, (topic, queue_id), first), "physical_offset": row["physical_offset"],
@@ -128,7 +129,7 @@ class FindingMaker:
             }  # fmt: skip
             if row["kind"] in (MISSING, NO_QUEUE):
                 if store.unsettled and row["physical_offset"] >= store.dispatched:
-                    under_way += count  # only in memory yet
+                    under_way += count  # the broker has not written the entry yet
                     continue
                 if row["kind"] == NO_QUEUE:
                     deleted = store.topics is not None and topic not in store.topics
@@ -141,7 +142,7 @@ class FindingMaker:
                 continue
             fault = row["kind"].removeprefix("wrong ")
             what = (
-                f"{_numbers(first, last)} wrong: the entry says {fault} {row['found']}, the message's is "
+                f"{_numbers(first, last)} wrong: the entry has {fault} {row['found']}, the message "
                 f"{row['wanted']}"
             )
             self._findings.add(
@@ -151,7 +152,7 @@ class FindingMaker:
         return under_way
 
     def gaps(self, covers: Mapping[Where, Cover], lonely: Mapping[Where, Sequence[Lonely]]) -> None:
-        """Find queue offsets and entries without a message. Where both are one gap, it is one finding."""
+        """Add queue offsets and entries without a message. Both together at one gap are one finding."""
         for key in sorted({*covers, *lonely}):
             number, topic, queue_id = key
             store = self._stores[number]
@@ -166,7 +167,7 @@ class FindingMaker:
                 if marked:
                     what += "; an earlier repair marked them as lost"
                 elif inside:
-                    what += f"; the queue says they lie from {inside[0].place} on"
+                    what += f"; the queue points to log offset {inside[0].place}"
                 self._findings.add(
                     kinds.OTHER if marked else kinds.GAPS, note=marked,
                     **self._in_log(store, gap.place), **about, queue_offset=gap.first, messages=count,
@@ -178,8 +179,8 @@ class FindingMaker:
                 self._findings.add(
                     kinds.LONELY_ENTRIES, **self._in_queue(store, (topic, queue_id), each.first),
                     physical_offset=each.place, messages=each.last - each.first, points_at=each.place,
-                    what=f"{_numbers(each.first, each.last)} listed, but no message of this queue lies at "
-                    f"{each.place}",
+                    what=f"{_numbers(each.first, each.last)} listed, but this queue has no message at log "
+                    f"offset {each.place}",
                 )  # fmt: skip
 
     # --- messages -----------------------------------------------------------------------------------
@@ -193,13 +194,13 @@ class FindingMaker:
                 kinds.DUPLICATES, **self._in_log(store, first["physical_offset"]), topic=row["topic"],
                 queue_id=first["queue_id"], queue_offset=first["queue_offset"], messages=row["copies"],
                 msg_id=row["msg_id"], copies=row["copies"], places=places, stored=_time(first["stored_ms"]),
-                what=f"message {row['msg_id']} is there {row['copies']} times; again at "
+                what=f"message {row['msg_id']} is stored {row['copies']} times; again at "
                 + ", ".join(self._place(place) for place in others[:3]),
             )  # fmt: skip
         self._findings.not_kept[kinds.DUPLICATES.name] += count - len(rows)
 
     def copies(self, rows: Iterable[TableRow]) -> None:
-        """Note the copies that were made on purpose, by the program that made them."""
+        """Add a note for the copies made on purpose, by the program that made them."""
         by: dict[tuple[str, str], list[TableRow]] = defaultdict(list)
         for row in rows:
             by[row["topic"], row["made_by"]].append(row)
@@ -210,8 +211,8 @@ class FindingMaker:
             self._findings.add(
                 kinds.OTHER, note=True, **self._in_log(store, first["physical_offset"]), topic=topic,
                 messages=count,
-                what=f"{count} messages are copies made by kerolox {made_by}, on purpose: no duplicates, "
-                "though they have the unique keys of what they are copies of",
+                what=f"{count} messages are copies made on purpose by kerolox {made_by}, not duplicates, "
+                "although they have the unique keys of their originals",
             )  # fmt: skip
 
     def _place(self, place: TableRow) -> str:
@@ -220,7 +221,7 @@ class FindingMaker:
         return f"{label}{where} (log {place['physical_offset']})"
 
     def halves(self, rows: Iterable[TableRow], now_ms: int) -> int:
-        """Find open half messages. Returns how many are too young to be a finding."""
+        """Add open half messages. Returns the number that are too young to be a finding."""
         young = 0
         for row in rows:
             age_ms = now_ms - row["stored_ms"]
@@ -235,14 +236,14 @@ class FindingMaker:
                 age_s=age_ms // 1000, checks=checks, born=_time(row["born_ms"]),
                 stored=_time(row["stored_ms"]),
                 what=f"of producer group {row['producer_group']}, open for {duration(age_ms)}, "
-                f"asked for {checks} times",
+                f"checked {checks} times",
             )  # fmt: skip
         return young
 
     def hot_spots(
         self, rows: Iterable[TableRow], totals: Mapping[str, int], resent: Mapping[tuple[str, str], int]
     ) -> None:
-        """``resent``: by group and topic, how many dead letters were sent again."""
+        """Add retries and dead letters. ``resent``: number of dead letters sent again, by group and topic."""
         for row in rows:
             dead = row["kind"] == "dead letters"
             kind = kinds.DEAD_LETTERS if dead else kinds.RETRIES
@@ -274,7 +275,7 @@ class FindingMaker:
             if row["negative"]:
                 self._findings.add(
                     kinds.OTHER, note=True, topic=row["topic"], messages=row["negative"],
-                    what=f"{row['negative']} messages were born after they were stored, by up to "
+                    what=f"{row['negative']} messages have a born time after their store time, by up to "
                     f"{-row['least']} ms: a producer's clock is ahead of the broker's",
                 )  # fmt: skip
 
@@ -297,7 +298,7 @@ class FindingMaker:
 
 
 def _joined(wrong: Iterable[TableRow]) -> list[dict[str, Any]]:
-    """Ranges of wrong entries that go on in the next part of the log, as one."""
+    """Join ranges of wrong entries that continue in the next part of the log."""
     joined: list[dict[str, Any]] = []
     same = ("store", "topic", "queue_id", "kind")
     for row in sorted(wrong, key=lambda row: (row["store"], row["topic"], row["queue_id"], row["first"])):
@@ -310,7 +311,7 @@ def _joined(wrong: Iterable[TableRow]) -> list[dict[str, Any]]:
 
 
 def _holes(store: StorePlan) -> list[tuple[int, int]]:
-    """Files of the log that are missing between others."""
+    """Return the ranges of missing files between existing files of the log."""
     ends = [each.end for each in store.log.pieces]
     starts = [each.start for each in store.log.pieces]
     return [(end, start) for end, start in zip(ends, starts[1:], strict=False) if end < start]
@@ -328,7 +329,7 @@ def _time(ms: int) -> datetime:
 
 
 def duration(ms: float) -> str:
-    """12 ms, 3.4 s, 5 min, 2.5 h, 3 days."""
+    """Return a duration as text, such as 12 ms, 3.4 s, 5 min, 2.5 h or 3.0 days."""
     units: tuple[tuple[float, str, Callable[[float], str]], ...] = (
         (86_400_000, "days", lambda n: f"{n:.1f}"), (3_600_000, "h", lambda n: f"{n:.1f}"),
         (60_000, "min", lambda n: f"{n:.0f}"), (1000, "s", lambda n: f"{n:.3g}"),

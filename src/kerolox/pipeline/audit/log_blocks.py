@@ -1,7 +1,7 @@
-"""A commit log in blocks of records, over damage if need be: the audit's way through a log.
+"""Commit log read in blocks of records, across damage, for the audit.
 
-What counts as damage is what ``kerolox store verify`` counts as such, with one difference: a body that breaks
-its checksum is a finding, not the end of the readable log, since its record still says where the next begins.
+Damage is defined as in ``kerolox store verify``, with one difference: a body that fails its checksum is a
+finding, not the end of the readable log, because the record still gives the start of the next one.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from kerolox.spark.store.files import FileRun, LogFiles
 Bytes = npt.NDArray[np.uint8]
 
 BLOCK_BYTES = 8 << 20
-GONE = "the file was there when the audit began, and is gone or cut short. Audit again"
-_PAD = 64  # behind a block, so that looking at a short last record stays inside
+GONE = "the file was deleted or truncated during the audit. Run the audit again"
+_PAD = 64  # zero bytes after a block, so that reads of a short last record stay inside
 _head = struct.Struct(">iI").unpack_from
 
 
 class LogSpan(NamedTuple):
-    """A part of one file of a log. It begins with a record, or where one should be."""
+    """Part of one file of a log. It begins at a record, or at an offset where one should begin."""
 
-    store: int  # number of the store
+    store: int  # index of the store
     start: int
     end: int
 
 
 class LogDamage(NamedTuple):
-    """Bytes that are no record, in front of bytes that are."""
+    """Bytes that are not a record, followed by valid records."""
 
     place: int
     what: str
@@ -43,7 +43,7 @@ class LogDamage(NamedTuple):
 
 
 class Heads:
-    """The fixed parts of the records of a block, whatever addresses and topic lengths they have."""
+    """Fixed fields of the records of a block, for all host widths and topic lengths."""
 
     __slots__ = (
         "body_at", "body_crc", "body_length", "born_ms", "end", "magic", "physical", "positions", "queue_id",
@@ -79,7 +79,7 @@ class Heads:
         self.topic_end = self.topic_at + lengths
 
     def _shift(self, block: Bytes, rows: Numbers) -> None:
-        """IPv6 addresses are 12 bytes longer: what lies behind them lies further on."""
+        """Move the fields behind IPv6 hosts, which are 12 bytes longer than IPv4 hosts."""
         flags, at = self.sys_flag[rows], self.positions[rows]
         born = at + np.where(flags & 0x10, 12, 0)
         both = born + np.where(flags & 0x20, 12, 0)
@@ -91,7 +91,7 @@ class Heads:
         self.body_at[rows] = both + 88
 
     def first_bad(self, block: Bytes, base: int) -> int | None:
-        """The number of the first record whose parts do not fit, or that says it lies elsewhere."""
+        """Return the index of the first record with inconsistent lengths or another physical offset."""
         known = self.topic_end + 2 <= self.end
         at = np.where(known, self.topic_end, self.positions)
         properties: Numbers = every_byte(block, ">i2")[at].astype(np.int64)
@@ -104,7 +104,7 @@ class Heads:
 
 
 class LogBlock(NamedTuple):
-    """Some records: their bytes, where the block lies in the log, and the fixed parts."""
+    """Block of records: bytes, offset of the block in the log, and fixed fields."""
 
     bytes: Bytes
     base: int
@@ -112,12 +112,14 @@ class LogBlock(NamedTuple):
 
 
 class LogBlocks:
-    """The blocks of one span. ``damages``, ``end`` and ``stop`` are right when all were gone through."""
+    """Iterator over the blocks of one span. ``damages``, ``end`` and ``stop`` are valid after the last
+    block.
+    """
 
     def __init__(self, span: LogSpan, run: FileRun, block_bytes: int = BLOCK_BYTES) -> None:
         self.damages: list[LogDamage] = []
-        self.end = span.start  # behind the last record
-        self.stop = ""  # what is there instead of a record, when none follows
+        self.end = span.start  # end of the last record
+        self.stop = ""  # description of the bytes at ``end`` if no record follows
         self._doubtful = -1
         self._span = span
         self._run = run
@@ -138,7 +140,7 @@ class LogBlocks:
                 if heads is not None:
                     self.end = at + stopped
                     yield LogBlock(array, at, heads)
-                    # Whatever stopped it is looked at again, as the beginning of the next block.
+                    # Bytes that are not a record are examined at the start of the next block.
                     at, wanted = self.end, self._block_bytes
                     continue
                 step = self._judge(array[:got].tobytes(), at, piece.end)
@@ -147,9 +149,9 @@ class LogBlocks:
                 at, wanted = step
 
     def _judge(self, rest: bytes, at: int, file_end: int) -> tuple[int, int] | None:
-        """No record here: where to go on and how much to read at once, or None at the end."""
+        """Handle a non-record. Return the offset to continue at and the bytes to read; None at the end."""
         if not rest:
-            # Not the end of the log, not even of the last file: the part must not pass for one that was read.
+            # A file that shrank is damage, not the end of the log: the part must not count as read.
             self.end = min(file_end, self._span.end)
             self.damages.append(LogDamage(at, GONE, self.end))
             return None
@@ -163,11 +165,11 @@ class LogBlocks:
                 return at, size
         what = result.what
         if result.entries:
-            what = f"a record says it lies at {result.entries[0][PHYSICAL_OFFSET]}"
+            what = f"a record has the physical offset {result.entries[0][PHYSICAL_OFFSET]}"
         with LogFiles(self._run) as log:
             behind = log.next_record(at + 1, self._run.end)
             if behind < self._run.end and at != self._doubtful:
-                # A writer may have been at work between the two looks.
+                # A broker may have written here between the two reads: read again once.
                 self._doubtful = at
                 return at, self._block_bytes
         if behind == self._run.end:
@@ -181,7 +183,7 @@ class LogBlocks:
 
 
 def _heads(array: Bytes, got: int, limit: int, base: int) -> tuple[Heads | None, int]:
-    """The whole and fitting records that begin before ``limit``, and where they end."""
+    """Return the complete, consistent records that begin before ``limit``, and their end."""
     found: list[int] = []
     append = found.append
     view = array.data
@@ -202,6 +204,6 @@ def _heads(array: Bytes, got: int, limit: int, base: int) -> tuple[Heads | None,
 
 
 def every_byte(block: Bytes, kind: str) -> npt.NDArray[np.void]:
-    """The block as items that begin at every byte. Index it; anything else would copy it many times."""
+    """Return a view of the block with an item at every byte. Only index it: other operations copy it."""
     dtype = np.dtype(kind)
     return np.ndarray((len(block) - dtype.itemsize + 1,), dtype, block.data, strides=(1,))

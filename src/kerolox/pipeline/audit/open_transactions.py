@@ -1,7 +1,7 @@
-"""Transactions that are open may be as many as there are messages: joined by Spark.
+"""Open transactions, found by a join in Spark, because there may be as many as messages.
 
-Its SQL engine takes seconds to start, more than the audit of a million messages. So it is asked for nothing
-else, and only when there are half messages that the broker is not done with.
+Spark's SQL engine takes seconds to start, more than the audit of a million messages. So it is used only
+here, and only if there are half messages that the broker has not finished.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GLOB = re.compile(r"([\\*?\[\]{}])")
 
 
 class Scratch:
-    """The files of all tasks as tables."""
+    """Files of all tasks as tables."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark = spark
@@ -41,7 +41,7 @@ class Scratch:
 
 
 def _location(directory: Path) -> str:
-    """A path as Spark reads it: of a local file, and no pattern."""
+    """Return a path as Spark reads it: as a local file, with pattern characters escaped."""
     return "file://" + _GLOB.sub(r"\\\1", str(directory))
 
 
@@ -52,7 +52,7 @@ def _rows(frame: DataFrame) -> list[TableRow]:
 def open_halves(
     scratch: Scratch, stores: Sequence[StorePlan], topics: Collection[str], rows_max: int
 ) -> list[TableRow]:
-    """Half messages of open transactions. A broker may have put one back as a copy: the newest counts."""
+    """Return half messages of open transactions; of copies that the broker wrote, only the newest."""
     if not scratch.has("halves"):
         return []
     from pyspark.sql import Window
@@ -74,7 +74,8 @@ def open_halves(
         .join(ended, ["store", "queue_offset"], "left_anti")
         .join(scratch.table("commits").distinct(), ["store", "msg_id"], "left_anti")
     )
-    # Apache's broker leaves the first one be when it puts a copy, so a note about the first ends the copy.
+    # Apache's broker keeps the first half message when it writes a copy, so a note on the first ends the
+    # copy.
     theirs = [store.number for store in stores if not store.is_ours]
     firsts = ended.where(f.col("store").isin(theirs)).select("store", f.col("queue_offset").alias("first"))
     open_ = open_.withColumn("first", f.col("first_offset").cast("bigint"))

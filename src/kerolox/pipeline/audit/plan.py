@@ -1,4 +1,4 @@
-"""What an audit looks at: the stores, what they are like, and their logs in parts that tasks can share."""
+"""Plan of an audit: the stores with their settings, and their logs cut into parts for tasks."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ from kerolox.store.log.cursors import fit_for_directory
 from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, find_layout, refuse_entries
 
 SPAN_BYTES = 64 << 20
-NAME_BYTES_MAX = 255  # of a directory, on Linux
+NAME_BYTES_MAX = 255  # length of a directory name on Linux
 
 
 def is_users(topic: str) -> bool:
-    """Whether a topic holds what producers sent to it, and not what the broker keeps for itself."""
+    """Return True for topics of producers, False for internal topics of the broker."""
     return (topic not in SYSTEM_TOPICS or topic == BENCHMARK_TOPIC) and not topic.startswith(
         (RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX)
     )
 
 
 class StorePlan(msgspec.Struct, frozen=True):
-    """One store. ``unsettled``: in use, or not stopped cleanly, so its newest part may be on its way."""
+    """One store. ``unsettled``: in use or not stopped cleanly, so its newest part may be incomplete."""
 
     number: int
     root: str
     label: str
     log: FileRun
     unsettled: bool
-    dispatched: int  # queues hold everything before this offset; -1: not known
+    dispatched: int  # log offset up to which the queues are complete; -1: unknown
     is_ours: bool  # kerolox wrote it last
     queue_file_bytes: int
     delay_levels: tuple[int, ...]
     light_queues: bool
     batch_topics: frozenset[str]
-    topics: frozenset[str] | None  # by configuration; None: not known
-    half_progress: int  # half messages before this offset are done with
+    topics: frozenset[str] | None  # configured topics; None: unknown
+    half_progress: int  # queue offset before which all half messages are finished
     queues: tuple[tuple[str, int], ...]
-    low: int  # the part of the log that is looked at
+    low: int  # begin of the audited part of the log
     high: int
 
     def queue_directory(self, topic: str, queue_id: int) -> str:
         return os.path.join(self.root, QUEUES, topic, str(queue_id))
 
     def queue_files(self, topic: str, queue_id: int) -> FileRun:
-        """None of a queue that cannot be a directory: a damaged message may say any name."""
+        """Return the files of a queue; none if its name cannot be a directory, as in a damaged message."""
         directory = self.queue_directory(topic, queue_id)
         if (
             not fit_for_directory(topic, queue_id)
@@ -77,7 +77,7 @@ class StorePlan(msgspec.Struct, frozen=True):
 def plan_stores(
     roots: Sequence[Address], *, since_ms: int | None = None, until_ms: int | None = None
 ) -> list[StorePlan]:
-    """Plan the stores at these places; with times, the part of each log that was stored between them."""
+    """Plan the audit of these stores; with times, only of the messages stored between them."""
     if not roots:
         raise OptionError("STORE_DIR", "nothing", "at least one directory of a store (storePathRootDir)")
     places = dict(files_at(root) for root in roots)
@@ -88,7 +88,7 @@ def plan_stores(
 
 
 def _labels(paths: Sequence[str]) -> list[str]:
-    """The shortest ends of the paths that tell them apart."""
+    """Return the shortest unique ends of the paths."""
     for depth in range(1, 20):
         labels = ["/".join(Path(path).parts[-depth:]) for path in paths]
         if len(set(labels)) == len(labels):
@@ -106,7 +106,9 @@ def _plan(
 ) -> StorePlan:
     if elsewhere is not None and not elsewhere.is_dir(root):
         raise OptionError(
-            "STORE_DIR", root, "where a store lies: there is nothing, or no such bucket. Is it spelled right?"
+            "STORE_DIR",
+            root,
+            "a store directory; nothing is there, or the bucket does not exist",
         )
     files = elsewhere or OnlyReading()
     layout = find_layout(
@@ -146,13 +148,13 @@ def _plan(
 
 
 def spans(store: StorePlan, span_bytes: int = SPAN_BYTES) -> list[LogSpan]:
-    """The log in parts. Each begins with a file, or with a record that was found."""
+    """Cut the log into parts. Each begins at the start of a file or at a record."""
     found: list[LogSpan] = []
     with LogFiles(store.log) as log:
         for piece in store.log.pieces:
             begin, end = max(piece.start, store.low), min(piece.end, store.high)
             while begin < end:
-                # A part that would be small is not worth a task of its own.
+                # A small rest is added to the part before it.
                 target = begin + span_bytes
                 next_begin = log.next_record(target, end) if target + span_bytes // 2 < end else end
                 found.append(LogSpan(store.number, begin, next_begin))
@@ -161,7 +163,7 @@ def spans(store: StorePlan, span_bytes: int = SPAN_BYTES) -> list[LogSpan]:
 
 
 def _place_of_time(run: FileRun, wanted_ms: int) -> int:
-    """Where the first message lies that was stored at a time or later; the end when there is none."""
+    """Return the log offset of the first message stored at a time or later; the end if there is none."""
     with LogFiles(run) as log:
         begin = 0
         for number, piece in enumerate(run.pieces):
@@ -195,15 +197,15 @@ def _half_progress(files: OnlyReading, path: str) -> int:
 
 
 def known_topics(stores: Sequence[StorePlan]) -> frozenset[str]:
-    """All topics that stores have heard of."""
+    """Return all topics with queues or a configuration in the stores."""
     queues = (topic for store in stores for topic, _ in store.queues)
     return frozenset(queues).union(*(store.topics or () for store in stores))
 
 
 def check_topics(stores: Sequence[StorePlan], topics: Sequence[str]) -> None:
-    """Refuse a topic no store has heard of: its audit would be clean, and mean nothing."""
+    """Raise an error for an unknown topic: its audit would find no problems and mean nothing."""
     known = known_topics(stores)
     for topic in topics:
         if topic not in known:
             near = ", ".join(sorted(name for name in known if is_users(name))[:8]) or "none"
-            raise KeroloxError(f"no store given has a topic {topic!r}. There are: {near}")
+            raise KeroloxError(f"no store has a topic {topic!r}. Topics of the stores: {near}")

@@ -1,9 +1,9 @@
-"""Consume queues against the log, in both directions.
+"""Comparison of consume queues with the log, in both directions.
 
-Going through the log, a task compares what a queue must hold with what it holds, block by block, and keeps
-which queue offsets the log has as runs. When all tasks are done, the runs of a queue laid side by side show
-its gaps and the numbers given twice, and an entry that no run covers has no message. So every record and
-every entry is compared once, and the log is read once.
+For each block of the log, a task compares the expected queue entries with the actual ones, and collects the
+queue offsets in the log as runs. When all tasks are done, the runs of a queue in order show its gaps and the
+offsets used twice; an entry outside of all runs has no message. So every record and every entry is compared
+once, and the log is read once.
 
 The rules are those of ``kerolox store verify``.
 """
@@ -43,21 +43,21 @@ QueueKey = tuple[str, int]  # topic and queue
 
 
 class QueueComparison:
-    """Compares the records of one part of a log with their queues."""
+    """Comparison of the records of one part of a log with their queues."""
 
     def __init__(self, store: StorePlan, topics: Collection[str]) -> None:
-        self.right = 0  # entries compared and found right
+        self.right = 0  # number of correct entries
         self._store = store
         self._topics = topics
         self._files: dict[QueueKey, QueueFiles | None] = {}
         self._there = frozenset(store.queues)
-        # Of each queue: runs of [first, last, first place, last place].
+        # By queue: runs of [first, last, first place, last place]; places are log offsets.
         self._runs: dict[QueueKey, list[list[int]]] = {}
         self._wrong: list[tuple[Any, ...]] = []
         self._codes: dict[str | None, int] = {None: 0}
 
     def check(self, heads: Heads, codes: Numbers, known: list[str], pairs: PropertyPairs) -> None:
-        """The next records of the log. ``codes`` say which of the ``known`` topics each has."""
+        """Compare the next records of the log. ``codes``: index of each record's topic in ``known``."""
         queued = np.isin(heads.sys_flag & 0xC, (0, 0x8)) & (heads.queue_id >= 0)
         checked = np.array([self._is_checked(name) for name in known])
         rows = np.flatnonzero(queued & checked[codes])
@@ -80,7 +80,7 @@ class QueueComparison:
         return topic not in self._store.batch_topics and (not self._topics or topic in self._topics)
 
     def _tag_codes(self, heads: Heads, codes: Numbers, known: list[str], pairs: PropertyPairs) -> Numbers:
-        """What an entry has besides place and size: the hash of a tag, or when a message is due."""
+        """Return the tags code of each entry: the hash of the tag, or the due time of a delayed message."""
         tags = pc.dictionary_encode(pairs.pick(names.TAGS), null_encoding="encode")
         table = np.array([self._hash(tag) for tag in tags.dictionary.to_pylist()], np.int64)
         found: Numbers = table[np.asarray(tags.indices)]
@@ -123,7 +123,7 @@ class QueueComparison:
         place, size = entries["place"].astype(np.int64), entries["size"].astype(np.int64)
         code = entries["code"].astype(np.int64)
         verdict = np.zeros(len(places), np.int8)
-        verdict[(code != tags) & (code > ADDRESS_MAX)] = 4  # an address: its code is in the extension
+        verdict[(code != tags) & (code > ADDRESS_MAX)] = 4  # the code is in the extension file
         verdict[size != sizes] = 3
         verdict[place != places] = 2
         verdict[(place == 0) & (size == 0) & (code == 0)] = 1
@@ -143,7 +143,7 @@ class QueueComparison:
                 )  # fmt: skip
 
     def _check_light(self, heads: Heads, codes: Numbers, known: list[str], pairs: PropertyPairs) -> None:
-        """Messages may name light queues they also belong to."""
+        """Compare the light queues that messages name as well."""
         named = pairs.pick(names.INNER_MULTI_DISPATCH)
         rows = np.flatnonzero(np.asarray(named.is_valid()))
         if not len(rows):
@@ -192,7 +192,7 @@ class QueueComparison:
         self._wrong.append((kind, *key, first, last, place, wanted, found))
 
     def finish(self) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """The runs of queue offsets and the wrong entries, as columns."""
+        """Return the runs of queue offsets and the wrong entries, as columns."""
         for queue in self._files.values():
             if queue is not None:
                 queue.close()
@@ -211,33 +211,33 @@ def _wait_ms(text: str | None, levels: tuple[int, ...]) -> int:
     return levels[min(level, len(levels)) - 1] if level > 0 else 0
 
 
-# --- when all parts of the log were gone through ------------------------------------------------------------
+# --- after all parts of the log ---------------------------------------------------------------------------
 
 
 class Gap(NamedTuple):
-    """Queue offsets no message in the log has."""
+    """Range of queue offsets that no message in the log has."""
 
     first: int
     last: int
-    place: int  # of the message behind it
+    place: int  # log offset of the next message
 
 
 class Cover(NamedTuple):
-    """What the log has of one queue."""
+    """Queue offsets of one queue that are in the log."""
 
-    ranges: tuple[tuple[int, int], ...]  # of queue offsets
+    ranges: tuple[tuple[int, int], ...]  # queue offsets, last excluded
     gaps: tuple[Gap, ...]
-    taken: tuple[Gap, ...]  # offsets a second message has
-    begin_place: int  # older messages belong to a topic that was deleted and made anew
-    replaced: int  # how many these are
-    damaged: tuple[Gap, ...] = ()  # numbers in records that cannot be theirs
+    taken: tuple[Gap, ...]  # offsets used by a second message
+    begin_place: int  # log offset; older messages belong to a deleted topic of the same name
+    replaced: int  # number of these older messages
+    damaged: tuple[Gap, ...] = ()  # queue offsets that are damaged in their records
 
 
 def cover(runs: Iterable[tuple[int, int, int, int]]) -> Cover:
-    """Lay the runs of a queue side by side, in the order of the log.
+    """Combine the runs of a queue, in log order.
 
-    Records with other numbers than their place in between calls for, as many as are missing there, are no gap
-    and no number given twice: the numbers in them are damaged.
+    Records whose queue offsets do not fit between their neighbours, where exactly as many are missing, have
+    damaged offsets; they are neither a gap nor offsets used twice.
     """
     ranges: list[list[int]] = []
     gaps: list[Gap] = []
@@ -260,7 +260,7 @@ def cover(runs: Iterable[tuple[int, int, int, int]]) -> Cover:
         elif first > ranges[-1][1]:
             gaps.append(Gap(ranges[-1][1], first, place))
             ranges.append([first, last])
-        elif first == 0:  # numbers given again: the topic was deleted and made anew
+        elif first == 0:  # offsets restart at 0: the topic was deleted and created again
             replaced += sum(high - low for low, high in ranges)
             ranges, gaps, taken, damaged, begin = [[0, last]], [], [], [], place
         else:
@@ -278,16 +278,16 @@ def cover(runs: Iterable[tuple[int, int, int, int]]) -> Cover:
 
 
 class Lonely(NamedTuple):
-    """Entries without a message, one behind the other."""
+    """Consecutive entries without a message."""
 
     first: int
     last: int
-    place: int  # where the first one points
-    is_hole: bool  # a repair has marked them so: known to be lost
+    place: int  # log offset in the first entry
+    is_hole: bool  # marked as lost by an earlier repair
 
 
 def lonely_entries(store: StorePlan, key: QueueKey, found: Cover | None, log_end: int) -> list[Lonely]:
-    """Entries no record asked for. Old ones, whose messages were deleted, are as they must be."""
+    """Return entries without a record, except those of old messages that were deleted with their files."""
     run = store.queue_files(*key)
     if not run.pieces:
         return []
@@ -295,7 +295,7 @@ def lonely_entries(store: StorePlan, key: QueueKey, found: Cover | None, log_end
     with QueueFiles(run) as queue:
         low, end = queue.first, run.end // ENTRY_SIZE
         for first, last in found.ranges if found is not None else ():
-            # A damaged message may claim an offset far behind all entries there are.
+            # A damaged message may have an offset far beyond the last entry.
             for start, entries in _chunks(queue, low, min(first, end)):
                 lonely += _judge(store, start, entries, log_end)
             low = max(low, last)
@@ -319,8 +319,8 @@ def _judge(store: StorePlan, start: int, entries: Entries, log_end: int) -> list
     place, size = entries["place"].astype(np.int64), entries["size"].astype(np.int64)
     hole = entries["code"] == HOLE_TAGS
     lonely = (size > 0) & (size != BLANK_SIZE) & (hole | (place >= store.low))
-    # Ahead of the log: in a store that is in use the log was read before. And what lies outside the part of
-    # the log that was looked at is not known.
+    # Skip entries past the end of the log that was read: a store in use has newer ones, and an audit limited
+    # by time does not know the rest.
     if store.unsettled or store.high < store.log.end:
         lonely &= place < min(log_end, store.high)
     rows: npt.NDArray[np.int64] = np.flatnonzero(lonely)

@@ -1,7 +1,7 @@
-"""An audit as one page: the verdict, where the problems are, what was checked, and how the traffic looks.
+"""HTML page of an audit: verdict, places of problems, checks, and charts of the traffic.
 
-The page is a single file. It loads nothing and runs nothing, follows the reader's choice of light or dark,
-and explains its words for readers who get it by mail and have never seen an audit.
+The page is a single file without scripts or external resources. It follows the reader's choice of light or
+dark, and explains its terms for readers who receive it by mail and have never seen an audit.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from kerolox.pipeline.audit.audit import Audit
 
 ROWS_SHOWN = 50
-STEPS_MAX = 240  # along a time axis
+STEPS_MAX = 240  # steps of a time axis
 _WIDTHS_MIN = (1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 2880, 10_080)
 
-# Characters no page may have; names of topics and tags can have any.
+# Characters that are not allowed in a page; topic names and tags may contain any.
 _NOT_ALLOWED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 WORDS: Final = (
-    ("Commit log", "The files that hold every message of a broker, in the order they came."),
-    ("Topic and queue", "Producers send to a topic. It has several queues; a message is in one."),
-    ("Consume queue", "A list of where the messages of a queue lie in the commit log. Consumers read by it."),
-    ("Queue offset", "The number of a message in its queue: 0, 1, 2 and so on."),
-    ("Tag", "A word a producer gives a message, by which consumers can choose."),
-    ("Unique key", "An identity the producer's client gives each message before it is sent."),
-    ("Retry", "A message a consumer could not handle comes again later, under %RETRY% and the group's name."),
-    ("Dead letter", "A message that was tried too often. It is kept under %DLQ% and the group's name."),
-    ("Half message", "Half of a transaction: stored, but shown to nobody until its producer says so."),
+    ("Commit log", "The files with all messages of a broker, in the order of arrival."),
+    ("Topic and queue", "Producers send to a topic. It has several queues; each message is in one of them."),
+    ("Consume queue", "The index of a queue: log offsets of its messages. Consumers read by it."),
+    ("Queue offset", "The position of a message in its queue: 0, 1, 2 and so on."),
+    ("Tag", "A label set by the producer. Consumers can filter by it."),
+    ("Unique key", "The message id that the producer's client sets before it sends a message."),
+    ("Retry", "A failed message is delivered again later, through the topic %RETRY% plus the group's name."),
+    ("Dead letter", "A message that failed too often. It is kept in the topic %DLQ% plus the group's name."),
+    ("Half message", "A transactional message before its commit: stored, but not delivered to consumers."),
     ("Store", "The directory of one broker with its commit log, consume queues and tables."),
 )  # fmt: skip
 
@@ -45,7 +45,7 @@ Cell = Callable[[TableRow], str]
 
 
 def page(made: Audit) -> str:
-    """The whole page."""
+    """Return the HTML page."""
     sections = [
         _verdict(made),
         _where(made),
@@ -142,15 +142,15 @@ def _checked(made: Audit) -> str:
     found = made.findings
     log, queues = f"{size_text(made.bytes_read)} of log", f"{made.queues:,} queues"
     checks = [
-        ("Every record is whole and lies where it says", log, kinds.DAMAGED_LOG),
-        ("Every body has the checksum it was stored with", f"{made.bodies:,} bodies", kinds.BODY_CHECKSUM),
-        ("Every queue entry points at its message, with size and tag", f"{made.entries:,} entries",
+        ("Every record is complete and at its physical offset", log, kinds.DAMAGED_LOG),
+        ("Every body matches its checksum", f"{made.bodies:,} bodies", kinds.BODY_CHECKSUM),
+        ("Every queue entry has the offset, size and tag of its message", f"{made.entries:,} entries",
          kinds.WRONG_ENTRIES),
-        ("Every message is listed in its queue", queues, kinds.MISSING_ENTRIES),
+        ("Every message is in its queue", queues, kinds.MISSING_ENTRIES),
         ("Every entry in a queue has a message", queues, kinds.LONELY_ENTRIES),
-        ("Queues count without gaps", queues, kinds.GAPS),
-        ("No number is given twice in a queue", queues, kinds.TAKEN),
-        ("No message is there twice, by its unique key", f"{made.messages:,} messages", kinds.DUPLICATES),
+        ("Queue offsets have no gaps", queues, kinds.GAPS),
+        ("No queue offset is used twice", queues, kinds.TAKEN),
+        ("No message is stored twice, by its unique key", f"{made.messages:,} messages", kinds.DUPLICATES),
         ("No transaction is left open", f"{made.halves:,} half messages", kinds.OPEN_HALVES),
         ("No group gives up many messages", "dead letters", kinds.DEAD_LETTERS),
     ]  # fmt: skip
@@ -165,13 +165,11 @@ def _checked(made: Audit) -> str:
         rows.append(f"<tr>{mark}<td>{escape(what)}</td><td class='n'>{escape(amount)}</td></tr>")
     left = []
     if made.under_way:
-        left.append(
-            f"{made.under_way:,} messages were on their way into their queue when they were looked at."
-        )
+        left.append(f"{made.under_way:,} messages were not yet in their queue when the audit read them.")
     if made.halves_young:
-        left.append(f"{made.halves_young:,} transactions had begun less than a minute before.")
+        left.append(f"{made.halves_young:,} transactions were less than a minute old.")
     if any(store.unsettled for store in made.stores):
-        left.append("A store was in use, or not stopped cleanly: its newest part is left alone.")
+        left.append("A store was in use or not stopped cleanly: its newest part was not checked.")
     tail = f"<p class='small'>{escape(' '.join(left))}</p>" if left else ""
     return f"<section><h2>What was checked</h2><table class='checks'>{''.join(rows)}</table>{tail}</section>"
 
@@ -224,7 +222,7 @@ def _latency(made: Audit) -> str:
     columns = charts.columns(
         [_edge(edge) for edge in edges],
         [row["messages"] for row in made.latency_steps],
-        "How many took how long",
+        "Messages by latency",
         unit="messages",
     )
     chart = charts.curves(
@@ -242,12 +240,12 @@ def _latency(made: Audit) -> str:
         rows,
     )  # fmt: skip
     return (
-        "<section><h2>From born to stored</h2><p>The time from when a producer made a message to when the "
-        "broker stored it, by their two clocks. Delayed, retried and transactional messages and dead letters "
-        "that were sent again are left out: they wait by wish.</p>"
+        "<section><h2>From born to stored</h2><p>The time between the born time set by the producer and the "
+        "store time set by the broker, by their two clocks. Delayed, retried and transactional messages and "
+        "resent dead letters are not included: they wait on purpose.</p>"
         "<h3>By minute (the highest in each step)</h3>"
         f"{charts.legend(names, strokes=True)}"
-        f"{chart}<h3>How many took how long</h3>{columns}{table}</section>"
+        f"{chart}<h3>Messages by latency</h3>{columns}{table}</section>"
     )
 
 
@@ -349,7 +347,7 @@ def _notes(made: Audit) -> str:
     if not rows:
         return ""
     table = _finding_table(made, rows[:ROWS_SHOWN])
-    return f"<section><h2>Worth knowing</h2><p>No problems, but good to know.</p>{table}</section>"
+    return f"<section><h2>Worth knowing</h2><p>Facts that are not problems.</p>{table}</section>"
 
 
 def _explained(made: Audit) -> str:
@@ -369,7 +367,7 @@ def _explained(made: Audit) -> str:
 
 
 def steps(minutes: Iterable[int]) -> tuple[int, int, int]:
-    """How to cut a time axis: the first minute, minutes per step, and number of steps."""
+    """Cut a time axis into steps; return the first minute, minutes per step, and number of steps."""
     low, high = min(minutes := list(minutes)), max(minutes)
     span = high - low + 1
     width = next((each for each in _WIDTHS_MIN if span <= each * STEPS_MAX), -(-span // STEPS_MAX))

@@ -1,6 +1,6 @@
-"""Where the report of an audit goes: a folder on disk, or an address.
+"""Destination of an audit report: a folder on disk, or an address.
 
-It is made on disk as a whole before it is put there, and takes the place of nothing but an older report.
+The report is completed on disk first, then moved or uploaded. It replaces only an older report.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from kerolox.store.disk.lock import StoreLock
 
 log = logging.getLogger(__name__)
 
-FORM = "kerolox audit 1"  # by which a directory is known to be a report, and may be replaced
+FORM = "kerolox audit 1"  # identifies a report, which may be replaced
 REPORT = "report.json"
-UNFINISHED = "_unfinished"  # lies at an address while a report is put there
-JUST_MADE_MS = 60_000  # a folder this young may be about to be locked
+UNFINISHED = "_unfinished"  # exists at an address while a report is uploaded
+JUST_MADE_MS = 60_000  # a newer folder may not be locked yet
 
 
 def place_of(storage: Storage) -> ReportPlace:
@@ -40,25 +40,25 @@ def place_of(storage: Storage) -> ReportPlace:
 
 
 class ReportPlace(ABC):
-    """A place for a report. ``name``: as people write it."""
+    """Destination of a report. ``name``: the path or address."""
 
     name: str
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse a place that cannot be written to, or that has something else than a report."""
+        """Raise an error if the place is not writable, or contains anything but a report."""
 
     @abstractmethod
     def put(self, made: Path) -> None:
-        """Put the report there that was made in this folder."""
+        """Move or upload the finished report from this folder."""
 
     @abstractmethod
     def _near(self) -> tuple[Path, str]:
-        """A folder for what tasks leave, and how folders of this report are called in it."""
+        """Return the parent of work folders, and the prefix of the work folders of this report."""
 
     @contextmanager
     def work(self, now_ms: int) -> Iterator[Path]:
-        """A folder to work in, which is removed at the end. What killed audits left is removed before."""
+        """Create a work folder and remove it at the end. Folders of killed audits are removed first."""
         near, name = self._near()
         near.mkdir(parents=True, exist_ok=True)
         _remove_left(near, name, now_ms)
@@ -72,11 +72,11 @@ class ReportPlace(ABC):
             shutil.rmtree(work, ignore_errors=True)
 
     def _refuse(self) -> KeroloxError:
-        return KeroloxError(f"{self.name} is there and is no report of an audit. Give a new place with --to.")
+        return KeroloxError(f"{self.name} exists and is not an audit report. Choose another place with --to.")
 
 
 def is_ours(text: str | bytes) -> bool:
-    """Whether a ``report.json`` is that of an audit."""
+    """Return True if a ``report.json`` is that of an audit."""
     try:
         return bool(json.loads(text)["form"] == FORM)
     except (ValueError, KeyError, TypeError):
@@ -91,7 +91,7 @@ def _remove_left(near: Path, name: str, now_ms: int) -> None:
             if now_ms - folder.stat().st_mtime * 1000 < JUST_MADE_MS:
                 continue
             lock.take()
-        except (OSError, KeroloxError):  # somebody's, or gone meanwhile
+        except (OSError, KeroloxError):  # in use, or already removed
             continue
         lock.release()
         shutil.rmtree(folder, ignore_errors=True)
@@ -99,7 +99,7 @@ def _remove_left(near: Path, name: str, now_ms: int) -> None:
 
 
 class FolderPlace(ReportPlace):
-    """A folder. A reader finds the old report there or the new one, whole."""
+    """Report in a folder, replaced in one step: readers find the old report or the new one."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -109,7 +109,7 @@ class FolderPlace(ReportPlace):
         target = self._target
         parent = next(path for path in target.parents if path.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-            raise OptionError("--to", str(target), f"a place for a folder; {parent} cannot be written to")
+            raise OptionError("--to", str(target), f"a writable place; {parent} cannot be written to")
         if not target.exists() or (target.is_dir() and not any(target.iterdir())):
             return
         try:
@@ -132,7 +132,7 @@ class FolderPlace(ReportPlace):
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two directories change their names in one step, where the system can do that (Linux)."""
+    """Exchange the names of two directories in one step. Returns False if the system cannot (not Linux)."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
@@ -143,7 +143,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 class AddressPlace(ReportPlace):
-    """A folder of an object store. ``report.json`` comes last: without it there is no report."""
+    """Report in an object store. ``report.json`` is uploaded last: without it there is no report."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -153,7 +153,7 @@ class AddressPlace(ReportPlace):
         whole = self._storage.is_empty() or self._is_ours(REPORT)
         if not whole and not self._is_ours(UNFINISHED):
             raise self._refuse()
-        # What may not be written or deleted there is found out now, not when all work is done.
+        # Missing permissions to write or delete are found now, not after all the work.
         self._mark()
         if whole:
             self._delete([UNFINISHED])
@@ -165,14 +165,14 @@ class AddressPlace(ReportPlace):
             return False
 
     def _mark(self) -> None:
-        """Say whose files these are, should this be the last that is heard of us."""
+        """Mark the files as an unfinished report, so that a later audit may replace them after a crash."""
         try:
             self._storage.put(UNFINISHED, json.dumps({"form": FORM}).encode())
         except FileNotFoundError:
-            raise OptionError("--to", self.name, "a place in a bucket that is there") from None
+            raise OptionError("--to", self.name, "a place in an existing bucket") from None
 
     def _near(self) -> tuple[Path, str]:
-        # Tasks append, rename and map files, which object stores cannot.
+        # Tasks append to, rename and map files, which object stores do not support.
         return own_folder("audits"), sha256(self.name.encode()).hexdigest()[:12]
 
     def put(self, made: Path) -> None:
@@ -188,6 +188,6 @@ class AddressPlace(ReportPlace):
     def _delete(self, paths: list[str]) -> None:
         if self._storage.delete(paths):
             raise KeroloxError(
-                f"files at {self.name} could not be deleted ({', '.join(paths[:3])}). Use keys that may "
-                "delete there, or give a new place with --to"
+                f"files at {self.name} could not be deleted ({', '.join(paths[:3])}). Use credentials that "
+                "may delete there, or choose another place with --to"
             )

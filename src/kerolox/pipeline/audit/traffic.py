@@ -1,4 +1,4 @@
-"""Rates, sizes and latencies from tables that are small: tasks have counted already."""
+"""Rates, sizes and latencies, from the small tables of counts that tasks wrote."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 from kerolox.pipeline.audit.finding_kinds import TableRow
 
-ADDED_ROWS = 1_000_000  # at once
+ADDED_ROWS = 1_000_000  # rows added up at once
 SHARES = (0.5, 0.9, 0.99, 0.999)
 
 
 def added(tables: Iterable[pa.Table], by: Sequence[str]) -> pa.Table:
-    """Add up tables of amounts, one row for each value of these columns, in little more memory."""
+    """Add up tables of amounts by these columns, in little more memory than the result."""
     whole: pa.Table | None = None
     waiting: list[pa.Table] = []
     rows = 0
@@ -39,7 +39,7 @@ def added(tables: Iterable[pa.Table], by: Sequence[str]) -> pa.Table:
 
 
 def sums(volume: pa.Table, *by: str) -> list[TableRow]:
-    """Messages and bytes for each value of these columns, the largest first, with its busiest minute."""
+    """Return messages, bytes and busiest minute for each value of these columns, the largest first."""
     if not len(volume):
         return []
     amounts = ("messages", "bytes", "body_bytes")
@@ -54,7 +54,7 @@ def sums(volume: pa.Table, *by: str) -> list[TableRow]:
 
 
 def by_minute(volume: pa.Table, topics: Sequence[str]) -> list[TableRow]:
-    """Messages and bytes of each minute, for these topics and, without a name, all others together."""
+    """Return messages and bytes per minute of these topics; all others together have an empty name."""
     if not len(volume):
         return []
     named = pc.is_in(volume["topic"], pa.array(topics, pa.string()))
@@ -66,7 +66,7 @@ def by_minute(volume: pa.Table, topics: Sequence[str]) -> list[TableRow]:
 
 
 def spread(counts: pa.Table, value: str, by: str) -> list[TableRow]:
-    """Exact percentiles (by nearest rank), least, most and mean of ``value`` for each value of ``by``."""
+    """Return exact percentiles (nearest rank), minimum, maximum and mean of ``value`` for each ``by``."""
     if not len(counts):
         return []
     table = counts.group_by([by, value]).aggregate([("messages", "sum")])
@@ -96,7 +96,7 @@ def share_name(share: float) -> str:
 
 
 def histogram(counts: pa.Table, value: str) -> list[TableRow]:
-    """How many messages have a value up to 1, 2, 4, 8 and so on; ``up_to`` 0: none, or less."""
+    """Count messages with values up to 1, 2, 4, 8 and so on; ``up_to`` 0: values of 0 or less."""
     found: Counter[int] = Counter()
     table = counts.group_by(value).aggregate([("messages", "sum")])
     for each, count in zip(table[value].to_pylist(), table["messages_sum"].to_pylist(), strict=True):
@@ -113,7 +113,7 @@ def histogram(counts: pa.Table, value: str) -> list[TableRow]:
 
 
 def hot_spots(retries: Iterable[Mapping[str, Any]]) -> list[TableRow]:
-    """Retries and dead letters by group and topic, with the minute and the tag that have the most."""
+    """Return retries and dead letters by group and topic, with the busiest minute and most frequent tag."""
     by: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in retries:
         by[row["kind"], row["group"], row["topic"]].append(row)
@@ -137,7 +137,7 @@ def hot_spots(retries: Iterable[Mapping[str, Any]]) -> list[TableRow]:
 
 
 def resent(dead: pa.Table, copied: pa.Table) -> dict[tuple[str, str], int]:
-    """By group and topic, how many dead letters have a copy somewhere."""
+    """Return, by group and topic, the number of dead letters that were sent again."""
     if not len(copied):
         return {}
     place = ["store_host", "physical_offset"]

@@ -1,1 +1,1 @@
-"""Pipelines as a file: what flows from where through what to where, checked before it runs, and run."""
+"""Pipelines defined in a YAML file (sources, steps, sinks), checked before they run, and run."""

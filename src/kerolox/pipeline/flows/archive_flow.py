@@ -1,4 +1,4 @@
-"""Topics archived as a part of a pipeline: rounds of :mod:`kerolox.pipeline.archive`, in a thread."""
+"""Archives in a pipeline: rounds of :mod:`kerolox.pipeline.archive`, in a thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def archive_options(pipeline: Pipeline, archive: ArchiveFlow) -> dict[str, str]:
-    """The options of the format ``rocketmq`` for an archive."""
+    """Return the options of the format ``rocketmq`` for an archive."""
     return {
         "nameserver": pipeline.nameserver_of(archive),
         "topic": ",".join(archive.topics),
@@ -35,7 +35,7 @@ def archive_work(
     *,
     once: bool,
 ) -> Callable[[threading.Event], None]:
-    """What the thread of an archive does, until it is done or halted."""
+    """Return the work of an archive's thread, which runs until it is done or halted."""
     from kerolox.pipeline.archive.archive import Archive
     from kerolox.pipeline.archive.delta import DeltaArchive
     from kerolox.pipeline.archive.files import Format
@@ -65,7 +65,7 @@ def archive_work(
 
 
 class _Rounds:
-    """Tells the figures what each round of an archive has added."""
+    """Recorder of each round of an archive in the figures of the run."""
 
     def __init__(self, name: str, figures: RunFigures) -> None:
         self._name = name

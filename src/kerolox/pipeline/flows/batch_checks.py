@@ -1,4 +1,4 @@
-"""Checks of the rows that a sink is about to write, and the rows they set aside."""
+"""Checks of the rows before a sink writes them, and the rows that checks set aside."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
 
 REASON: Final = "_kerolox_reason"
 _DOUBLE: Final = "_kerolox_double"
-ORDER: Final = ("store_timestamp", "topic", "broker", "queue_id", "queue_offset")  # as rows came
+ORDER: Final = ("store_timestamp", "topic", "broker", "queue_id", "queue_offset")  # order of arrival
 
 
 class CheckFailed(KeroloxError):
-    """A batch does not pass a check whose failure ends the flow, or the run."""
+    """A batch failed a check that ends the flow or the run."""
 
     def __init__(self, outcome: Outcome, batch: int) -> None:
         self.outcome = outcome
         self.ends_run = outcome.then == "fail"
         super().__init__(
             f"check {outcome.name} failed in batch {batch}: {outcome.text}. The batch was not written. "
-            "Correct the data or the check, and run again: it goes on with this batch"
+            "Correct the data or the check, and run again: the run continues with this batch"
         )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one check found in one batch."""
+    """Result of one check on one batch."""
 
     name: str
     then: str
     held: bool
-    rows: int = 0  # that failed it
+    rows: int = 0  # rows that failed it
     text: str = ""
 
 
 def look(batch: DataFrame, checks: Mapping[str, Check]) -> tuple[int, list[Outcome]]:
-    """How many rows there are, and what each check says of them: one pass, and one for each ``unique``."""
+    """Count the rows and run the checks: in one pass, plus one for each ``unique``."""
     from pyspark.sql import functions as f
 
     wanted: list[Column] = [f.count(f.lit(1)).alias("rows")]
@@ -60,7 +60,7 @@ def look(batch: DataFrame, checks: Mapping[str, Check]) -> tuple[int, list[Outco
 
 
 def _figure(check: Check) -> Column | None:
-    """What is added up over the batch for a check."""
+    """Return the aggregate over the batch that a check needs."""
     from pyspark.sql import functions as f
 
     if check.not_null or check.where:
@@ -71,10 +71,10 @@ def _figure(check: Check) -> Column | None:
 
 
 def is_bad(check: Check) -> Column:
-    """True of rows that fail a check of rows."""
+    """Return a condition that is true of rows that fail a check of rows."""
     from pyspark.sql import functions as f
 
-    if check.where:  # neither true nor false is not true
+    if check.where:  # null counts as a failure
         return ~f.coalesce(f.expr(check.where).cast("boolean"), f.lit(False))
     bad = f.lit(False)
     for column in check.not_null:
@@ -83,7 +83,7 @@ def is_bad(check: Check) -> Column:
 
 
 def _doubles(batch: DataFrame, check: Check) -> int:
-    """How many rows repeat others: all but the first of each. As in SQL, a null is like no other null."""
+    """Count rows that repeat another: all but the first of each. As in SQL, nulls are not equal."""
     from pyspark.sql import functions as f
 
     counts = batch.dropna(subset=list(check.unique)).groupBy(*check.unique).count()
@@ -91,8 +91,11 @@ def _doubles(batch: DataFrame, check: Check) -> int:
 
 
 def repeats(batch: DataFrame, check: Check) -> Column:
-    """True of the rows that repeat another. The first stays: the one that comes first in its queue, where
-    rows tell that; else the least, so that a batch that is repeated sets the same rows aside."""
+    """Return a condition that is true of rows that repeat another, except the first.
+
+    The first row is the first in its queue, if rows have the columns for that; else the least row, so that a
+    repeated batch sets the same rows aside.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -113,9 +116,9 @@ def _outcome(name: str, check: Check, value: Any, rows: int) -> Outcome:
     if check.rows is not None:
         low, high = check.rows.min, check.rows.max
         if rows < low:
-            return outcome(False, f"{rows:,} rows, at least {low:,} are wanted")
+            return outcome(False, f"{rows:,} rows; expected at least {low:,}")
         if high is not None and rows > high:
-            return outcome(False, f"{rows:,} rows, at most {high:,} are wanted")
+            return outcome(False, f"{rows:,} rows; expected at most {high:,}")
         return outcome(True)
     if check.total:
         if value is None and not rows:
@@ -128,7 +131,7 @@ def _outcome(name: str, check: Check, value: Any, rows: int) -> Outcome:
         newest = datetime.fromtimestamp(float(value), UTC).isoformat(timespec="seconds")
         within = float(check.fresh.within)
         return outcome(
-            age_s <= within, f"the newest row is of {newest}, {age_s:,.0f} s ago; {within:g} s are allowed"
+            age_s <= within, f"the newest row is from {newest}, {age_s:,.0f} s ago; {within:g} s are allowed"
         )
     bad = int(value or 0)
     what = {
@@ -142,7 +145,7 @@ def _outcome(name: str, check: Check, value: Any, rows: int) -> Outcome:
 def split(
     batch: DataFrame, checks: Mapping[str, Check], failed: Sequence[Outcome]
 ) -> tuple[DataFrame, DataFrame]:
-    """The rows that pass the failed checks that set aside, and those that do not with the reason."""
+    """Return the rows that pass the failed checks, and the others with the reason."""
     from pyspark.sql import functions as f
 
     marked, reasons, helping = batch, [], [REASON]

@@ -1,10 +1,10 @@
-"""Where a source of messages begins: decided once, for all flows that read it.
+"""Start offsets of a source of messages, decided once for all flows that read it.
 
-Each flow is a query of its own, and the queries of one source start one after the other. If each took its own
-``latest``, a bad row sent in between would be before the beginning of the side table's flow, and left out by
-the other. So the offsets are asked for before the first flow starts, and written down beside the checkpoints:
-a flow that begins in a later run, because the first one was killed or has been given another flow, begins at
-the same offsets.
+Each flow is a separate query, and the queries of one source start one after the other. If each resolved
+``latest`` itself, a bad row sent in between would be before the start of the side table's flow, and skipped
+by the other flow. So the offsets are resolved before the first flow starts, and stored beside the
+checkpoints: a flow that starts in a later run, because the first run was killed or the pipeline got another
+flow, starts at the same offsets.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from kerolox.spark.source.queues import ClusterQueues
 log = logging.getLogger(__name__)
 
 CHECKPOINTS: Final = "checkpoints"
-FOLDER: Final = f"{CHECKPOINTS}/_begins"  # no flow has such a name
-# Options that say where a query begins, as Spark compares them.
+FOLDER: Final = f"{CHECKPOINTS}/_begins"  # a name that no flow can have
+# Options of the start of a query, in lower case as Spark compares them.
 STARTS: Final = (
     "startingoffsets",
     "startingtimestamp",
@@ -39,19 +39,19 @@ STARTS: Final = (
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """The decision for one source."""
+    """Start offsets of one source."""
 
-    start: dict[str, str]  # the options it was made by
-    flows: list[str]  # those the source had then
+    start: dict[str, str]  # options that the offsets were resolved from
+    flows: list[str]  # flows that read the source then
     offsets: Tree
 
 
 def begin_options(
     storage: Storage, source: str, options: Mapping[str, str], flows: Collection[str]
 ) -> dict[str, str]:
-    """The options of a streaming source with the offsets at which all its flows begin.
+    """Return the options of a streaming source with the start offsets of all its flows.
 
-    ``flows``: all that read it. When each has a checkpoint nothing is asked, since none begins.
+    ``flows``: all flows that read it. If each has a checkpoint, the options are returned unchanged.
     """
     beginning = {flow for flow in flows if not storage.files(f"{CHECKPOINTS}/{flow}/offsets")}
     if not beginning:
@@ -65,21 +65,23 @@ def begin_options(
         storage.put(path, msgspec.json.encode(Begin(start, sorted(flows), to_tree(_plain(places, wanted)))))
     else:
         places = in_namespace(from_tree(known.offsets), wanted.cluster.namespace)
-        if beginning.isdisjoint(known.flows):  # added since: it may be long ago
+        if beginning.isdisjoint(known.flows):  # the flow was added later: old messages may be deleted
             places = what_is_left(places, _edges(wanted))
     kept = {key: value for key, value in options.items() if key.lower() not in STARTS}
     return kept | {"startingOffsets": json.dumps(to_tree(_plain(places, wanted)))}
 
 
 def what_is_left(places: QueueOffsets, edges: Mapping[Queue, Edges]) -> QueueOffsets:
-    """The same offsets where they are still there; else the first, and nothing of queues that are gone."""
+    """Return the offsets that still exist, the first offset for others, and drop queues that do not exist."""
     left = {}
     for queue, at in places.items():
         if queue in edges:
             edge = edges[queue]
             left[queue] = at if edge.first <= at <= edge.end else edge.first
     if left != places:
-        log.info("flow_begins_later queues=%d next='the messages before were deleted'", len(places))
+        log.info(
+            "flow_begins_later queues=%d next='earlier messages were deleted by the brokers' ", len(places)
+        )
     return left
 
 
@@ -95,7 +97,7 @@ def _edges(wanted: Wanted) -> dict[Queue, Edges]:
 
 
 def _plain(places: QueueOffsets, wanted: Wanted) -> QueueOffsets:
-    """Under the names that users write."""
+    """Return the offsets under topic names without the namespace."""
     namespace = wanted.cluster.namespace
     return {q._replace(topic=without_namespace(namespace, q.topic)): at for q, at in places.items()}
 
@@ -107,6 +109,6 @@ def _read(storage: Storage, path: str) -> Begin | None:
         return None
     except msgspec.MsgspecError as error:
         raise KeroloxError(
-            f"{storage.name(path)} cannot be read: {error}. It tells where flows without a checkpoint begin. "
-            "Delete it, and they begin where the options of the source say, as of now"
+            f"{storage.name(path)} cannot be read: {error}. It has the start offsets of flows without a "
+            "checkpoint. Delete it to start them at the offsets that the source's options give now"
         ) from None

@@ -1,12 +1,12 @@
-"""Casts of a query that fail on some rows, and the condition that is true of those rows.
+"""Casts of a query that may fail, and the condition that is true of the failing rows.
 
-In Spark's ANSI mode one text that is no number ends a query, and the error names no row. A pipeline with bad
-rows looks for such rows before its steps do: the analysed plan of a step has every cast, also those that
-Spark adds for comparisons, and a row fails where the value is there and ``TRY_CAST`` of it is null.
+In Spark's ANSI mode one text that is not a number ends a query, and the error names no row. A pipeline with
+bad rows finds such rows before its steps run: the analysed plan of a step has every cast, including those
+that Spark adds for comparisons, and a row fails if the value is not null and its ``TRY_CAST`` is.
 
-Only what is certain counts. A cast behind ``AND`` or a filter is reached by the rows that pass what stands
-before it. Casts within ``CASE``, ``IF`` or ``COALESCE``, over joins, or of columns that the query itself
-makes are left alone: there a query fails as it does without bad rows.
+Only certain failures are found. A cast after ``AND`` or a filter is evaluated only for rows that pass the
+condition before it. Casts within ``CASE``, ``IF`` or ``COALESCE``, over joins, or of columns computed by the
+query are not checked: there a query fails as it does without bad rows.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-VALUE_LENGTH: Final = 40  # of a value in a reason
+VALUE_LENGTH: Final = 40  # characters of a value in a reason
 CASTS_MAX: Final = 64
-# Nodes that hand on every row, or leave some out: what lies above them sees single rows of the table.
+# Nodes that pass on or drop single rows, so that nodes above them see single rows of the table.
 ROW_BY_ROW: Final = frozenset({"Project", "Filter", "SubqueryAlias"})
 TOPS: Final = ROW_BY_ROW | {"Aggregate", "Distinct", "Sort"}
-# Expressions that look at some of their parts only, or have parts of their own kind.
+# Expressions that evaluate only some of their children, or have special children.
 NOT_ALWAYS: Final = frozenset(
     {"CaseWhen", "If", "Coalesce", "NullIf", "Nvl", "Nvl2", "IfNull", "TryEval", "LambdaFunction"}
 )
 
 
 class FailingCast(NamedTuple):
-    """A cast, and what holds for the rows that reach it; all as SQL."""
+    """A cast, and the conditions under which it is evaluated, all as SQL."""
 
     value: str
     kind: str
@@ -49,22 +49,21 @@ class FailingCast(NamedTuple):
 
 
 def reason_expression(casts: list[FailingCast]) -> str:
-    """Why a row fails, as SQL: the first of the casts; null for a row that does not."""
+    """Return SQL that gives the reason a row fails: its first failing cast; null for other rows."""
     cases = " ".join(f"WHEN {each.condition} THEN {each.reason}" for each in casts)
     return f"CASE {cases} END"
 
 
 @dataclass
 class Found:
-    """The casts of a query over one table that may fail, and the name the query gives the table."""
+    """Casts of a query over one table that may fail, and the table's alias in the query."""
 
     alias: str
     casts: list[FailingCast] = field(default_factory=list)
 
 
 def failing_casts(table: DataFrame) -> Found | None:
-    """The casts of a query's analysed plan that may fail on a row; None when there are none, or none that
-    can be looked at before."""
+    """Return the casts of a query's analysed plan that may fail on a row; None if none can be checked."""
     chain = _chain(_analysed(table))
     if chain is None:
         return None
@@ -81,7 +80,7 @@ def failing_casts(table: DataFrame) -> Found | None:
         if kind == "Filter":
             condition = node.condition()
             if not _is_of(condition, known):
-                break  # the rows that pass it cannot be found by the table's columns
+                break  # the table's columns do not tell which rows pass it
             guards = (*guards, f"({condition.sql()}) IS TRUE")
         if kind not in ROW_BY_ROW:
             break
@@ -89,7 +88,7 @@ def failing_casts(table: DataFrame) -> Found | None:
 
 
 def is_row_by_row(table: DataFrame) -> bool:
-    """If a table is made of single rows of one source: a query of its own can read it."""
+    """Return True if each row comes from one row of one source, so that a separate query can read it."""
     node = _analysed(table)
     while True:
         children = _parts(node.children())
@@ -105,7 +104,7 @@ def _analysed(table: DataFrame) -> Any:
 
 
 def _chain(node: Any) -> tuple[Any, list[Any]] | None:
-    """The one table a query reads, and the nodes above it from the top; None of queries over several."""
+    """Return the only table a query reads, and the nodes above it from the top; None for several tables."""
     nodes = []
     while _kind(node) != "View":
         children = _parts(node.children())
@@ -117,7 +116,7 @@ def _chain(node: Any) -> tuple[Any, list[Any]] | None:
 
 
 def _alias(nodes: list[Any]) -> str:
-    """The name by which columns of the table are qualified: that of the last alias right above it."""
+    """Return the qualifier of the table's columns: the last alias directly above it."""
     alias = ""
     for node in reversed(nodes):
         if _kind(node) != "SubqueryAlias":
@@ -134,7 +133,7 @@ def _casts(expression: Any, known: set[int], guards: tuple[str, ...]) -> Iterato
     if kind in ("And", "Or"):
         left, right = children
         yield from _casts(left, known, guards)
-        if _is_of(left, known):  # else nobody knows which rows get to the other side
+        if _is_of(left, known):  # else the rows that reach the right side are unknown
             passed = "IS NOT FALSE" if kind == "And" else "IS NOT TRUE"
             yield from _casts(right, known, (*guards, f"({left.sql()}) {passed}"))
         return
@@ -156,7 +155,7 @@ def type_can_up_cast(cast: Any) -> bool:
 
 
 def _is_of(expression: Any, known: set[int]) -> bool:
-    """If an expression is made of columns of the table, and gives the same each time."""
+    """Return True for a deterministic expression over columns of the table."""
     references = _parts(expression.references().toSeq())
     return bool(expression.deterministic()) and all(each.exprId().id() in known for each in references)
 

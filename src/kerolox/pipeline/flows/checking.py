@@ -1,7 +1,7 @@
-"""What can be wrong with a pipeline before it runs, beyond its file: places, options, functions, plans.
+"""Checks of a pipeline before it runs, beyond its file: places, options, functions, plans.
 
-First all that needs no Spark: a wrong topic or an address that cannot be written to is told within a second.
-Then Spark analyses the plans, without reading a row.
+The checks without Spark come first: a wrong topic or an address that is not writable is reported within a
+second. Then Spark analyses the plans, without reading a row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def check_places(pipeline: Pipeline, document: Document) -> None:
-    """Options, topics, addresses and functions. Problems go to the document."""
+    """Check options, topics, addresses and functions. Problems are added to the document."""
     for name, source in pipeline.sources.items():
         place = ("sources", name)
         if isinstance(source, TopicSource):
@@ -108,7 +108,7 @@ def _check_topics(document: Document, place: Place, pipeline: Pipeline, source: 
 
 
 def _find(cluster_options: Any, topics: Iterable[str]) -> None:
-    """Ask the name server for these topics, once and without waiting for it."""
+    """Look up the routes of these topics, in one try."""
     from kerolox.client.sockets.socket_cluster import SocketCluster
 
     with SocketCluster(cluster_options, tries=1) as cluster, cluster.once():
@@ -148,7 +148,7 @@ def _check_archive(document: Document, place: Place, pipeline: Pipeline, archive
 
 
 def check_plans(spark: SparkSession, plan: Plan, document: Document) -> dict[str, str]:
-    """Let Spark analyse all plans, and try checks and sinks on empty batches. Returns columns by name."""
+    """Analyse all plans in Spark, and try checks and sinks on empty batches. Returns columns by name."""
     own = own_session(spark, plan.pipeline)
     _check_checkpoints(own, plan.pipeline, document)
     tables = Tables(own, plan, document)
@@ -157,7 +157,11 @@ def check_plans(spark: SparkSession, plan: Plan, document: Document) -> dict[str
     for name in plan.order:
         reads = plan.reads.get(name, ())
         if name.lower() in document.broken or any(each in unmade for each in reads):
-            document.add(("steps", name), "not looked at: what it reads has problems", level="warning")
+            document.add(
+                ("steps", name),
+                "not checked, because a source or step it reads has problems",
+                level="warning",
+            )
             unmade.add(name)
             continue
         try:
@@ -165,7 +169,7 @@ def check_plans(spark: SparkSession, plan: Plan, document: Document) -> dict[str
             columns[name] = tables.made[name].schema.simpleString().removeprefix("struct<").removesuffix(">")
         except PipelineInvalid as error:
             unmade.add(name)
-            told = _failed(document)  # by the look at places, in other words
+            told = _failed(document)  # already reported by the check of places, in other words
             document.problems += [each for each in error.problems if _named(each) not in told]
     for name, sink in plan.pipeline.sinks.items():
         reads = plan.reads[f"sink {name}"]
@@ -189,7 +193,7 @@ def check_plans(spark: SparkSession, plan: Plan, document: Document) -> dict[str
 
 
 def _check_checkpoints(spark: SparkSession, pipeline: Pipeline, document: Document) -> None:
-    """If Spark can reach the storage: it writes the checkpoints itself, by file systems of its own."""
+    """Check that Spark can reach the storage: it writes checkpoints with its own file systems."""
     jvm: Any = spark._jvm
     context: Any = spark.sparkContext._jsc
     try:
@@ -198,9 +202,9 @@ def _check_checkpoints(spark: SparkSession, pipeline: Pipeline, document: Docume
     except Exception as error:
         document.add(
             ("storage",),
-            f"Spark has no way to keep checkpoints at {pipeline.storage}: {spark_text(error)}. It needs the "
-            "file system of the store on its class path (spark.conf: spark.jars.packages), with its own "
-            "settings (spark.hadoop.fs...), or a folder that all its machines share",
+            f"Spark cannot write checkpoints to {pipeline.storage}: {spark_text(error)}. Add the file system "
+            "of the store to its class path (spark.conf: spark.jars.packages) with its settings "
+            "(spark.hadoop.fs...), or use a folder that all its machines share",
         )
 
 
@@ -209,12 +213,12 @@ def _failed(document: Document) -> set[tuple[str, ...]]:
 
 
 def _named(problem: Problem) -> tuple[str, ...]:
-    """The section and the name of what has a problem."""
+    """Return section and name of the entry with the problem."""
     return tuple(problem.place.split(".")[:2])
 
 
 def _check_mode(spark: SparkSession, table: DataFrame, mode: str) -> None:
-    """What Spark would say when the query starts."""
+    """Run the check of output modes that Spark makes when the query starts."""
     if not table.isStreaming:
         return
     jvm: Any = spark._jvm
@@ -225,7 +229,7 @@ def _check_mode(spark: SparkSession, table: DataFrame, mode: str) -> None:
 
 
 def _check_columns(pipeline: Pipeline, name: str, empty: DataFrame) -> None:
-    """Whether the sink takes these columns."""
+    """Check that the sink accepts these columns."""
     sink = pipeline.sinks[name]
     if isinstance(sink, TopicSink):
         from kerolox.spark.sink.options import check_columns, read_settings

@@ -1,7 +1,7 @@
-"""What a pipeline file says, typed. Each key has its meaning beside it: docs/PIPELINES.md is made of these.
+"""Typed definition of a pipeline file. The key tables of docs/PIPELINES.md are generated from it.
 
-A source, a step or a sink is of one of several kinds; which one, its keys tell (see ``KINDS``). Names of
-sources and steps are names of tables in SQL.
+Sources, steps and sinks have several kinds; the keys of an entry determine its kind (see ``KINDS``). Names
+of sources and steps are table names in SQL.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ class Span(float):
     def read(cls, text: object) -> Span:
         found = _SPAN.fullmatch(str(text).strip())
         if found is None:
-            raise ValueError(f"{text!r} is no span of time: expected 500ms, 10s, 15m, 2h or 30d")
+            raise ValueError(f"{text!r} is not a span of time: expected 500ms, 10s, 15m, 2h or 30d")
         return cls(float(found[1]) * UNITS_S[found[2]])
 
 
 class Trigger:
-    """When a flow looks for rows: ``once`` (what is there now), ``continuous``, or every so often.
+    """Trigger of a flow: ``once`` (the rows present at the start), ``continuous``, or an interval.
 
-    Neither a struct nor a dataclass: msgspec would read those by itself."""
+    Neither a struct nor a dataclass: msgspec would decode those itself.
+    """
 
     EXPECTED: ClassVar = "once, continuous, or a span of time such as 10s (also: every 10s)"
     __slots__ = ("every_s", "once")
@@ -56,48 +57,46 @@ class Trigger:
 
 
 def decode_own(kind: type[Any], value: object) -> Any:
-    """For msgspec: the types above, from their texts."""
+    """Decode the types above from text, for msgspec."""
     if kind is Span or kind is Trigger:
         return kind.read(value)
     raise NotImplementedError(kind)
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of the file. An unknown key is an error."""
+    """Part of the file. An unknown key is an error."""
 
 
-Options = Annotated[dict[str, str], Meta(description="options as Spark knows them, by name")]
-Topic = Annotated[str, Meta(description="a topic")]
-Nameserver = Annotated[str, Meta(description="name servers, HOST:PORT;HOST:PORT. The pipeline's, if absent")]
-From = Annotated[str, Meta(description="the source or step whose rows are taken")]
+Options = Annotated[dict[str, str], Meta(description="options of the Spark format")]
+Topic = Annotated[str, Meta(description="topic name")]
+Nameserver = Annotated[str, Meta(description="name servers, HOST:PORT;HOST:PORT. Default: the pipeline's")]
+From = Annotated[str, Meta(description="source or step to read")]
 Mode = Annotated[
     Literal["append", "update", "complete"],
-    Meta(description="which rows of a result that changes are written, as Spark calls it: append (those that "
-         "are final), update (those that changed) or complete (all; formats of Spark only)"),
+    Meta(description="Spark's output mode: append (final rows), update (changed rows) or complete (all rows; "
+     "formats of Spark only)"),
 ]  # fmt: skip
-OwnTrigger = Annotated[Trigger | None, Meta(description="when this flow looks for rows; else the pipeline's")]
+OwnTrigger = Annotated[Trigger | None, Meta(description="trigger of this flow. Default: the pipeline's")]
 
 
 class Watermark(Entry, frozen=True, kw_only=True):
-    """How late rows may be."""
+    """Watermark: bound on late rows."""
 
     column: Annotated[str, Meta(description="a column of times")]
-    delay: Annotated[Span, Meta(description="rows that are later than this may be dropped: 10m")]
+    delay: Annotated[Span, Meta(description="rows later than this may be dropped, such as 10m")]
 
 
 Late = Annotated[
-    Watermark | None, Meta(description="how late rows may be: joins and aggregates over streams need it")
+    Watermark | None, Meta(description="bound on late rows, required by joins and aggregates over streams")
 ]
 
 
 class Body(Entry, frozen=True, kw_only=True):
-    """What is in the bodies of messages."""
+    """Format of message bodies."""
 
-    format: Annotated[Literal["json", "avro", "protobuf", "text"], Meta(description="what the bodies are")]
-    schema: Annotated[
-        str, Meta(description="their schema: a file beside the pipeline's, or the text of it")
-    ] = ""
-    registry: Annotated[str, Meta(description="the URL of a schema registry")] = ""
+    format: Annotated[Literal["json", "avro", "protobuf", "text"], Meta(description="format of the bodies")]
+    schema: Annotated[str, Meta(description="schema: a file beside the pipeline file, or its text")] = ""
+    registry: Annotated[str, Meta(description="URL of a schema registry")] = ""
 
 
 # --- sources ------------------------------------------------------------------------------------------
@@ -106,18 +105,20 @@ class Body(Entry, frozen=True, kw_only=True):
 class TopicSource(Entry, frozen=True, kw_only=True):
     """Topics of a cluster."""
 
-    topic: Annotated[str, Meta(description="a topic, or several with commas")] = ""
-    topics: Annotated[list[str], Meta(description="the same as a list")] = []
+    topic: Annotated[str, Meta(description="topic, or several separated by commas")] = ""
+    topics: Annotated[list[str], Meta(description="topics as a list")] = []
     topic_pattern: Annotated[
-        str, Meta(description="a regular expression: all topics it matches, also later ones")
+        str, Meta(description="regular expression: all matching topics, including later ones")
     ] = ""
     nameserver: Nameserver = ""
-    group: Annotated[str, Meta(description="the consumer group that progress and rights go by")] = ""
+    group: Annotated[str, Meta(description="consumer group for progress and access rights")] = ""
     columns: Annotated[
-        list[str], Meta(description="columns to read; others are not decoded. All, if absent")
+        list[str], Meta(description="columns to read; others are not decoded. Default: all")
     ] = []
-    body: Annotated[Body | None, Meta(description="the bodies become columns by a schema")] = None
-    stream: Annotated[bool, Meta(description="false: what is there when the run starts, as a table")] = True
+    body: Annotated[Body | None, Meta(description="decode bodies into columns by a schema")] = None
+    stream: Annotated[
+        bool, Meta(description="true: a stream; false: the messages stored at the start, as a table")
+    ] = True
     watermark: Late = None
     options: Annotated[
         dict[str, str], Meta(description="all options of the format rocketmq: docs/SPARK.md#options")
@@ -128,9 +129,9 @@ class TopicSource(Entry, frozen=True, kw_only=True):
 
 
 class StoreSource(Entry, frozen=True, kw_only=True):
-    """The files of a broker, without a broker."""
+    """Store files of a broker, read without the broker."""
 
-    store: Annotated[str, Meta(description="a store directory, several with commas, or a pattern")]
+    store: Annotated[str, Meta(description="store directory, several separated by commas, or a pattern")]
     watermark: Late = None
     options: Annotated[
         dict[str, str], Meta(description="all options of the format rocketmq-store: docs/SPARK.md#options")
@@ -138,26 +139,26 @@ class StoreSource(Entry, frozen=True, kw_only=True):
 
 
 class ArchiveSource(Entry, frozen=True, kw_only=True):
-    """What a lake has now: an archive, or any table of these formats."""
+    """Current rows of a lake table: an archive, or any table of these formats."""
 
-    archive: Annotated[str, Meta(description="its folder or address; for Iceberg the table: space.name")]
-    format: Annotated[Literal["parquet", "delta", "iceberg"], Meta(description="of the table")] = "parquet"
+    archive: Annotated[str, Meta(description="folder or address; for Iceberg the table: space.name")]
+    format: Annotated[Literal["parquet", "delta", "iceberg"], Meta(description="table format")] = "parquet"
     catalog: Annotated[
-        dict[str, str], Meta(description="of Iceberg: uri (or name), warehouse, and pyiceberg's properties")
+        dict[str, str], Meta(description="Iceberg only: uri (or name), warehouse, and pyiceberg's properties")
     ] = {}
     path: Annotated[
-        str, Meta(description="of Iceberg without catalog: the path that the sink of a pipeline wrote it to")
+        str, Meta(description="Iceberg without catalog: the path of the pipeline sink that wrote the table")
     ] = ""
     watermark: Late = None
     options: Options = {}
 
 
 class SparkSource(Entry, frozen=True, kw_only=True):
-    """Anything Spark reads."""
+    """Any format that Spark reads."""
 
-    format: Annotated[str, Meta(description="a format Spark knows: json, csv, jdbc, rate, kafka, ...")]
-    path: Annotated[str, Meta(description="where it is, for formats that ask for a path")] = ""
-    schema: Annotated[str, Meta(description="columns and types, for formats that do not tell")] = ""
+    format: Annotated[str, Meta(description="format of Spark: json, csv, jdbc, rate, kafka, ...")]
+    path: Annotated[str, Meta(description="path of the data, for formats that need one")] = ""
+    schema: Annotated[str, Meta(description="columns and types, for formats without a schema")] = ""
     stream: Annotated[bool, Meta(description="true: read as a stream")] = False
     watermark: Late = None
     options: Options = {}
@@ -169,22 +170,22 @@ Source = TopicSource | StoreSource | ArchiveSource | SparkSource
 
 
 class SqlStep(Entry, frozen=True, kw_only=True):
-    """A query over sources and other steps, by their names."""
+    """Query over sources and other steps, by their names."""
 
     sql: Annotated[str, Meta(description="a SELECT of Spark SQL")]
     watermark: Late = None
 
 
 class PythonStep(Entry, frozen=True, kw_only=True):
-    """A function that takes DataFrames and gives one."""
+    """Function that takes DataFrames and returns one."""
 
     python: Annotated[
-        str, Meta(description="module:function, or file.py:function with the file beside the pipeline's")
+        str, Meta(description="module:function, or file.py:function with the file beside the pipeline file")
     ]
     from_: Annotated[
-        list[str], Meta(description="sources and steps: the function's DataFrames, in this order")
+        list[str], Meta(description="sources and steps passed to the function as DataFrames, in this order")
     ] = msgspec.field(name="from")
-    arguments: Annotated[dict[str, Any], Meta(description="given to the function by name, after them")] = {}
+    arguments: Annotated[dict[str, Any], Meta(description="keyword arguments of the function")] = {}
     watermark: Late = None
 
 
@@ -194,12 +195,12 @@ Step = SqlStep | PythonStep
 
 
 class TopicSink(Entry, frozen=True, kw_only=True):
-    """A topic. The rows need a column ``body``; see docs/SPARK.md#write-to-a-topic."""
+    """Topic to write to. The rows need a column ``body``; see docs/SPARK.md#write-to-a-topic."""
 
     from_: From = msgspec.field(name="from")
     topic: Topic
     once: Annotated[
-        bool, Meta(description="effectively once: a repeated batch sends only what is missing")
+        bool, Meta(description="effectively once: a repeated batch sends only missing messages")
     ] = False
     nameserver: Nameserver = ""
     mode: Mode = "append"
@@ -210,50 +211,48 @@ class TopicSink(Entry, frozen=True, kw_only=True):
 
 
 class LakeTable(Entry, frozen=True, kw_only=True):
-    """A table of Parquet files. Every batch is in it once."""
+    """Table of Parquet files that contains every batch once."""
 
-    format: Annotated[Literal["parquet", "delta", "iceberg"], Meta(description="of the table")]
+    format: Annotated[Literal["parquet", "delta", "iceberg"], Meta(description="table format")]
     path: Annotated[
-        str, Meta(description="its folder or address (for Iceberg the warehouse's, if the catalog has none)")
+        str, Meta(description="folder or address (for Iceberg: of the warehouse, if the catalog has none)")
     ] = ""
-    table: Annotated[str, Meta(description="for Iceberg: space.name")] = ""
+    table: Annotated[str, Meta(description="Iceberg only: table, space.name")] = ""
     catalog: Annotated[
-        dict[str, str], Meta(description="of Iceberg: uri (or name), warehouse, and pyiceberg's properties")
+        dict[str, str], Meta(description="Iceberg only: uri (or name), warehouse, and pyiceberg's properties")
     ] = {}
     partition_by: Annotated[
         list[str],
-        Meta(
-            description="columns the table is divided by; for Iceberg also year(C), month(C), day(C), hour(C)"
-        ),
+        Meta(description="partition columns; for Iceberg also year(C), month(C), day(C), hour(C)"),
     ] = []
     compression: Annotated[
-        Literal["zstd", "snappy", "gzip", "lz4", "none"], Meta(description="of the files")
+        Literal["zstd", "snappy", "gzip", "lz4", "none"], Meta(description="compression of the files")
     ] = "zstd"
     options: Annotated[
         dict[str, str],
-        Meta(description="for the address, as fsspec knows them: endpoint_url, key, secret, ..."),
+        Meta(description="fsspec options of the address: endpoint_url, key, secret, ..."),
     ] = {}
     files: Annotated[
-        int, Meta(ge=0, description="at most so many tasks write a batch, for fewer files; 0: all there are")
+        int, Meta(ge=0, description="maximum number of tasks that write a batch; 0: no limit")
     ] = 0
 
 
 class LakeSink(LakeTable, frozen=True, kw_only=True):
-    """A table of Parquet files. Every batch is in it once."""
+    """Lake table as a sink. It contains every batch once."""
 
     from_: From = msgspec.field(name="from")
     trigger: OwnTrigger = None
 
 
 class SparkSink(Entry, frozen=True, kw_only=True):
-    """Anything Spark writes."""
+    """Any format that Spark writes."""
 
     from_: From = msgspec.field(name="from")
-    format: Annotated[str, Meta(description="a format Spark knows: json, csv, jdbc, console, noop, ...")]
-    path: Annotated[str, Meta(description="where it goes, for formats that ask for a path")] = ""
+    format: Annotated[str, Meta(description="format of Spark: json, csv, jdbc, console, noop, ...")]
+    path: Annotated[str, Meta(description="output path, for formats that need one")] = ""
     mode: Mode = "append"
     stream: Annotated[
-        bool, Meta(description="true: by Spark's own streaming sink, and without checks; else batch by batch")
+        bool, Meta(description="true: Spark's own streaming sink, without checks; false: batch by batch")
     ] = False
     trigger: OwnTrigger = None
     options: Options = {}
@@ -265,35 +264,35 @@ Sink = TopicSink | LakeSink | SparkSink
 
 
 class RowCount(Entry, frozen=True, kw_only=True):
-    """How many rows a batch may have."""
+    """Bounds on the number of rows of a batch."""
 
-    min: Annotated[int, Meta(ge=0, description="at least")] = 0
-    max: Annotated[int | None, Meta(description="at most")] = None
+    min: Annotated[int, Meta(ge=0, description="minimum")] = 0
+    max: Annotated[int | None, Meta(description="maximum")] = None
 
 
 class Fresh(Entry, frozen=True, kw_only=True):
-    """How old the newest row of a batch may be."""
+    """Bound on the age of the newest row of a batch."""
 
     column: Annotated[str, Meta(description="a column of times")]
-    within: Annotated[Span, Meta(description="the newest is not older than this: 10m")]
+    within: Annotated[Span, Meta(description="maximum age of the newest row, such as 10m")]
 
 
 class Check(Entry, frozen=True, kw_only=True):
-    """What must hold for the rows of each batch that a sink is about to write. One of the first six."""
+    """Check of each batch before a sink writes it. An entry has exactly one of the first six keys."""
 
-    rows: Annotated[RowCount | None, Meta(description="how many there are, min and max")] = None
+    rows: Annotated[RowCount | None, Meta(description="number of rows, min and max")] = None
     not_null: Annotated[list[str], Meta(description="columns without nulls")] = []
     unique: Annotated[list[str], Meta(description="columns that together are unique in the batch")] = []
-    fresh: Annotated[Fresh | None, Meta(description="how old the newest row may be")] = None
-    where: Annotated[str, Meta(description="a condition in SQL that is true of every row")] = ""
+    fresh: Annotated[Fresh | None, Meta(description="age of the newest row")] = None
+    where: Annotated[str, Meta(description="SQL condition that must be true for every row")] = ""
     total: Annotated[
-        str, Meta(description="a condition in SQL over the batch as a whole: sum(amount) < 1000")
+        str, Meta(description="SQL condition on aggregates of the batch: sum(amount) < 1000")
     ] = ""
-    of: Annotated[str, Meta(description="the sink")]
+    of: Annotated[str, Meta(description="sink to check")]
     then: Annotated[
         Literal["warn", "set_aside", "stop", "fail"],
-        Meta(description="if not: warn; set_aside (rows go to bad_rows; not_null, unique and where only); "
-             "stop this flow; fail the run"),
+        Meta(description="action on failure: warn; set_aside (rows go to bad_rows; only not_null, unique and "
+         "where); stop this flow; fail the run"),
     ] = "fail"  # fmt: skip
 
     KINDS: ClassVar = ("rows", "not_null", "unique", "fresh", "where", "total")
@@ -308,82 +307,80 @@ class Check(Entry, frozen=True, kw_only=True):
 
 
 class ArchiveFlow(Entry, frozen=True, kw_only=True):
-    """Topics to a lake as they are, every message once: what ``kerolox pipeline archive`` does."""
+    """Archive of topics in a lake, every message once, as with ``kerolox pipeline archive``."""
 
-    topics: Annotated[list[str], Meta(min_length=1, description="what is archived")]
+    topics: Annotated[list[str], Meta(min_length=1, description="topics to archive")]
     path: Annotated[str, Meta(description="folder or address of the archive")]
-    format: Annotated[Literal["parquet", "delta"], Meta(description="of the archive")] = "parquet"
-    every: Annotated[Span, Meta(description="time between commits; sooner when much came")] = Span(3600)
+    format: Annotated[Literal["parquet", "delta"], Meta(description="archive format")] = "parquet"
+    every: Annotated[Span, Meta(description="time between commits; full rounds come earlier")] = Span(3600)
     nameserver: Nameserver = ""
-    group: Annotated[str, Meta(description="the consumer group that progress is told under")] = (
+    group: Annotated[str, Meta(description="consumer group under which progress is committed")] = (
         "kerolox_archive"
     )
     partition_by: Annotated[
-        list[str], Meta(description="what folders tell: topic, date, hour, then tag or property.NAME")
+        list[str], Meta(description="partitions: topic, date, hour, then tag or property.NAME")
     ] = []
-    compact: Annotated[bool, Meta(description="join small files of hours that are over")] = True
-    expire: Annotated[Span | None, Meta(description="remove hours that were over longer ago: 30d")] = None
+    compact: Annotated[bool, Meta(description="join small files of past hours")] = True
+    expire: Annotated[Span | None, Meta(description="remove hours that ended longer ago, such as 30d")] = None
     options: Annotated[
         dict[str, str], Meta(description="all options of the format rocketmq: docs/SPARK.md#options")
     ] = {}
 
 
 class Retry(Entry, frozen=True, kw_only=True):
-    """What happens when a flow fails for a reason that may pass."""
+    """Retries of a flow after temporary errors."""
 
-    tries: Annotated[
-        int, Meta(ge=0, description="how often it is started again without a batch done between")
-    ] = 5
-    wait: Annotated[Span, Meta(description="before the first time; doubled each time")] = Span(1.0)
-    wait_max: Annotated[Span, Meta(description="but never longer")] = Span(60.0)
+    tries: Annotated[int, Meta(ge=0, description="restarts in a row without a completed batch")] = 5
+    wait: Annotated[Span, Meta(description="pause before the first restart; doubled each time")] = Span(1.0)
+    wait_max: Annotated[Span, Meta(description="maximum pause")] = Span(60.0)
 
     def wait_s(self, failures: int) -> float:
-        """How long to wait after so many failures in a row, 1 being the first."""
+        """Return the pause in seconds after ``failures`` failures in a row; the first is 1."""
         return min(float(self.wait_max), float(self.wait) * 2.0 ** min(failures - 1, 30))
 
 
 class SparkSettings(Entry, frozen=True, kw_only=True):
-    """The session."""
+    """Spark session."""
 
-    memory: Annotated[str, Meta(description="of the driver: 2g")] = "1g"
-    conf: Annotated[dict[str, str], Meta(description="settings of Spark")] = {}
+    memory: Annotated[str, Meta(description="memory of the driver, such as 2g")] = "1g"
+    conf: Annotated[dict[str, str], Meta(description="Spark settings")] = {}
 
 
 class Pipeline(Entry, frozen=True, kw_only=True):
-    """The file."""
+    """Pipeline file."""
 
-    name: Annotated[str, Meta(description="of the pipeline: letters, digits and _")]
+    name: Annotated[str, Meta(description="name of the pipeline: letters, digits and _")]
     storage: Annotated[
-        str, Meta(description="a folder for checkpoints and for what runs tell; one pipeline, one folder")
+        str, Meta(description="folder for checkpoints and reports of runs; each pipeline needs its own")
     ]
     storage_options: Annotated[
         dict[str, str],
-        Meta(description="of an object store: keys, endpoint, as fsspec names them"),
+        Meta(description="fsspec options of an object store: keys, endpoint"),
     ] = {}
     nameserver: Annotated[str, Meta(description="name servers, HOST:PORT;HOST:PORT")] = ""
-    sources: Annotated[dict[str, Source], Meta(description="what is read, by name")] = {}
-    steps: Annotated[dict[str, Step], Meta(description="what is made of it, by name")] = {}
-    sinks: Annotated[dict[str, Sink], Meta(description="where it goes, by name; each is a flow")] = {}
-    checks: Annotated[dict[str, Check], Meta(description="what must hold for it, by name")] = {}
+    sources: Annotated[dict[str, Source], Meta(description="sources by name")] = {}
+    steps: Annotated[dict[str, Step], Meta(description="steps by name")] = {}
+    sinks: Annotated[dict[str, Sink], Meta(description="sinks by name; each is a flow")] = {}
+    checks: Annotated[dict[str, Check], Meta(description="checks by name")] = {}
     archives: Annotated[
-        dict[str, ArchiveFlow], Meta(description="topics archived as they are, by name; each is a flow")
+        dict[str, ArchiveFlow], Meta(description="archives of topics by name; each is a flow")
     ] = {}
     bad_rows: Annotated[
         LakeTable | None,
-        Meta(description="a table for bodies that do not fit their schema, and rows that checks set aside"),
+        Meta(description="table for bodies that do not fit their schema, and rows that checks set aside"),
     ] = None
-    trigger: Annotated[Trigger, Meta(description=f"when flows look for rows: {Trigger.EXPECTED}")] = Trigger()
-    retry: Annotated[Retry, Meta(description="what happens when a flow fails")] = Retry()
+    trigger: Annotated[Trigger, Meta(description=f"trigger of flows: {Trigger.EXPECTED}")] = Trigger()
+    retry: Annotated[Retry, Meta(description="retries of failed flows")] = Retry()
     keep_going: Annotated[
-        bool, Meta(description="other flows go on when one has failed for good; the run fails in the end")
+        bool, Meta(description="other flows continue after one failed permanently; the run fails at the end")
     ] = False
-    spark: Annotated[SparkSettings, Meta(description="the session")] = SparkSettings()
+    spark: Annotated[SparkSettings, Meta(description="Spark session")] = SparkSettings()
 
     def nameserver_of(self, entry: TopicSource | TopicSink | ArchiveFlow) -> str:
         return entry.options.get("nameserver", "") or entry.nameserver or self.nameserver
 
 
-# Which keys tell which kind, in the order they are looked for.
+# Keys that determine the kind of an entry, in order of precedence.
 KINDS: Final[dict[str, tuple[tuple[str, type[Entry]], ...]]] = {
     "sources": (
         ("topic", TopicSource),

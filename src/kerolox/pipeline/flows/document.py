@@ -1,9 +1,9 @@
-"""A YAML file as values that remember their lines, with variables filled in.
+"""A YAML file as values with line numbers and with variables replaced.
 
-``${NAME}`` is what ``--set NAME=value`` or the environment says, ``${NAME:-text}`` has a default, ``$${``
-stands for itself, and ``${file:PATH}`` is the content of a file. Secrets come from the environment or from
-files: an option with the name of a secret may not have it written out, neither here nor in a command line.
-What was filled in there is hidden wherever texts are shown.
+``${NAME}`` is replaced by ``--set NAME=value`` or the environment, ``${NAME:-text}`` has a default, ``$${``
+gives ``${``, and ``${file:PATH}`` is the content of a file. Secrets must come from the environment or from
+files: an option with the name of a secret may not contain it literally, neither in the file nor on the
+command line. Values filled in for such options are hidden in all output.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 Place = tuple[str, ...]
 
 BYTES_MAX: Final = 1 << 20
-NODES_MAX: Final = 20_000  # aliases of aliases would grow without end
+NODES_MAX: Final = 20_000  # bound on nested YAML aliases, which grow exponentially
 SECRETIVE: Final = ("secret", "password", "passwd", "token", "credential")
 _VARIABLE: Final = re.compile(r"\$\$\{|\$\{([^}]*)\}")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Problem:
-    """One thing that is wrong, and where: ``pipeline.yaml:14: sinks.table.format: ...``."""
+    """One problem with its place: ``pipeline.yaml:14: sinks.table.format: ...``."""
 
     def __init__(self, file: str, line: int, place: Place, text: str, *, level: str = "error") -> None:
         self.file = file
         self.line = line
         self.place = ".".join(place)
         self.text = text
-        self.level = level  # "warning": the pipeline can run all the same
+        self.level = level  # "warning": the pipeline can run nevertheless
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}: " if self.line else f"{self.file}: "
@@ -50,7 +50,7 @@ class Problem:
 
 
 class PipelineInvalid(KeroloxError):
-    """A pipeline file that cannot be run as it is; all that was found."""
+    """Invalid pipeline file, with all problems found."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
@@ -58,7 +58,7 @@ class PipelineInvalid(KeroloxError):
 
 
 class Document:
-    """The values of a file, and the line of each."""
+    """Values of a file, and the line of each."""
 
     def __init__(
         self, file: str | os.PathLike[str], given: Mapping[str, str], environment: Mapping[str, str]
@@ -66,7 +66,7 @@ class Document:
         self.path = Path(file)
         self.file = str(file)
         self.problems: list[Problem] = []
-        self.broken: set[str] = set()  # names of entries that cannot be read, in small letters
+        self.broken: set[str] = set()  # lower-case names of entries that cannot be read
         self.lines: dict[Place, int] = {}
         self.secrets: set[str] = set()
         self.used: set[str] = set()
@@ -83,7 +83,7 @@ class Document:
         return self.path.parent
 
     def line_of(self, place: Place) -> int:
-        """Of a value, or of the nearest thing around it."""
+        """Return the line of a value, or of the nearest value around it."""
         while place and place not in self.lines:
             place = place[:-1]
         return self.lines.get(place, 0)
@@ -99,7 +99,7 @@ class Document:
         return any(problem.level == "error" for problem in self.problems)
 
     def hide(self, text: str) -> str:
-        """The text without secrets."""
+        """Return the text without secrets."""
         for secret in self.secrets:
             text = text.replace(secret, HIDDEN)
         return text
@@ -141,7 +141,7 @@ class Document:
             for key, _ in node.value:
                 if key.value in own:
                     line = key.start_mark.line + 1
-                    text = f"{key.value} is there twice"
+                    text = f"the key {key.value} occurs twice"
                     self.problems.append(Problem(self.file, line, (*place, str(key.value)), text))
                 own.add(key.value)
             loader.flatten_mapping(node)
@@ -165,7 +165,7 @@ class Document:
 
     def _filled(self, text: str, place: Place) -> str:
         secretive = _is_secretive(place)
-        safe = False  # whether anything came from where secrets may be
+        safe = False  # True: a part came from the environment or a file
 
         def fill(found: re.Match[str]) -> str:
             nonlocal safe
@@ -204,7 +204,7 @@ class Document:
                 self._hide(self._environment[name])
             return self._environment[name], True
         if not has_default:
-            self.add(place, f"{name} is not set. Say --set {name}=..., or set it in the environment")
+            self.add(place, f"{name} is not set. Use --set {name}=..., or set it in the environment")
             return "", True
         return default, False
 
@@ -214,11 +214,11 @@ class Document:
 
     def _written_out(self, place: Place) -> None:
         self.add(
-            place, "a secret is written out. Write ${NAME} and set it in the environment, or ${file:PATH}"
+            place, "this is a literal secret. Use ${NAME} and set it in the environment, or use ${file:PATH}"
         )
 
 
 def _is_secretive(place: Place) -> bool:
-    """Whether a value is a secret, by its name. Names of files that have one are no secrets."""
+    """Return True if the key's name means a secret. Keys for paths of secret files do not."""
     name = place[-1].lower() if place else ""
     return any(word in name for word in SECRETIVE) and not name.endswith(("file", "path"))

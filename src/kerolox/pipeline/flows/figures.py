@@ -1,4 +1,4 @@
-"""What a run knows of itself: rows, batches, lag, checks, failures. The page and the metrics show it."""
+"""Figures of a run for its page and metrics: rows, batches, lag, checks, failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kerolox.clock import SYSTEM_CLOCK
 from kerolox.pipeline.flows.batch_checks import Outcome
 from kerolox.spark.offsets import StreamOffset, is_marked, queue_text
 
-POINTS_MAX: Final = 720  # of a flow: older ones are joined two by two
+POINTS_MAX: Final = 720  # points per flow; beyond, older ones are merged in pairs
 FAILURES_MAX: Final = 20
 EXAMPLES_MAX: Final = 20
 
@@ -22,7 +22,7 @@ STATES: Final = ("waiting", "running", "restarting", "done", "stopped", "failed"
 
 @dataclass
 class Point:
-    """What one batch did, or several in a row."""
+    """Figures of one batch, or of several consecutive ones."""
 
     at_ms: int
     rows_in: int = 0
@@ -32,7 +32,7 @@ class Point:
     batches: int = 1
 
     def joined(self, other: Point) -> Point:
-        """This one and the next."""
+        """Return this point merged with the next."""
         return Point(
             other.at_ms, self.rows_in + other.rows_in, self.rows_out + other.rows_out,
             self.seconds + other.seconds, other.lag, self.batches + other.batches,
@@ -41,16 +41,16 @@ class Point:
 
 @dataclass
 class CheckFigures:
-    """How often a check held, and how often not."""
+    """Counts of passed and failed runs of a check."""
 
     held: int = 0
     failed: int = 0
-    last: str = ""  # what it said when it failed
+    last: str = ""  # text of the last failure
 
 
 @dataclass
 class FlowFigures:
-    """One flow."""
+    """Figures of one flow."""
 
     name: str
     kind: str = ""
@@ -67,10 +67,10 @@ class FlowFigures:
     last_batch_ms: int = 0
     watermark: str = ""
     note: str = ""
-    lag: dict[str, int] = field(default_factory=dict)  # by queue
+    lag: dict[str, int] = field(default_factory=dict)  # messages by queue
     checks: dict[str, CheckFigures] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
-    pending_out: int = 0  # written by the batch that is being run
+    pending_out: int = 0  # rows written by the running batch
 
     @property
     def lag_total(self) -> int | None:
@@ -86,7 +86,7 @@ class FlowFigures:
 
 @dataclass(frozen=True)
 class Failure:
-    """Something that went wrong, and what was done about it."""
+    """A failure of a flow, and the action taken."""
 
     at_ms: int
     flow: str
@@ -96,7 +96,7 @@ class Failure:
 
 @dataclass
 class RunFigures:
-    """A run. Threads of Spark, of the server and of the run itself use it: hold ``lock``."""
+    """Figures of a run, shared by threads of Spark, of the server and of the run: hold ``lock``."""
 
     pipeline: str
     run_id: str
@@ -106,7 +106,7 @@ class RunFigures:
     flows: dict[str, FlowFigures] = field(default_factory=dict)
     failures: deque[Failure] = field(default_factory=lambda: deque(maxlen=FAILURES_MAX))
     examples: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EXAMPLES_MAX))
-    reasons: Counter[str] = field(default_factory=Counter)  # of bad rows
+    reasons: Counter[str] = field(default_factory=Counter)  # number of bad rows by reason
     changes: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -155,7 +155,7 @@ class RunFigures:
             self.failures.append(Failure(SYSTEM_CLOCK.wall_ms(), flow, text, then))
 
     def add_batch(self, flow: str, rows: int, seconds: float, number: int, lag: int | None = None) -> None:
-        """Of flows that are no streaming queries."""
+        """Add a batch of a flow that is not a streaming query."""
         with self.lock:
             found = self.flow(flow)
             found.rows_in += rows
@@ -169,7 +169,7 @@ class RunFigures:
     # --- from Spark -------------------------------------------------------------------------------------
 
     def add_progress(self, flow: str, progress: Mapping[str, Any]) -> None:
-        """What Spark tells of a batch of a streaming query."""
+        """Add Spark's progress report of a batch of a streaming query."""
         with self.lock:
             found = self.flow(flow)
             ran = "addBatch" in progress.get("durationMs", {})
@@ -183,7 +183,7 @@ class RunFigures:
             rows = max(0, int(progress.get("numInputRows", 0)))
             seconds = progress.get("durationMs", {}).get("triggerExecution", 0) / 1000
             observed = progress.get("observedMetrics", {}).get("kerolox", {})
-            if "rows" in observed:  # a sink of Spark's own
+            if "rows" in observed:  # one of Spark's own sinks
                 self.add_written(flow, int(observed["rows"]))
             found.rows_in += rows
             found.batches += 1
@@ -196,7 +196,7 @@ class RunFigures:
     # --- for others -------------------------------------------------------------------------------------
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the figures as JSON values."""
         with self.lock:
             return {
                 "pipeline": self.pipeline,
@@ -226,7 +226,7 @@ class RunFigures:
 
 
 def queues_behind(source: Mapping[str, Any]) -> dict[str, int]:
-    """By queue, how many messages lie behind the end of a batch; nothing of other sources."""
+    """Return, by queue, the messages after the end of a batch; nothing for other sources."""
     end, latest = _mark(source.get("endOffset")), _mark(source.get("latestOffset"))
     if end is None or latest is None:
         return {}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Failures that another try would only repeat, by the names that Spark and our sources give them.
+# Names of permanent errors in Spark and kerolox, for which a retry would fail the same way.
 FOR_GOOD: Final = re.compile(
     r"OptionError|NotThere|CheckFailed|DataLoss|PipelineInvalid|WrongColumns|InvalidMessage|BadBody|"
     r"AnalysisException|ParseException|"
@@ -33,19 +33,19 @@ FOR_GOOD: Final = re.compile(
 
 
 AFTER_CAST: Final = (
-    "Which row it is Spark does not say: with bad_rows the pipeline sets aside rows like it, with their "
-    "queue and offset; TRY_CAST makes null of what is no such value"
+    "Spark does not report the row. Add bad_rows to set such rows aside with their queue and offset, or use "
+    "TRY_CAST, which gives null for invalid values"
 )
 
 
 class Halted(KeroloxError):
-    """The run is being stopped: no further batch is begun."""
+    """The run is stopping: no further batch starts."""
 
 
 class BatchFlow:
-    """What is done with each batch of a flow: checks, rows set aside, the rest written.
+    """Work of a flow on each batch: run the checks, set rows aside, write the rest.
 
-    ``misfits``: the rows come from a source whose bodies do not fit, and all go to the side table.
+    Without a ``writer`` all rows go to the side table: they are those whose bodies do not fit their schema.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class BatchFlow:
         self._checks = dict(checks)
         self._side = side
         self._figures = figures
-        self.error: BaseException | None = None  # why the last batch failed
-        self.halt = threading.Event()  # set: finish the batch that runs, begin no other
+        self.error: BaseException | None = None  # error of the last batch
+        self.halt = threading.Event()  # set: finish the running batch, start no other
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         if self.halt.is_set():
-            raise Halted(f"{self.name}: the run is being stopped")
+            raise Halted(f"{self.name}: the run is stopping")
         try:
             self.error = None
             self.run(batch, number, _query_of(batch))
@@ -77,7 +77,7 @@ class BatchFlow:
             raise
 
     def run(self, batch: DataFrame, number: int, query: str) -> int:
-        """Write one batch; how many rows it had, where that is known."""
+        """Write one batch and return the number of its rows, or of rows written."""
         if self._writer is None:
             return self._set_aside(batch, number, query)
         if not self._checks:
@@ -109,9 +109,9 @@ class BatchFlow:
             kept.unpersist()
 
     def _write(self, writer: Writer, batch: DataFrame, number: int, query: str) -> int:
-        """Write a batch; without the rows that the table cannot take, which are set aside, where they can be.
+        """Write a batch. If the table rejects some rows and there is a side table, set these rows aside.
 
-        The rows of the batch are looked at only after a failure: nearly always there are none.
+        Such rows are rare, so they are searched for only after a failed write.
         """
         try:
             return writer.write(batch, number, query)
@@ -122,7 +122,7 @@ class BatchFlow:
             from pyspark.sql import functions as f
 
             bad = batch.where(unfit.condition).withColumn(REASON, f.lit(unfit.reason))
-            self._set_aside(bad, number, f"{query}.unfit")  # those of checks have this number as well
+            self._set_aside(bad, number, f"{query}.unfit")  # rows of checks have the same number
             return writer.write(batch.where(f"NOT ({unfit.condition})"), number, query)
 
     def _set_aside(self, bad: DataFrame, number: int, query: str) -> int:
@@ -138,12 +138,12 @@ class BatchFlow:
 
 
 def _query_of(batch: DataFrame) -> str:
-    """The id of the streaming query a batch belongs to: that of its checkpoint."""
+    """Return the id of the batch's streaming query, which is stored in its checkpoint."""
     return batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
 
 
 class StreamFlow:
-    """A streaming query, and how to start it."""
+    """A flow as a streaming query that can be started again."""
 
     def __init__(
         self,
@@ -166,10 +166,10 @@ class StreamFlow:
         self._mode = mode
         self._native = native
         self.query: StreamingQuery | None = None
-        self._told: tuple[int, str] | None = None  # batch and time of the last progress
+        self._told: tuple[int, str] | None = None  # batch and time of the last progress returned by told()
 
     def start(self) -> None:
-        """Start the query, from its checkpoint if it has one. Raises what Spark raises."""
+        """Start the query, from its checkpoint if it has one. Raises Spark's errors."""
         from kerolox.spark import start
 
         self.work.error = None
@@ -201,11 +201,11 @@ class StreamFlow:
 
     @property
     def is_idle(self) -> bool:
-        """Between two batches."""
+        """True between two batches."""
         return self.query is None or not self.query.isActive or not self.query.status["isTriggerActive"]
 
     def told(self) -> list[dict[str, Any]]:
-        """The progress of the batches that were done since the last call."""
+        """Return the progress of the batches completed since the last call."""
         if self.query is None:
             return []
         recent = self.query._jsq.recentProgress()
@@ -219,11 +219,11 @@ class StreamFlow:
         return found[::-1]
 
     def halt(self) -> None:
-        """Begin no other batch."""
+        """Start no other batch."""
         self.work.halt.set()
 
     def failure(self) -> BaseException | None:
-        """Why the query has ended, unless it ended well."""
+        """Return the error that ended the query, or None."""
         if isinstance(self.work.error, Halted):
             return None
         if self.work.error is not None:
@@ -236,13 +236,13 @@ class StreamFlow:
 
 
 def is_for_good(error: BaseException) -> bool:
-    """Whether another try would fail the same way."""
+    """Return True for errors that a retry would only repeat."""
     kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
     return FOR_GOOD.search(f"{kinds}: {error}") is not None
 
 
 def failure_text(error: BaseException) -> str:
-    """For people: the line that tells, without what Spark and Python put around it."""
+    """Return the informative line of an error, without stack traces of Spark and Python."""
     if isinstance(error, KeroloxError):
         return " ".join(str(error).split())
     text = str(error)

@@ -14,11 +14,11 @@ from kerolox.errors import KeroloxError, nearest
 
 
 class FunctionNotFound(KeroloxError):
-    """What a step names cannot be imported, or is no function."""
+    """The function that a step names does not exist or cannot be imported."""
 
 
 def load_function(text: str, folder: Path) -> Callable[..., Any]:
-    """The function; files are looked for in ``folder``. Importing runs the file."""
+    """Import the function; files are relative to ``folder``. Importing runs the file."""
     module_name, colon, name = text.rpartition(":")
     if not colon or not module_name or not name.isidentifier():
         raise FunctionNotFound(f"{text!r}: expected module:function or file.py:function")
@@ -30,7 +30,7 @@ def load_function(text: str, folder: Path) -> Callable[..., Any]:
         )
     except FunctionNotFound:
         raise
-    except Exception as error:  # whatever the file does
+    except Exception as error:  # any error that the file raises
         raise FunctionNotFound(
             f"{module_name} cannot be imported: {type(error).__name__}: {error}"
         ) from error
@@ -43,7 +43,7 @@ def load_function(text: str, folder: Path) -> Callable[..., Any]:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise FunctionNotFound(f"{path} is not there")
+        raise FunctionNotFound(f"{path} does not exist")
     name = f"kerolox_pipeline_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -52,7 +52,7 @@ def _from_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     if "pyspark" in sys.modules:
-        # Executors do not have the file: functions of it travel as they are, not by name.
+        # Executors do not have the file, so its functions are pickled by value, not by name.
         from pyspark import cloudpickle
 
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What flows where, drawn: boxes in columns from left to right, as SVG that takes the page's colours."""
+"""Graph of a pipeline as SVG: boxes in columns from left to right, in the page's colours."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ BOX: Final = (208, 66)
 GAP: Final = (62, 22)
 EDGE: Final = 10
 TEXT_MAX: Final = 26
-WAY_HEIGHT: Final = 0.4  # of a box: the room of an arrow that passes a column
+WAY_HEIGHT: Final = 0.4  # in boxes: room for an arrow that passes a column
 
 
 @dataclass
 class Box:
-    """One thing that rows pass: its name, kind, a line about it, and how it is painted."""
+    """Box of a source, step or sink: name, kind, a line of text, and style."""
 
     name: str
     kind: str
@@ -29,16 +29,16 @@ class Box:
     row: float = 0.0
     reads: list[str] = field(default_factory=list)
     note: str = ""
-    is_way: bool = False  # no box, but the room that an arrow takes between two
+    is_way: bool = False  # only room for an arrow between two boxes
 
     @property
     def height(self) -> float:
-        """In rows."""
+        """Height in rows."""
         return WAY_HEIGHT if self.is_way else 1.0
 
 
 def boxes(plan: Plan, notes: Mapping[str, tuple[str, str]], misfits: list[str]) -> dict[str, Box]:
-    """All boxes by key. ``notes``: by flow its state and a line with its figures."""
+    """Return all boxes by key. ``notes``: state and a line of figures of each flow."""
     pipeline = plan.pipeline
     found: dict[str, Box] = {}
     for name, source in pipeline.sources.items():
@@ -93,11 +93,11 @@ def boxes(plan: Plan, notes: Mapping[str, tuple[str, str]], misfits: list[str]) 
 
 
 def _lead_ways(found: dict[str, Box]) -> None:
-    """Arrows over several columns get room in those between, so that they cross no box."""
+    """Reserve room for arrows over several columns, so that they cross no box."""
     for key, box in list(found.items()):
         for at, reads in enumerate(box.reads):
             for column in range(found[reads].column + 1, box.column):
-                # Arrows from the same box that end in the same column go side by side as one.
+                # Arrows from the same box share their room in a column.
                 way = f"way {box.reads[at]} {column}"
                 found.setdefault(way, Box("", "", "", "", column, reads=[reads], is_way=True))
                 reads = way
@@ -105,7 +105,7 @@ def _lead_ways(found: dict[str, Box]) -> None:
 
 
 def _place(found: dict[str, Box]) -> None:
-    """Rows within columns: each box near the middle of what it reads, none above another."""
+    """Set the rows within columns: each box near the middle of the boxes it reads, without overlap."""
     for column in sorted({box.column for box in found.values()}):
         there = [box for box in found.values() if box.column == column]
 
@@ -115,7 +115,7 @@ def _place(found: dict[str, Box]) -> None:
 
         at = 0.0
         for box in sorted(there, key=wanted) if column else there:
-            # The middle of a way lies where the middle of a box would be.
+            # The middle of a way is where the middle of a box would be.
             middle = wanted(box) + (1 - box.height) / 2
             box.row = max(at, middle) if column else at
             at = box.row + box.height
@@ -130,7 +130,7 @@ def drawing(plan: Plan, notes: Mapping[str, tuple[str, str]], misfits: list[str]
     parts = [_arrow(found[each], box) for box in found.values() for each in box.reads]
     parts += [_box(box) for box in found.values() if not box.is_way]
     return (
-        f'<svg class="flows" role="img" aria-label="what flows where" viewBox="0 0 {width} {height:.0f}" '
+        f'<svg class="flows" role="img" aria-label="pipeline graph" viewBox="0 0 {width} {height:.0f}" '
         f'style="max-width:{width}px"><defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" '
         'markerWidth="8" markerHeight="8" orient="auto"><path class="tip" d="M0,0L8,4L0,8Z"/></marker></defs>'
         f"{''.join(parts)}</svg>"

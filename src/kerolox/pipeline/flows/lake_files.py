@@ -1,7 +1,7 @@
-"""Parquet files that the tasks of a batch write, and what they tell the driver of them.
+"""Parquet files that the tasks of a batch write and report to the driver.
 
-A task gets its rows sorted by what the table is divided by, and writes one file after the other: one of them
-is open at a time, however many there are.
+A task gets its rows sorted by the partition columns and writes one file after the other, so only one is open
+at a time.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from kerolox.spark.short_errors import short_errors
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ROWS_MAX: Final = 1_000_000  # of a file
-PART: Final = "_kerolox_part_"  # columns that the rows are divided by, added for the task
-NONE: Final = "__HIVE_DEFAULT_PARTITION__"  # a null in the name of a folder, as Spark and Hive write it
+ROWS_MAX: Final = 1_000_000  # rows of a file
+PART: Final = "_kerolox_part_"  # prefix of the partition columns added for the task
+NONE: Final = "__HIVE_DEFAULT_PARTITION__"  # folder name for null in Spark and Hive
 FOLDER_BYTES_MAX: Final = 255
-TOO_LONG: Final = "makes a folder's name"  # by this the driver knows the error of a task
+TOO_LONG: Final = "makes a folder's name"  # the driver recognises the error of a task by this text
 HOUR_US: Final = 3_600_000_000
 DAY_US: Final = 24 * HOUR_US
 MANIFEST: Final = "path string, rows bigint, bytes bigint, parts string"
@@ -44,17 +44,17 @@ _TRANSFORM: Final = re.compile(r"(year|month|day|hour)\((\w+)\)")
 
 @dataclass(frozen=True)
 class LakeFile:
-    """A file that a task has written."""
+    """File that a task has written."""
 
     path: str  # below the address of the storage
     rows: int
     bytes: int
-    parts: tuple[str | None, ...] = ()  # values of what the table is divided by, as texts
+    parts: tuple[str | None, ...] = ()  # values of the partition columns, as text
 
 
 @dataclass(frozen=True)
 class Division:
-    """One thing that a table is divided by: a column, or a part of a time."""
+    """Partition of a table: a column, or a part of a time."""
 
     column: str
     transform: str = "identity"
@@ -66,32 +66,32 @@ class Division:
 
 
 def divisions(texts: Sequence[str], columns: Sequence[str], *, transforms: bool) -> tuple[Division, ...]:
-    """Raises OptionError for columns that are not there."""
+    """Parse the partitions. Raises OptionError for columns that do not exist."""
     found = tuple(map(Division.read, texts))
     for each, text in zip(found, texts, strict=True):
         if each.column not in columns:
-            raise OptionError("partition_by", text, f"columns of {', '.join(columns)}")
+            raise OptionError("partition_by", text, f"some of the columns {', '.join(columns)}")
         if each.transform != "identity" and not transforms:
-            raise OptionError("partition_by", text, "a column; only Iceberg divides by parts of times")
+            raise OptionError("partition_by", text, "a column; only Iceberg partitions by parts of times")
     return found
 
 
 @dataclass(frozen=True)
 class WriteFiles:
-    """What a task does: write its rows to files, and give one row for each."""
+    """Task that writes its rows to files and returns one row per file."""
 
     storage: Storage
     folder: str
-    stem: str  # of the files' names: tells the flow and the batch
-    names: tuple[str, ...] = ()  # of hive folders; empty: no folders
-    division: int = 0  # how many columns behind the others tell the part
-    keep: tuple[int, ...] = ()  # columns that go into the file
+    stem: str  # prefix of the file names, with flow and batch
+    names: tuple[str, ...] = ()  # columns in folder names; empty: no folders
+    division: int = 0  # number of partition columns, which are the last columns
+    keep: tuple[int, ...] = ()  # indexes of the columns written to the file
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))  # of the file
     compression: str = "zstd"
-    logs_values: bool = False  # the table's log tells the values, and folders need not
+    logs_values: bool = False  # the table's log has the values, so folder names need not
 
     def folder_of(self, key: str, value: str | None) -> str:
-        """The folder of a value. Raises OptionError for one that no file system takes."""
+        """Return the folder of a value. Raises OptionError if the name is too long for the file system."""
         name = f"{quote(key)}={folder_text(value)}"
         size = len(name.encode())
         if not self.storage.is_local or size <= FOLDER_BYTES_MAX:
@@ -101,8 +101,8 @@ class WriteFiles:
         raise OptionError(
             "partition_by", key,
             f"a column of shorter values: {str(value)[:40]!r}... of {len(str(value))} characters "
-            f"{TOO_LONG} of {size} bytes, and file systems take {FOLDER_BYTES_MAX}. Rows like this go to "
-            "bad_rows, if the pipeline has it",
+            f"{TOO_LONG} of {size} bytes; the limit is {FOLDER_BYTES_MAX}. Add bad_rows to the pipeline to "
+            "set such rows aside",
         )  # fmt: skip
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -141,7 +141,7 @@ class WriteFiles:
             yield pa.RecordBatch.from_arrays(columns, schema=_MANIFEST)
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-        """Runs of rows of one part: the rows are sorted by it."""
+        """Yield runs of rows of the same partition. The rows are sorted by it."""
         if not batch.num_rows:
             return
         if not self.division:
@@ -161,7 +161,7 @@ class WriteFiles:
 
 
 class _OpenFile:
-    """The file that is being written."""
+    """File that is being written."""
 
     def __init__(self, work: WriteFiles, part: tuple[str | None, ...], name: str) -> None:
         self.part = part
@@ -188,8 +188,11 @@ class _OpenFile:
 
 
 def part_text(value: Any, *, in_utc: bool = False) -> str | None:
-    """A value as names of folders and Delta's log have it. Readers of folders take times to be in the zone
-    of their session, as Spark writes them; those of a Delta table to be in UTC."""
+    """Return a partition value as text for folder names and Delta's log.
+
+    Readers of folders interpret times in the zone of their session, as Spark writes them; readers of a Delta
+    table interpret them in UTC.
+    """
     if value is None:
         return None
     if isinstance(value, bool):
@@ -210,7 +213,7 @@ def folder_text(value: str | None) -> str:
 
 
 def arrow_columns(batch: DataFrame) -> pa.Schema:
-    """The columns of a DataFrame for files: everything may be null, as what comes later may be."""
+    """Return the columns of a DataFrame for files, all nullable, because later batches may have nulls."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(batch.schema, timezone="UTC")
@@ -218,10 +221,10 @@ def arrow_columns(batch: DataFrame) -> pa.Schema:
 
 
 def part_expression(part: Division, kind: str) -> str:
-    """What rows of one file have in common, as SQL.
+    """Return the SQL expression of a partition value, which all rows of a file share.
 
-    Iceberg divides times by days and hours of UTC. ``date_trunc`` goes by the zone of the session, in which
-    an hour may even be there twice, so moments are divided as numbers.
+    Iceberg partitions times by days and hours of UTC. ``date_trunc`` uses the zone of the session, in which
+    an hour may even occur twice, so timestamps are divided as numbers.
     """
     column = f"`{part.column.replace('`', '``')}`"
     if part.transform == "identity":
@@ -237,7 +240,7 @@ def part_expression(part: Division, kind: str) -> str:
 
 
 def too_long_for_folders(columns: Sequence[str]) -> str:
-    """True of rows with a value that :meth:`WriteFiles.folder_of` refuses, as SQL."""
+    """Return an SQL condition for rows with a value that :meth:`WriteFiles.folder_of` rejects."""
     said = []
     for column in columns:
         value = f"cast(`{column.replace('`', '``')}` AS STRING)"
@@ -248,12 +251,12 @@ def too_long_for_folders(columns: Sequence[str]) -> str:
 
 
 def _from_start(column: str, step_us: int) -> str:
-    """The beginning of the hour or day of UTC, in microseconds since 1970."""
+    """Return SQL for the start of the UTC hour or day, in microseconds since 1970."""
     return f"unix_micros({column}) - pmod(unix_micros({column}), {step_us})"
 
 
 def write_files(batch: DataFrame, work: WriteFiles, parts: Sequence[Division], tasks: int) -> list[LakeFile]:
-    """Let the tasks write a batch. Returns the files of the attempts that count."""
+    """Write a batch with tasks. Returns the files of the successful attempts."""
     from pyspark.sql import functions as f
 
     rows = batch

@@ -1,7 +1,7 @@
-"""The files of a Delta or Iceberg table as it is now, for Spark to read as Parquet.
+"""Files of the current version of a Delta or Iceberg table, which Spark reads as Parquet.
 
-Spark then knows the files, and nothing of the table. So tables are refused whose files do not tell the whole
-truth: rows that are deleted by other files, columns that have another name in old files.
+Spark reads the files without the table's metadata. So a table is rejected if its rows need metadata: rows
+deleted by other files, columns with another name in old files.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from kerolox.pipeline.lake.storage import open_storage
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-# What a Delta table may have that its files do not show.
+# Delta features that the data files do not show.
 HIDDEN: Final = ("deletionVectors", "columnMapping")
 
 
 @dataclass(frozen=True)
 class TableFiles:
-    """What a table consists of."""
+    """Files and columns of a table."""
 
     files: list[str]
     columns: pa.Schema
-    base: str = ""  # folders below it tell values of columns
+    base: str = ""  # root of the folders whose names have column values
 
     @property
     def schema(self) -> StructType:
@@ -41,7 +41,9 @@ class TableFiles:
 
 
 def files_of(source: ArchiveSource) -> TableFiles:
-    """Raises KeroloxError for a table that is not there, or whose files are not all there is to it."""
+    """Return the files of a table. Raises KeroloxError if it does not exist or needs its metadata to be
+    read.
+    """
     return _delta(source) if source.format == "delta" else _iceberg(source)
 
 
@@ -53,12 +55,12 @@ def _delta(source: ArchiveSource) -> TableFiles:
     try:
         table = DeltaTable(storage.address, storage_options=delta_options(storage))
     except DeltaError as error:
-        raise KeroloxError(f"{storage} is no Delta table: {error}") from error
+        raise KeroloxError(f"{storage} is not a Delta table: {error}") from error
     hidden = sorted(set(table.protocol().reader_features or ()) & set(HIDDEN))
     if hidden:
         raise KeroloxError(
-            f"the Delta table {storage} uses {', '.join(hidden)}, which cannot be read here. Write it anew "
-            "without (by Spark with Delta: REORG TABLE ... APPLY (PURGE), and drop the feature)"
+            f"the Delta table {storage} uses {', '.join(hidden)}, which a pipeline cannot read. Rewrite it "
+            "without (Spark with Delta: REORG TABLE ... APPLY (PURGE), then drop the feature)"
         )
     base = storage.address if table.metadata().partition_columns else ""
     return TableFiles(list(table.file_uris()), pa.schema(table.schema()), base)
@@ -70,25 +72,25 @@ def _iceberg(source: ArchiveSource) -> TableFiles:
 
     place = catalog_place(source.catalog, source.path)
     file = sqlite_file(place.uri)
-    if file is not None and not file.exists():  # opening it would make one
-        raise KeroloxError(f"there is no catalog {file}")
+    if file is not None and not file.exists():  # opening it would create one
+        raise KeroloxError(f"the catalog {file} does not exist")
     table = IcebergTable(place, source.archive)
     if not table.load():
-        raise KeroloxError(f"there is no table {table.text}")
+        raise KeroloxError(f"the table {table.text} does not exist")
     renamed = sorted(_renamed(table.table.metadata.schemas, table.table.schema()))
     if renamed:
         raise KeroloxError(
-            f"{table.text} has columns that had other names: {', '.join(renamed)}. Files from before cannot "
-            "be read here. Write the table anew"
+            f"{table.text} has renamed columns: {', '.join(renamed)}. A pipeline cannot read the files from "
+            "before the renaming. Rewrite the table"
         )
     tasks = list(table.table.scan().plan_files())
     if any(task.delete_files for task in tasks):
-        raise KeroloxError(f"{table.text} has rows that are deleted by other files; compact it first")
+        raise KeroloxError(f"{table.text} has rows that delete files mark as deleted. Compact it first")
     return TableFiles([str(task.file.file_path) for task in tasks], table.table.schema().as_arrow())
 
 
 def _renamed(schemas: Iterable[Any], now: Any) -> set[str]:
-    """Columns of now that some older schema has under another name, or whose name meant another column."""
+    """Return columns whose name was different, or meant another column, in an older schema."""
     ids = {field.field_id: field.name for field in now.fields}
     names = {field.name: field.field_id for field in now.fields}
     return {

@@ -1,11 +1,11 @@
 """Tables that batches are written to, each batch once.
 
-Tasks write Parquet files where no reader sees them; then the driver commits them together with the number of
-the batch: in the snapshot of an Iceberg table, in a transaction of a Delta table, or in a record beside plain
-Parquet files. A batch that Spark repeats finds its number there, and adds nothing.
+Tasks write Parquet files that readers do not see yet; then the driver commits them together with the number
+of the batch: in the snapshot of an Iceberg table, in a transaction of a Delta table, or in a record beside
+plain Parquet files. If Spark repeats a batch, the number is already there, and nothing is added.
 
-Numbers count for one checkpoint: its id is part of the name they are kept under. A pipeline whose checkpoint
-was deleted begins anew, and its rows are added again.
+Batch numbers belong to one checkpoint: its id is part of the name they are stored under. If a checkpoint is
+deleted, the flow starts again and its rows are added again.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
 
 
 class LakeWriter(AllFit, ABC):
-    """Writes the batches of one flow to one table."""
+    """Writer of the batches of one flow to one table."""
 
     def __init__(self, definition: LakeTable, pipeline: str, flow: str) -> None:
         self.definition = definition
         self.name = f"{pipeline}.{flow}"
         self.parts: tuple[Division, ...] = ()
-        self.counts_repeated = True  # rows of a batch that was there are told as written
+        self.counts_repeated = True  # count rows of an already committed batch as written
 
     def work_name(self, query: str) -> str:
-        """Under which the numbers of batches are kept."""
+        """Return the name under which batch numbers are stored."""
         return f"{self.name}.{query}"
 
     def write(self, batch: DataFrame, number: int, query: str) -> int:
-        """Write a batch unless it is there already; how many rows."""
+        """Write a batch unless it is committed already, and return the number of rows."""
         columns = arrow_columns(batch)
         self.parts = divisions(
             self.definition.partition_by, columns.names, transforms=self.definition.format == "iceberg"
@@ -78,11 +78,11 @@ class LakeWriter(AllFit, ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Complain now about what would fail later: an address that cannot be written to, and the like."""
+        """Raise the errors now that would occur later, such as for an address that is not writable."""
 
     @abstractmethod
     def open(self, columns: pa.Schema) -> None:
-        """Make the table, or look at the one that is there."""
+        """Create the table, or check the existing one."""
 
     @abstractmethod
     def is_done(self, name: str, number: int) -> bool: ...
@@ -103,7 +103,7 @@ class LakeWriter(AllFit, ABC):
         *,
         logs_values: bool = False,
     ) -> WriteFiles:
-        """Folders tell the values, and the files do not have them again."""
+        """Return a task that puts partition values into folder names instead of the files."""
         told = [each.column for each in self.parts]
         kept = [at for at, column in enumerate(columns.names) if column not in told]
         return WriteFiles(
@@ -116,25 +116,25 @@ class LakeWriter(AllFit, ABC):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """The last batch of a flow, and the moves of its files."""
+    """Record of the last batch of a flow, with the moves of its files."""
 
     batch: int
     moves: list[tuple[str, str]]
 
 
 class ParquetWriter(LakeWriter):
-    """A folder of Parquet files, in hive's folders if it is divided.
+    """Writer to a folder of Parquet files, in Hive's layout if it is partitioned.
 
-    The record of a batch is put in one step, and decides. Then the files are moved to their places; a batch
-    that finds its record moves what is left to move. Spark repeats the last batch at most, so one record for
-    each flow is enough.
+    The record of a batch is written in one atomic step, which is the commit. Then the files are moved to
+    their places; a repeated batch finds the record and moves the remaining files. Spark repeats at most the
+    last batch, so one record per flow is enough.
     """
 
     def __init__(self, definition: LakeTable, pipeline: str, flow: str) -> None:
         super().__init__(definition, pipeline, flow)
         self._storage = open_storage(definition.path, definition.options)
 
-        # An object store has no names of folders.
+        # Only file systems limit the length of folder names.
         self.may_refuse_rows = bool(definition.partition_by) and self._storage.is_local
 
     def unfit(self, error: BaseException) -> Unfit | None:
@@ -164,7 +164,7 @@ class ParquetWriter(LakeWriter):
         done = record.batch >= number
         if done:
             self._publish(record)
-        self._storage.clear(self._staging(name))  # of attempts that were not committed
+        self._storage.clear(self._staging(name))  # files of attempts that were not committed
         return done
 
     def work(self, columns: pa.Schema, name: str, number: int) -> WriteFiles:
@@ -180,7 +180,7 @@ class ParquetWriter(LakeWriter):
         lost = self._storage.publish(record.moves)
         if lost:
             raise KeroloxError(
-                f"{self._storage.name(lost[0])} belongs to the committed batch {record.batch} and is gone. "
+                f"{self._storage.name(lost[0])} of the committed batch {record.batch} does not exist. "
                 "Was it deleted? If so, delete the flow's record too: "
                 f"{self._storage.name(OWN_FOLDER + '/flows')}"
             )
@@ -190,7 +190,7 @@ class ParquetWriter(LakeWriter):
 
 
 class DeltaWriter(LakeWriter):
-    """A Delta table. The number of a batch is the version of an application's transaction."""
+    """Writer to a Delta table. The batch number is the version of an application transaction."""
 
     def __init__(self, definition: LakeTable, pipeline: str, flow: str) -> None:
         super().__init__(definition, pipeline, flow)
@@ -223,12 +223,14 @@ class DeltaWriter(LakeWriter):
         if set(there) != set(columns.names):
             more = ", ".join(sorted(set(columns.names) ^ set(there)))
             raise OptionError(
-                "path", self._storage.address, f"a table with the columns of the sink; these differ: {more}"
+                "path",
+                self._storage.address,
+                f"a table with the columns of the sink; different columns: {more}",
             )
         if list(self._table.metadata().partition_columns) != told:
             raise OptionError(
                 "partition_by", ", ".join(told),
-                f"what the table is divided by: {', '.join(self._table.metadata().partition_columns)}",
+                f"the table's partition columns: {', '.join(self._table.metadata().partition_columns)}",
             )  # fmt: skip
 
     def is_done(self, name: str, number: int) -> bool:
@@ -262,16 +264,16 @@ class DeltaWriter(LakeWriter):
             )  # fmt: skip
         except DeltaError as error:
             self._table.update_incremental()
-            if self.is_done(name, number):  # by a run that was thought dead
+            if self.is_done(name, number):  # committed by another run, which seemed dead
                 return
-            raise KeroloxError(f"the Delta table {self._storage} did not take the commit: {error}") from error
+            raise KeroloxError(f"the Delta table {self._storage} rejected the commit: {error}") from error
 
 
 # --- Iceberg ------------------------------------------------------------------------------------------
 
 
 class IcebergWriter(LakeWriter):
-    """An Iceberg table. The number of a batch is in the summary of its snapshot."""
+    """Writer to an Iceberg table. The batch number is in the summary of the snapshot."""
 
     def __init__(self, definition: LakeTable, pipeline: str, flow: str) -> None:
         super().__init__(definition, pipeline, flow)
@@ -287,7 +289,7 @@ class IcebergWriter(LakeWriter):
 
         if self._table is None:
             file = sqlite_file(self._place.uri)
-            if file is not None:  # SQLite makes files, but no folders
+            if file is not None:  # SQLite creates the file, but not its folder
                 file.parent.mkdir(parents=True, exist_ok=True)
             self._table = IcebergTable(self._place, self.definition.table)
         return self._table
@@ -323,8 +325,10 @@ class IcebergWriter(LakeWriter):
 
 
 def catalog_place(catalog: dict[str, str], path: str) -> Any:
-    """The catalog that a pipeline names: by ``uri`` or ``name``, with ``warehouse``; else one beside the
-    tables, in a file of SQLite."""
+    """Return the catalog that a pipeline names by ``uri`` or ``name``, with ``warehouse``.
+
+    Without either, it is a SQLite file beside the tables.
+    """
     from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
 
     rest = {key: value for key, value in catalog.items() if key not in ("uri", "name", "warehouse")}
@@ -333,7 +337,7 @@ def catalog_place(catalog: dict[str, str], path: str) -> Any:
         storage = open_storage(path)
         if not storage.is_local:
             raise OptionError(
-                "catalog", path, "uri or name of a catalog: only a folder can have one in a file"
+                "catalog", path, "uri or name of a catalog: only a folder on disk can contain a catalog file"
             )
         uri = f"{SQLITE}{storage.address}/{OWN_FOLDER}/catalog.db"
     return CatalogPlace(uri, name, catalog.get("warehouse", "") or path, rest)

@@ -1,4 +1,4 @@
-"""The figures of a run as Prometheus reads them."""
+"""Figures of a run as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from kerolox.pipeline.flows.figures import STATES, FlowFigures, RunFigures
 
 PREFIX: Final = "kerolox_pipeline_"
 
-# Name, kind, meaning, and the figure of a flow.
+# Name, kind, help text, and the function that gets the value of a flow.
 FLOW_METRICS: Final[tuple[tuple[str, str, str, Callable[[FlowFigures], float]], ...]] = (
     ("rows_in_total", "counter", "Rows read by the batches of a flow.", lambda flow: flow.rows_in),
     ("rows_out_total", "counter", "Rows written to the sink.", lambda flow: flow.rows_out),
     ("batches_total", "counter", "Batches done.", lambda flow: flow.batches),
-    ("batch_seconds_total", "counter", "Time all batches took.", lambda flow: flow.seconds),
-    ("late_rows_total", "counter", "Rows dropped because they came behind the watermark.",
+    ("batch_seconds_total", "counter", "Total time of all batches.", lambda flow: flow.seconds),
+    ("late_rows_total", "counter", "Rows dropped because they were later than the watermark.",
      lambda flow: flow.late_rows),
-    ("bad_rows_total", "counter", "Rows in the side table: bodies that do not fit, rows checks set aside.",
+    ("bad_rows_total", "counter", "Rows in the side table: bodies that do not fit, rows set aside by checks.",
      lambda flow: flow.bad_rows),
-    ("restarts_total", "counter", "How often a flow was started again after a failure.",
+    ("restarts_total", "counter", "Restarts of a flow after a failure.",
      lambda flow: flow.restarts),
     ("failures_total", "counter", "Failures of a flow.", lambda flow: flow.failures),
-    ("last_batch_timestamp_seconds", "gauge", "When the last batch was done; 0: none was.",
+    ("last_batch_timestamp_seconds", "gauge", "Time of the last completed batch; 0: none yet.",
      lambda flow: flow.last_batch_ms / 1000),
 )  # fmt: skip
 
 
 def metrics(figures: RunFigures) -> str:
-    """The text of a scrape."""
+    """Return the text of a scrape."""
     with figures.lock:
         text = MetricText({"pipeline": figures.pipeline})
         flows = list(figures.flows.values())
         for name, kind, about, figure in FLOW_METRICS:
             text.metric(PREFIX + name, kind, about, [({"flow": flow.name}, figure(flow)) for flow in flows])
         text.metric(
-            f"{PREFIX}lag_messages", "gauge", "Messages in a queue behind what the last batch has read.",
+            f"{PREFIX}lag_messages", "gauge", "Messages in a queue after the end of the last batch.",
             [
                 ({"flow": flow.name, "topic": topic, "broker": broker, "queue": queue}, behind)
                 for flow in flows
@@ -46,7 +46,7 @@ def metrics(figures: RunFigures) -> str:
         )  # fmt: skip
         for name, about, held in (
             ("check_passes_total", "Batches that passed a check.", True),
-            ("check_failures_total", "Batches that did not pass a check.", False),
+            ("check_failures_total", "Batches that failed a check.", False),
         ):
             text.metric(
                 PREFIX + name, "counter", about,
@@ -57,7 +57,7 @@ def metrics(figures: RunFigures) -> str:
                 ],
             )  # fmt: skip
         text.metric(
-            f"{PREFIX}flow_state", "gauge", "1 for the state a flow is in.",
+            f"{PREFIX}flow_state", "gauge", "1 for the current state of a flow.",
             [
                 ({"flow": flow.name, "state": state}, float(flow.state == state))
                 for flow in flows

@@ -1,7 +1,7 @@
-"""A run as one page: how it stands, what flows where, rates, lag, checks, bad rows, the last failures.
+"""HTML page of a run: state, graph, rates, lag, checks, bad rows, last failures.
 
-The page is a single file that loads nothing and runs nothing; while the run goes on it asks the browser to
-load it again. Every figure on it was counted.
+The page is a single file without scripts or external resources; during the run the browser reloads it. All
+figures are counts, not estimates.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kerolox.pipeline.flows.graph import drawing
 from kerolox.pipeline.flows.plan import MISFITS, Plan
 from kerolox.pipeline.page_style import STYLE
 
-AGAIN_S: Final = 5  # a browser loads the page again
-STEPS: Final = 60  # along a time axis
-POINTS_MIN: Final = 3  # fewer batches are in the table, and make no line
-QUEUES_MAX: Final = 8  # those that are most behind
-SERIES_MAX: Final = 4  # lines in a chart that can be told apart
+AGAIN_S: Final = 5  # seconds between reloads by the browser
+STEPS: Final = 60  # steps of a time axis
+POINTS_MIN: Final = 3  # fewer batches are not drawn as a line
+QUEUES_MAX: Final = 8  # queues shown: those with the largest lag
+SERIES_MAX: Final = 4  # lines in a chart that remain distinguishable
 
-# Characters no page may have; rows can have any.
+# Characters that are not allowed in a page; rows may contain any.
 _NOT_ALLOWED: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 OWN_STYLE: Final = """
@@ -53,7 +53,7 @@ border-left:4px solid var(--bad);border-radius:6px;padding:8px 14px;margin:10px 
 
 
 def page(plan: Plan, figures: RunFigures) -> str:
-    """The whole page, of this moment."""
+    """Return the current page."""
     with figures.lock:
         live = not figures.ended_ms
         parts = [
@@ -89,8 +89,8 @@ def _headline(figures: RunFigures) -> str:
         return f"done: {written:,} rows written"
     restarting = [flow.name for flow in flows if flow.state == "restarting"]
     if restarting:
-        return f"{_listed(restarting)} is to start again"
-    return "starts" if figures.state == "starting" else f"running, {written:,} rows written"
+        return f"{_listed(restarting)} will restart"
+    return "starting" if figures.state == "starting" else f"running, {written:,} rows written"
 
 
 def _listed(names: list[str]) -> str:
@@ -149,7 +149,7 @@ def _graph(plan: Plan, figures: RunFigures) -> str:
         flow.name: (flow.state, f"{flow.rows_out:,} rows, {flow.state}") for flow in figures.flows.values()
     }
     misfits = [name.removeprefix(MISFITS) for name in figures.flows if name.startswith(MISFITS)]
-    return f"<h2>What flows where</h2>{drawing(plan, notes, misfits)}"
+    return f"<h2>Graph</h2>{drawing(plan, notes, misfits)}"
 
 
 def _flows(figures: RunFigures) -> str:
@@ -182,14 +182,14 @@ def _flows(figures: RunFigures) -> str:
 
 
 def _axis(figures: RunFigures) -> tuple[int, int]:
-    """Where the time axis begins, and how long a step is."""
+    """Return the start of the time axis and the length of a step, in ms."""
     end_ms = figures.ended_ms or _now_ms()
     step_ms = max(1000, -(-(end_ms - figures.started_ms) // STEPS))
     return figures.started_ms, step_ms
 
 
 def _shown(figures: RunFigures) -> list[FlowFigures]:
-    """The flows that charts show: those with most rows."""
+    """Return the flows shown in charts: those with the most rows."""
     flows = [flow for flow in figures.flows.values() if flow.points and not flow.name.startswith(MISFITS)]
     return sorted(flows, key=lambda flow: -flow.rows_in)[:SERIES_MAX]
 
@@ -320,7 +320,7 @@ def _failures(figures: RunFigures) -> str:
 
 
 def _runs(failures: Iterable[Failure]) -> list[list[Failure]]:
-    """Failures in a row that say the same of the same flow."""
+    """Group consecutive failures with the same flow and text."""
     found: list[list[Failure]] = []
     for each in failures:
         if found and (found[-1][0].flow, found[-1][0].text) == (each.flow, each.text):
@@ -348,7 +348,7 @@ def _bad_rows(plan: Plan, figures: RunFigures) -> str:
 
 
 def _about(figures: RunFigures, live: bool) -> str:
-    again = f" The browser loads it again every {AGAIN_S} s." if live else ""
+    again = f" The browser reloads it every {AGAIN_S} s." if live else ""
     return f"<p class='small'>Made {time_text(_now_ms())} UTC.{again}</p>"
 
 

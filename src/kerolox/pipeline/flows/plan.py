@@ -1,4 +1,4 @@
-"""What flows where: the names of a pipeline, who reads whom, and the flows that come of it."""
+"""Plan of a pipeline: its names, the tables that each step and sink reads, and its flows."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ MISFITS = "bad_rows_of_"
 
 @dataclass
 class Plan:
-    """Names in the order in which they can be made, and what each of them reads."""
+    """Sources and steps in the order in which they can be created, and the tables each one reads."""
 
     pipeline: Pipeline
     order: list[str] = field(default_factory=list)  # sources, then steps
     reads: dict[str, list[str]] = field(default_factory=dict)  # of steps and sinks
 
     def needed(self, name: str) -> set[str]:
-        """All that a step or sink is made of."""
+        """Return all sources and steps that a step or sink depends on."""
         found: set[str] = set()
         waiting = [*self.reads.get(name, ())]
         while waiting:
@@ -50,7 +50,7 @@ class Plan:
         return found
 
     def readers(self, source: str) -> list[str]:
-        """The flows that read a source, with that of its bad rows."""
+        """Return the flows that read a source, including the flow of its bad rows."""
         found = [name for name in self.pipeline.sinks if source in self.needed(f"sink {name}")]
         if self.pipeline.bad_rows is not None:
             steps = [name for name in self.pipeline.steps if source in self.needed(name)]
@@ -64,7 +64,7 @@ class Plan:
 
 
 def make_plan(pipeline: Pipeline, document: Document) -> Plan:
-    """The plan; problems go to the document: unknown names, cycles, names that nothing uses."""
+    """Make the plan. Unknown names, cycles and unused names are added to the document as problems."""
     plan = Plan(pipeline)
     tables = {**pipeline.sources, **pipeline.steps}
     by_lower = {name.lower(): name for name in tables}
@@ -107,7 +107,7 @@ def _reads(step: Step, name: str, by_lower: dict[str, str], document: Document) 
         elif near := did_you_mean(table, by_lower.values()):
             document.add((*place, "sql"), f'there is no source or step "{table}"{near}')
     if reads_broken:
-        document.broken.add(name.lower())  # it cannot be looked at, and neither can what reads it
+        document.broken.add(name.lower())  # neither it nor its readers can be checked
     if (
         not found
         and not reads_broken
@@ -118,14 +118,14 @@ def _reads(step: Step, name: str, by_lower: dict[str, str], document: Document) 
 
 
 def _sort_steps(plan: Plan, document: Document) -> None:
-    """Steps behind what they read; those in a cycle are told of."""
+    """Order the steps after the tables they read; report a cycle as a problem."""
     done = set(plan.order)
     waiting = list(plan.pipeline.steps)
     while waiting:
         ready = [name for name in waiting if done.issuperset(plan.reads[name])]
         if not ready:
             cycle = _cycle(plan, waiting)
-            document.add(("steps", cycle[0]), f"goes in a circle: {' → '.join(cycle)}")
+            document.add(("steps", cycle[0]), f"steps read each other in a cycle: {' → '.join(cycle)}")
             return
         plan.order += ready
         done.update(ready)
@@ -145,7 +145,7 @@ def _cycle(plan: Plan, waiting: list[str]) -> list[str]:
 
 
 def source_text(source: Source) -> tuple[str, str]:
-    """Kind and place of a source, for people."""
+    """Return kind and place of a source, for display."""
     if isinstance(source, TopicSource):
         named = ", ".join(source.topics_named()) or source.topic_pattern
         return "topic" if source.stream else "topic, as a table", named
@@ -158,7 +158,7 @@ def source_text(source: Source) -> tuple[str, str]:
 
 
 def sink_text(sink: Sink | LakeTable) -> tuple[str, str]:
-    """Kind and place of a sink, for people."""
+    """Return kind and place of a sink, for display."""
     if isinstance(sink, TopicSink):
         return "topic, once" if sink.once else "topic", sink.topic
     if isinstance(sink, LakeTable):
@@ -174,7 +174,7 @@ def step_text(step: Step) -> tuple[str, str]:
 
 
 def rows_of(plan: Plan) -> list[tuple[str, str, str, str, str]]:
-    """What flows where, as a table: what, name, kind, place, reads."""
+    """Return the plan as rows: section, name, kind, place, reads."""
     pipeline = plan.pipeline
     rows = [("source", name, *source_text(source), "") for name, source in pipeline.sources.items()]
     for name in plan.order:
@@ -195,7 +195,7 @@ def rows_of(plan: Plan) -> list[tuple[str, str, str, str, str]]:
 
 
 def text_graph(plan: Plan) -> str:
-    """What flows where, as lines: a tree for each sink, from what it writes back to what it reads."""
+    """Return the plan as text: a tree for each sink, from the sink back to its sources."""
     pipeline = plan.pipeline
     lines: list[str] = []
     for name, sink in pipeline.sinks.items():

@@ -1,4 +1,4 @@
-"""Whether a pipeline could write somewhere, found out without leaving a trace there."""
+"""Checks that a pipeline can write to a place, without leaving files there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SQLITE: Final = "sqlite:///"
 
 
 def check_writable(storage: Storage) -> None:
-    """Write a small file there and delete it, with the folders that were made for it."""
+    """Write a small file and delete it, with the folders that were created for it."""
     probe = f"{OWN_FOLDER}/probe-{os.getpid()}"
     missing = _missing_folders(Path(storage.name(probe)).parent) if storage.is_local else []
     try:
@@ -28,7 +28,7 @@ def check_writable(storage: Storage) -> None:
 
 
 def _missing_folders(folder: Path) -> list[Path]:
-    """This one and those above it that are not there, the deepest first."""
+    """Return this folder and its parents that do not exist, the deepest first."""
     return [each for each in (folder, *folder.parents) if not each.exists()]
 
 
@@ -36,19 +36,19 @@ def _remove(folders: list[Path]) -> None:
     for folder in folders:
         try:
             folder.rmdir()
-        except OSError:  # gone, never made, or another process has put something there
+        except OSError:  # already removed, never created, or used by another process
             return
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """The file of a catalog in SQLite; None for other catalogs, and for one in memory."""
+    """Return the file of a SQLite catalog; None for other catalogs, and for one in memory."""
     kind, separator, path = uri.partition(":///")
     is_file = separator and kind.partition("+")[0] == "sqlite" and path and not path.startswith(":")
     return Path(path.partition("?")[0]) if is_file else None
 
 
 def check_catalog_file(uri: str) -> bool:
-    """Whether a catalog can be opened without being made by that. Raises if it could not be made either."""
+    """Return False if opening the catalog would create its file. Raises if the file cannot be created."""
     file = sqlite_file(uri)
     if file is None or file.exists():
         return True

@@ -1,4 +1,4 @@
-"""From a pipeline file to its definition, with errors that name file, line and path."""
+"""Reader of pipeline files, with errors that name file, line and key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kerolox.pipeline.flows.definition import (
 )
 from kerolox.pipeline.flows.document import Document, PipelineInvalid, Place
 
-# Formats that Spark itself has, and that are often added: not slips for ours.
+# Formats of Spark and common extensions, which are no misspelled lake formats.
 SPARKS: Final = frozenset(
     {
         "json", "csv", "orc", "text", "avro", "xml", "binaryfile", "jdbc", "console", "noop", "memory",
@@ -45,7 +45,7 @@ def read_pipeline(
     given: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Pipeline, Document]:
-    """The definition, and the document it was read from. Raises PipelineInvalid with all that is wrong."""
+    """Return the definition and its document. Raises PipelineInvalid with all problems."""
     pipeline, document = read_loosely(file, given, environment)
     if pipeline is None or document.has_errors:
         raise PipelineInvalid(document.problems)
@@ -57,7 +57,7 @@ def read_loosely(
     given: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Pipeline | None, Document]:
-    """Read as much of a definition as can be read, so that its other problems can be found as well."""
+    """Read the valid parts of a definition, so that problems beyond the file can be found as well."""
     document = Document(file, given or {}, os.environ if environment is None else environment)
     return _decoded(document), document
 
@@ -87,7 +87,7 @@ def _decoded(document: Document) -> Pipeline | None:
     if isinstance(parts.get("name"), str) and parts["name"] and not NAME.fullmatch(parts["name"]):
         document.add(("name",), f"{parts['name']!r}: expected letters, digits and _, with a letter first")
     if not value.get("sinks") and not value.get("archives"):
-        document.add((), "nothing flows anywhere: sinks or archives are missing")
+        document.add((), "the pipeline has no sinks and no archives. Add one")
     for key in ("name", "storage"):
         if not isinstance(parts.get(key), str):
             parts[key] = ""
@@ -106,7 +106,9 @@ def _entries(document: Document, section: str, value: Any) -> dict[str, Any]:
     for name, entry in value.items():
         place = (section, name)
         if not NAME.fullmatch(name):
-            document.add(place, f"{name!r} is no name: letters, digits and _, with a letter first")
+            document.add(
+                place, f"{name!r} is not a valid name: expected letters, digits and _, with a letter first"
+            )
             continue
         if not isinstance(entry, dict):
             document.add(place, f"expected keys, not {entry!r}")
@@ -137,7 +139,7 @@ def _kind(document: Document, section: str, entry: Mapping[str, Any], place: Pla
                 return None
         return kind
     kinds = [key for key, _ in KINDS[section]]
-    document.add(place, f"which kind? One of these keys tells: {', '.join(kinds)}")
+    document.add(place, f"the kind is missing. Add one of the keys {', '.join(kinds)}")
     return None
 
 
@@ -150,7 +152,7 @@ def _convert(document: Document, value: Any, kind: Any, place: Place) -> Any:
 
 
 def _explain(document: Document, text: str, value: Any, kind: Any, place: Place) -> None:
-    """A message of msgspec, in the words of the file."""
+    """Add a message of msgspec to the problems, in terms of the file."""
     found = _AT.fullmatch(text)
     assert found is not None
     said, below = found[1], tuple(re.findall(r"[A-Za-z_]\w*", found[2] or ""))
@@ -171,7 +173,7 @@ def _explain(document: Document, text: str, value: Any, kind: Any, place: Place)
 
 
 def _bare(kind: Any) -> Any:
-    """Without what is said about it, and without ``| None``."""
+    """Return a type without annotations and without ``| None``."""
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     parts = [part for part in get_args(kind) if part is not type(None)]
@@ -181,7 +183,7 @@ def _bare(kind: Any) -> Any:
 
 
 def _type_at(kind: Any, below: Iterable[str]) -> Any:
-    """The type of a value inside another."""
+    """Return the type of a nested value."""
     kind = _bare(kind)
     for name in below:
         if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
@@ -204,11 +206,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f': did you mean "{near[0]}"?' if near else ""
 
 
-# --- what keys say together ---------------------------------------------------------------------------
+# --- rules across keys --------------------------------------------------------------------------------
 
 
 def _agree(document: Document, pipeline: Pipeline) -> None:
-    """Keys that need each other, or exclude each other."""
+    """Check keys that require or exclude each other."""
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource) and bool(source.topics_named()) == bool(source.topic_pattern):
             document.add(("sources", name), "expected either topic (or topics) or topic_pattern")
@@ -221,10 +223,10 @@ def _agree(document: Document, pipeline: Pipeline) -> None:
             if other != section and not {section, other} <= {"sinks", "sources", "steps"} - {"sinks"}:
                 continue
             if other != section:
-                document.add((section, name), f"{other} has this name too; names of tables differ")
+                document.add((section, name), f"{other} has the same name. Give each table its own name")
     flows = [*pipeline.sinks, *pipeline.archives]
     for name in {name for name in flows if flows.count(name) > 1}:
-        document.add(("archives", name), "sinks has this name too; names of flows differ")
+        document.add(("archives", name), "sinks has the same name. Give each flow its own name")
     for name, check in pipeline.checks.items():
         _agree_check(document, pipeline, name, check)
     for name, sink in pipeline.sinks.items():
@@ -233,7 +235,7 @@ def _agree(document: Document, pipeline: Pipeline) -> None:
     if pipeline.bad_rows is not None:
         _agree_lake(document, pipeline.bad_rows, ("bad_rows",))
         if pipeline.bad_rows.partition_by:
-            document.add(("bad_rows", "partition_by"), "the side table is not partitioned")
+            document.add(("bad_rows", "partition_by"), "bad_rows cannot be partitioned. Remove partition_by")
 
 
 def _agree_check(document: Document, pipeline: Pipeline, name: str, check: Check) -> None:
@@ -247,7 +249,7 @@ def _agree_check(document: Document, pipeline: Pipeline, name: str, check: Check
         near = did_you_mean(check.of, pipeline.sinks) or f". The sinks are {', '.join(pipeline.sinks)}"
         document.add((*place, "of"), f'there is no sink "{check.of}"{near}')
     elif isinstance(sink, SparkSink) and sink.stream:
-        document.add((*place, "of"), f"{check.of} has stream: true, which leaves no place for checks")
+        document.add((*place, "of"), f"{check.of} has stream: true, so it cannot have checks")
     if check.then == "set_aside":
         if check.kind not in Check.OF_ROWS:
             document.add(
@@ -256,7 +258,7 @@ def _agree_check(document: Document, pipeline: Pipeline, name: str, check: Check
                 "the whole batch",
             )
         if pipeline.bad_rows is None:
-            document.add((*place, "then"), "set_aside needs bad_rows, the table where they go")
+            document.add((*place, "then"), "set_aside needs bad_rows, the table for rows set aside")
 
 
 def _agree_archive(document: Document, source: ArchiveSource, place: Place) -> None:

@@ -1,4 +1,4 @@
-"""What a run leaves behind and shows: its page, metrics and figures, in ``storage/runs/ID`` and on a port."""
+"""Page, metrics and figures of a run, in ``storage/runs/ID`` and on an HTTP port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRITE_EVERY_S: Final = 2.0
 
 
 class Reporter:
-    """Writes the page of a run again and again, each time as a whole, and a last time at the end."""
+    """Writer of the page of a run: regularly while the run changes, and once at the end."""
 
     def __init__(self, run: Run, *, host: str = "127.0.0.1", port: int | None = None) -> None:
         self._run = run
@@ -66,7 +66,7 @@ class Reporter:
                 self.write()
 
     def write(self) -> None:
-        """A page that cannot be written does not stop a run: it is told once."""
+        """Write page, metrics and figures. An error is logged once and does not stop the run."""
         self._seen = self._run.figures.changes
         try:
             storage = self._run.storage

@@ -1,9 +1,9 @@
-"""A run of a pipeline: its flows are started, watched, started again when they fail, and stopped.
+"""A run of a pipeline: starts its flows, watches them, restarts them after failures, and stops them.
 
-Each sink is a streaming query with a checkpoint of its own; so is each source whose bodies may not fit.
-Tables that are no streams are written once, by a thread; archives have one too. A flow that fails for a
-reason that may pass is started again after a while, from its checkpoint. One that fails for good ends the
-run, unless the pipeline says to keep going.
+Each sink is a streaming query with its own checkpoint; so is each source whose bodies may not fit. Tables
+that are not streams are written once, by a thread; each archive has a thread too. A flow that fails with a
+temporary error is restarted after a pause, from its checkpoint. A flow that fails permanently ends the run,
+unless the pipeline has ``keep_going``.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 0.1
 RECENT: Final = "spark.sql.streaming.numRecentProgressUpdates"
-STOP_S: Final = 120.0  # for a batch to end
-PROGRESS_KEPT: Final = 1000  # batches that Spark remembers of a query, until they are asked for
+STOP_S: Final = 120.0  # seconds to wait for a batch to end
+PROGRESS_KEPT: Final = 1000  # progress reports that Spark keeps of a query until they are read
 
 
 class Flow(Protocol):
-    """Something that runs until it is done, fails, or is stopped."""
+    """A flow, which runs until it is done, fails, or is stopped."""
 
     name: str
 
@@ -54,14 +54,14 @@ class Flow(Protocol):
     def is_idle(self) -> bool: ...
     def failure(self) -> BaseException | None: ...
     def told(self) -> list[dict[str, Any]]:
-        """The progress of the batches that were done since the last call."""
+        """Return the progress of the batches completed since the last call."""
 
     def halt(self) -> None: ...
     def stop(self) -> None: ...
 
 
 class ThreadFlow:
-    """Work of another kind than a streaming query, in a thread: it looks at ``halted`` now and then."""
+    """Flow without a streaming query: a thread whose work checks ``halted`` now and then."""
 
     def __init__(self, name: str, work: Callable[[threading.Event], None]) -> None:
         self.name = name
@@ -108,26 +108,26 @@ class ThreadFlow:
 
 @dataclass
 class _Watched:
-    """A flow, and how often it has failed without a batch between."""
+    """A flow with its restart state."""
 
     flow: Flow
     failures: int = 0
-    batches: int = 0  # done when it failed last
-    start_s: float | None = 0.0  # when to start it; None: it runs, or has ended
+    batches: int = 0  # batches done at the last failure
+    start_s: float | None = 0.0  # time to start it; None: it runs or has ended
     is_over: bool = False
 
 
 @dataclass
 class Result:
-    """How a run ended."""
+    """Outcome of a run."""
 
-    failed: dict[str, str] = field(default_factory=dict)  # by flow: why
-    stopped: dict[str, str] = field(default_factory=dict)  # by a check, while the others went on
+    failed: dict[str, str] = field(default_factory=dict)  # error by flow
+    stopped: dict[str, str] = field(default_factory=dict)  # flows stopped by a check while others continued
     interrupted: bool = False
 
 
 class Run:
-    """One run."""
+    """One run of a pipeline."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Run:
         self._lock.release()
 
     def prepare(self, spark: SparkSession) -> None:
-        """Make the DataFrames and the flows; nothing runs yet. Raises PipelineInvalid."""
+        """Create the DataFrames and the flows; nothing runs yet. Raises PipelineInvalid."""
         self._spark = own_session(spark, self.pipeline)
         tables = Tables(self._spark, self.plan, self.document, self._begin)
         sinks = {name: sink for name, sink in self.pipeline.sinks.items() if self.wants(name)}
@@ -222,7 +222,7 @@ class Run:
             from kerolox.pipeline.flows.lake_tables import open_lake
 
             side = open_lake(self.pipeline.bad_rows, self.pipeline.name, f"{name}.bad_rows")
-            side.counts_repeated = False  # they were told when they were written
+            side.counts_repeated = False  # they were counted when they were first written
         work = BatchFlow(name, self.pipeline.name, writer, checks, side, self.figures)
         if not table.isStreaming:
             return ThreadFlow(name, self._table_work(work, table))
@@ -234,7 +234,7 @@ class Run:
     def _table_work(self, work: BatchFlow, table: DataFrame) -> Callable[[threading.Event], None]:
         def write(halted: threading.Event) -> None:
             began_s = time.monotonic()
-            # The id of the run stands for that of a query: what is tried again in it is written once.
+            # The run's id replaces the query's id, so retries within the run write the rows once.
             rows = work.run(table, 0, "" if isinstance(work._writer, TopicWriter) else f"table-{self.run_id}")
             self.figures.add_batch(work.name, rows, time.monotonic() - began_s, 0)
 
@@ -257,7 +257,7 @@ class Run:
     # --- running ----------------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        """Until all flows are done, one has failed for good, or ``stopping`` is set."""
+        """Run until all flows are done, one has failed permanently, or ``stopping`` is set."""
         self.figures.state = "running"
         try:
             while not all(each.is_over for each in self._flows):
@@ -304,7 +304,7 @@ class Run:
         self.figures.set_state(each.flow.name, "running")
         try:
             each.flow.start()
-        except Exception as error:  # of Spark: a plan it refuses, a checkpoint that does not fit
+        except Exception as error:  # Spark rejects a plan, or a checkpoint does not fit
             self._failed(each, error)
 
     def _failed(self, each: _Watched, error: BaseException) -> None:
@@ -321,14 +321,14 @@ class Run:
             self.figures.add_failure(name, text, "given up")
             self.figures.set_state(name, state, text)
             log.error("flow_failed pipeline=%s flow=%s error=%r", self.pipeline.name, name, text)
-            if state == "stopped":  # by a check: the others go on, and the run tells of it in the end
+            if state == "stopped":  # by a check: other flows continue, and the result reports it
                 self.result.stopped[name] = self.result.failed.pop(name)
             return
         wait_s = retry.wait_s(each.failures)
         each.start_s = time.monotonic() + wait_s
         with self.figures.lock:
             self.figures.flow(name).restarts += 1
-        self.figures.add_failure(name, text, f"started again after {wait_s:g} s")
+        self.figures.add_failure(name, text, f"restarted after {wait_s:g} s")
         self.figures.set_state(name, "restarting", text)
         log.warning(
             "flow_restarts pipeline=%s flow=%s failures=%d wait_s=%g error=%r",
@@ -336,7 +336,7 @@ class Run:
         )  # fmt: skip
 
     def _stop_all(self, state: str) -> None:
-        """Let batches that run end, and begin no others."""
+        """Let running batches end, and start no others."""
         running = [each for each in self._flows if not each.is_over]
         for each in running:
             each.flow.halt()
@@ -353,14 +353,17 @@ class Run:
             self.figures.set_state(each.flow.name, state)
 
     def _count(self, flow: Flow) -> None:
-        """Add the batches that were done to the figures. The query itself knows them when they are done:
-        Spark tells listeners later, and not at all of what is done when a run ends."""
+        """Add completed batches to the figures.
+
+        They are read from the query itself: Spark notifies listeners later, and not at all about batches
+        that end with the run.
+        """
         for progress in flow.told():
             self.figures.add_progress(flow.name, progress)
 
 
 def own_session(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
-    """A session for one pipeline: names of tables and settings are its own, the cores are shared."""
+    """Return a session for one pipeline, with its own table names and settings and shared cores."""
     from kerolox.spark import register
 
     own = spark.newSession()

@@ -1,4 +1,4 @@
-"""A run on the web: its page, its metrics, and its figures as JSON. For people and Prometheus, read only."""
+"""Read-only HTTP server of a run: its page, its metrics, and its figures as JSON."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ VISITORS_MAX: Final = 32
 
 
 class _FewVisitors(ThreadingHTTPServer):
-    """A server of VISITORS_MAX connections at once: for one more, the one that came first is closed. Silent
-    connections take neither threads nor the place of others."""
+    """HTTP server with at most VISITORS_MAX connections; a further one closes the oldest.
+
+    So idle connections neither use up threads nor block other clients.
+    """
 
     daemon_threads = True
-    request_queue_size = 128  # five, as by default, make others wait for seconds
+    request_queue_size = 128  # the default of 5 makes clients wait for seconds
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._visitors: dict[socket.socket, None] = {}
@@ -36,7 +38,7 @@ class _FewVisitors(ThreadingHTTPServer):
             if len(self._visitors) >= VISITORS_MAX:
                 first = next(iter(self._visitors))
                 del self._visitors[first]
-                with contextlib.suppress(OSError):  # it has just ended
+                with contextlib.suppress(OSError):  # it has just been closed
                     first.shutdown(socket.SHUT_RDWR)
             self._visitors[request] = None
         super().process_request(request, client_address)
@@ -47,13 +49,13 @@ class _FewVisitors(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say what is wrong with a page; a visitor that goes before its answer is no event."""
+        """Report errors of a page, but not clients that disconnect before the answer."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
 
 class StatusServer:
-    """Serves ``/`` (the page), ``/metrics`` and ``/status.json`` until it is closed."""
+    """HTTP server of ``/`` (the page), ``/metrics`` and ``/status.json``."""
 
     def __init__(
         self,
@@ -70,13 +72,13 @@ class StatusServer:
         }
 
         class Handler(BaseHTTPRequestHandler):
-            """One request."""
+            """Handler of one connection."""
 
-            timeout = 10  # a client that says nothing does not keep a thread
+            timeout = 10  # seconds after which an idle client loses its thread
 
             def do_GET(self) -> None:
                 kind, make = answers.get(self.path.split("?", 1)[0], ("text/plain", None))
-                body = (make() if make else "there are /, /metrics and /status.json\n").encode()
+                body = (make() if make else "not found. Available: /, /metrics and /status.json\n").encode()
                 self.send_response(200 if make else 404)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
@@ -84,14 +86,14 @@ class StatusServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Nothing: scrapes are no events."""
+                """Do not log requests, such as scrapes."""
 
         try:
             self._server = _FewVisitors((host, port), Handler)
         except OSError as error:
             raise KeroloxError(
-                f"{host}:{port} cannot be listened at: {error.strerror or error}. Take another "
-                "--metrics-port; 0 finds a free one"
+                f"cannot listen on {host}:{port}: {error.strerror or error}. Choose another "
+                "--metrics-port; 0 picks a free port"
             ) from None
         found = self._server.server_address
         self.address = f"{found[0]!s}:{found[1]}"

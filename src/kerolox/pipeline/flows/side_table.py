@@ -1,6 +1,6 @@
-"""The side table: bodies that do not fit their schema, and rows that checks have set aside.
+"""Side table: bodies that do not fit their schema, and rows that checks have set aside.
 
-Each row tells why it is there, where in the log it came from where that is known, and what it was.
+Each row has the reason, its queue and offset if known, and the original content.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kerolox.pipeline.flows.tables import BODY_ERROR
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Columns of a message that tell where it lies, with their types; null where a row has no such column.
+# Columns that locate a message, with their types; null if a row has no such column.
 PLACE: Final = {"topic": "string", "broker": "string", "queue_id": "int", "queue_offset": "bigint"}
 COLUMNS: Final = ("pipeline", "flow", "batch", "reason", *PLACE, "body", "row", "set_aside_at")
 EXAMPLES: Final = 5
@@ -21,7 +21,9 @@ EXAMPLE_LENGTH: Final = 300
 
 
 def side_rows(rows: DataFrame, pipeline: str, flow: str, batch: int) -> DataFrame:
-    """Rows as the side table has them. The reason is in one of two columns, by where they come from."""
+    """Convert rows to those of the side table. The reason is in one of two columns, set by checks or
+    decoding.
+    """
     from pyspark.sql import functions as f
 
     reason = REASON if REASON in rows.columns else BODY_ERROR
@@ -46,7 +48,7 @@ def side_rows(rows: DataFrame, pipeline: str, flow: str, batch: int) -> DataFram
 
 
 def examples(rows: DataFrame) -> list[dict[str, Any]]:
-    """A few rows of a side table, for the page."""
+    """Return a few rows of a side table, for the page."""
     found = []
     for row in rows.select("reason", *PLACE, "body", "row").limit(EXAMPLES).collect():
         where = "/".join(str(row[name]) for name in PLACE if row[name] is not None)

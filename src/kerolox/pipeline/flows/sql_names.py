@@ -1,7 +1,7 @@
-"""The tables that a query reads, found without Spark: names behind FROM and JOIN.
+"""Tables that a query reads, found without Spark: the names after FROM and JOIN.
 
-It is a look at words, not a parser: Spark has the last word when it analyses the query. What it is for is to
-draw what flows where, to find cycles, and to name a slip before Spark has started.
+This scans tokens and is not a parser: Spark analyses the query later. It serves to draw the graph, to find
+cycles, and to report misspelled names before Spark has started.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _TOKEN: Final = re.compile(
     r"""--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|`(?:[^`]|``)*`|[A-Za-z_][\w.]*|\S""",
     re.DOTALL,
 )
-# Words that end a list of tables, or cannot be the alias of one.
+# Keywords that end a list of tables, or cannot be a table alias.
 _CLAUSES: Final = frozenset(
     {
         "where", "group", "having", "order", "limit", "union", "except", "intersect", "minus", "on",
@@ -25,7 +25,7 @@ _CLAUSES: Final = frozenset(
 
 
 def tables_in(sql: str) -> list[str]:
-    """Names of tables, each once, in order; without those that the query itself defines (WITH)."""
+    """Return the table names in order, each once, without those that the query defines (WITH)."""
     words = [word for word in _TOKEN.findall(sql) if not word.startswith(("--", "/*", "'", '"'))]
     defined = _defined(words)
     found: list[str] = []
@@ -38,15 +38,15 @@ def tables_in(sql: str) -> list[str]:
 
 
 def _names(words: list[str], at: int) -> list[str]:
-    """The names of a list ``a, b AS x, c`` that begins there."""
+    """Return the names of the list ``a, b AS x, c`` that begins at ``at``."""
     found: list[str] = []
     while at < len(words):
         if words[at].lower() == "lateral" or words[at] == "(":
-            return found  # a query of its own: its FROM is seen by itself
+            return found  # a subquery: its FROM is found separately
         name = words[at].strip("`")
         if not re.match(r"[A-Za-z_]", name) or name.lower() in _CLAUSES:
             return found
-        if words[at + 1 : at + 2] != ["("]:  # a function that gives a table is none
+        if words[at + 1 : at + 2] != ["("]:  # skip table functions
             found.append(name)
         at += 1
         if at < len(words) and words[at].lower() == "as":
@@ -60,7 +60,7 @@ def _names(words: list[str], at: int) -> list[str]:
 
 
 def _defined(words: list[str]) -> set[str]:
-    """Names before ``AS (``, as WITH defines them."""
+    """Return the names before ``AS (``, which WITH defines."""
     if not any(word.lower() == "with" for word in words):
         return set()
     return {

@@ -1,4 +1,4 @@
-"""The sources and steps of a pipeline as DataFrames, which SQL knows by their names."""
+"""Sources and steps of a pipeline as DataFrames and named views."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BODY_ERROR = "body_error"
 
 
 class Tables:
-    """Makes the DataFrames of a pipeline, in a session whose views are its own."""
+    """The DataFrames of a pipeline, in a session with its own views."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class Tables:
         document: Document,
         begin: Callable[[str, dict[str, str]], dict[str, str]] = lambda source, options: options,
     ) -> None:
-        """``begin`` adds to the options of a stream of messages where all its flows begin."""
+        """``begin`` adds the common start offsets to the options of a stream of messages."""
         self.spark = spark
         self.plan = plan
         self._document = document
         self._begin = begin
         self.made: dict[str, DataFrame] = {}
-        self.misfits: dict[str, DataFrame] = {}  # by name: rows whose bodies do not fit
+        self.misfits: dict[str, DataFrame] = {}  # by name: rows that do not fit, bodies or casts
 
     def make(self, wanted: Iterable[str]) -> None:
-        """Make these, and all they are made of. Raises PipelineInvalid with what Spark says."""
+        """Create these and all tables they read. Raises PipelineInvalid with Spark's error."""
         names = set(wanted)
         needed = names.union(*(self.plan.needed(name) for name in names))
         for name in self.plan.order:
@@ -64,7 +64,7 @@ class Tables:
                     self._keep(name, self._source(name) if section == "sources" else self._step(name))
                 except (KeroloxError, OSError) as error:
                     raise PipelineInvalid([self._document.problem((section, name), str(error))]) from error
-                except Exception as error:  # of Spark, or of the user's function
+                except Exception as error:  # from Spark or the user's function
                     text = spark_text(error)
                     raise PipelineInvalid([self._document.problem((section, name), text)]) from error
 
@@ -105,7 +105,7 @@ class Tables:
             return self.spark.createDataFrame([], found.schema)
         if found.base:
             reader = reader.option("basePath", found.base)
-        return reader.schema(found.schema).parquet(*found.files)  # files from before have fewer columns
+        return reader.schema(found.schema).parquet(*found.files)  # older files may have fewer columns
 
     # --- steps ------------------------------------------------------------------------------------------
 
@@ -119,11 +119,13 @@ class Tables:
         work = load_function(step.python, self._document.folder)
         given = work(*(self.made[each] for each in self.plan.reads[name]), **step.arguments)
         if not isinstance(given, DataFrame):
-            raise KeroloxError(f"{step.python} gave {type(given).__name__}, not a DataFrame")
+            raise KeroloxError(f"{step.python} returned {type(given).__name__}, not a DataFrame")
         return given
 
     def _query(self, name: str, sql: str) -> DataFrame:
-        """A query; in a pipeline with bad rows without the rows of its table on which a cast of it fails."""
+        """Return a query. In a pipeline with bad rows, rows on which one of its casts fails are removed
+        first.
+        """
         made = self.spark.sql(sql)
         if self.plan.pipeline.bad_rows is None or len(self.plan.reads[name]) != 1:
             return made
@@ -138,7 +140,7 @@ class Tables:
         named = table.alias(found.alias)
         try:
             marked = named.withColumn(BODY_ERROR, f.expr(reason_expression(found.casts)))
-        except AnalysisException as error:  # not all that a plan has can be written as SQL again
+        except AnalysisException as error:  # some plans cannot be written as SQL again
             log.info("casts_not_looked_at step=%s error=%r", name, spark_text(error))
             return made
         self.misfits[name] = marked.where(f"{BODY_ERROR} IS NOT NULL")
@@ -151,7 +153,7 @@ class Tables:
 
 
 def reader_of(pipeline: Pipeline, source: Source, document: Document) -> tuple[bool, str, dict[str, str]]:
-    """Whether it is a stream, its format, and its options."""
+    """Return a source's reader: True for a stream, the format, and the options."""
     if isinstance(source, TopicSource):
         return source.stream, "rocketmq", topic_options(pipeline, source, document)
     if isinstance(source, StoreSource):
@@ -161,7 +163,7 @@ def reader_of(pipeline: Pipeline, source: Source, document: Document) -> tuple[b
 
 
 def topic_options(pipeline: Pipeline, source: TopicSource, document: Document) -> dict[str, str]:
-    """The options of the format ``rocketmq`` for a source."""
+    """Return the options of the format ``rocketmq`` for a source."""
     options = {"nameserver": pipeline.nameserver_of(source)}
     if source.topics_named():
         options["topic"] = ",".join(source.topics_named())
@@ -183,7 +185,7 @@ def topic_options(pipeline: Pipeline, source: TopicSource, document: Document) -
 
 
 def _columns(source: TopicSource, options: dict[str, str]) -> str | StructType:
-    """The columns that were asked for, and those of the bodies."""
+    """Return the requested columns and those of the bodies."""
     from kerolox.spark.bodies.options import find_declared
     from kerolox.spark.columns import SPARK_TYPES, arrow_schema
     from kerolox.spark.source.options import SOURCE
@@ -199,7 +201,7 @@ def _columns(source: TopicSource, options: dict[str, str]) -> str | StructType:
 
 
 def _of_misfits(entry: Source | Step) -> list[str]:
-    """Columns of a source that are there for rows that do not fit alone."""
+    """Return columns of a source that are needed only for rows that do not fit."""
     if not isinstance(entry, TopicSource) or entry.body is None:
         return []
     from kerolox.spark.bodies.table import BODY, PLACE
@@ -214,7 +216,7 @@ def _watermarked(table: DataFrame, watermark: Watermark | None) -> DataFrame:
 
 
 def spark_text(error: BaseException) -> str:
-    """What Spark says is wrong, on one line and without its stack traces."""
+    """Return Spark's error message on one line, without stack traces."""
     text = str(getattr(error, "_desc", "") or error)
     told = re.split(r"\n\s*(?:JVM stacktrace|== SQL|at org\.apache|;\n)", text, maxsplit=1)[0]
     return " ".join(told.split())[:600] or type(error).__name__

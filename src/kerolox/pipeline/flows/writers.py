@@ -1,4 +1,4 @@
-"""Where the rows of a batch go that is no lake: topics, and what Spark itself writes."""
+"""Writers of batches to topics and to Spark's own formats."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ _SENT: Final = pa.schema([("rows", pa.int64())])
 
 
 class Unfit(NamedTuple):
-    """Rows that a table cannot take: a condition in SQL that is true of them, and why."""
+    """Rows that a table rejects: an SQL condition for them, and the reason."""
 
     condition: str
     reason: str
 
 
 class Writer(Protocol):
-    """Writes batches."""
+    """Writer of batches."""
 
     @property
     def may_refuse_rows(self) -> bool:
-        """If rows may be the reason that a batch cannot be written."""
+        """True if some values may make a batch fail."""
 
     def unfit(self, error: BaseException) -> Unfit | None:
-        """The rows that were the reason; None when they were not."""
+        """Return the rows that caused the error; None if no rows did."""
 
     def check(self) -> None:
-        """Complain now about what would fail later."""
+        """Raise the errors now that would occur later."""
 
     def write(self, batch: DataFrame, number: int, query: str) -> int:
-        """Write batch ``number`` of a query, or what is missing of it; how many rows. A table that is no
-        stream has no query."""
+        """Write batch ``number`` of a query, or its missing rows, and return the number of rows.
+
+        ``query`` is empty for tables that are not streams.
+        """
 
 
 # --- topics -------------------------------------------------------------------------------------------
@@ -49,7 +51,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class _Send:
-    """What a task does: send its rows."""
+    """Task that sends its rows."""
 
     sink: StreamSink
 
@@ -60,7 +62,7 @@ class _Send:
 
 
 class AllFit:
-    """Of writers that take every row, or fail as a whole."""
+    """Base of writers for which no single row makes a batch fail."""
 
     may_refuse_rows = False
 
@@ -69,10 +71,10 @@ class AllFit:
 
 
 class TopicWriter(AllFit):
-    """Sends rows to a topic, by the sink of the format ``rocketmq``.
+    """Writer to a topic, by the sink of the format ``rocketmq``.
 
-    The sink works as in a streaming query of its own, with its notes in the checkpoint; but the rows are
-    those of a batch that checks have seen before.
+    The sink works as in a streaming query, with its notes in the checkpoint, but on rows that have passed
+    the checks.
     """
 
     def __init__(self, options: Mapping[str, str], checkpoint: str) -> None:
@@ -110,7 +112,7 @@ def topic_sink_options(pipeline: Pipeline, sink: TopicSink) -> dict[str, str]:
 
 
 class SparkWriter(AllFit):
-    """Writes each batch as a table. A repeated batch is written again."""
+    """Writer of each batch as a table in one of Spark's formats. A repeated batch is written again."""
 
     def __init__(self, format: str, path: str, mode: str, options: Mapping[str, str]) -> None:
         self._format = format

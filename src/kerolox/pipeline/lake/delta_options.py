@@ -1,7 +1,7 @@
-"""The options of an address in the words of deltalake, whose own drivers open a table.
+"""Conversion of fsspec options to those of deltalake, which opens tables with its own drivers.
 
-fsspec's drivers and deltalake's name the same things differently. What is not given is found by both in the
-environment, or by the role of the machine.
+Both have different names for the same options, and both take missing ones from the environment or the role
+of the machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAMES: Final = {
 
 
 def delta_options(storage: Storage) -> dict[str, str] | None:
-    """What deltalake takes as ``storage_options``; None for a folder on disk."""
+    """Return deltalake's ``storage_options`` for a storage; None for a folder on disk."""
     if not isinstance(storage, RemoteStore):
         return None
     names = _NAMES.get(EXTRAS.get(storage.protocol, ""), {})
@@ -48,7 +48,7 @@ def delta_options(storage: Storage) -> dict[str, str] | None:
         if endpoint.startswith("http://"):
             made["aws_allow_http"] = "true"
         if endpoint and not any(name in os.environ for name in ("AWS_REGION", "AWS_DEFAULT_REGION")):
-            made.setdefault("aws_region", "us-east-1")  # deltalake asks for one; such servers do not care
+            made.setdefault("aws_region", "us-east-1")  # deltalake requires a region; such servers ignore it
     return made
 
 

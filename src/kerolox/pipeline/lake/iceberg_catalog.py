@@ -1,7 +1,7 @@
-"""Iceberg catalogs: found by an address, or by a name in pyiceberg's own configuration.
+"""Iceberg catalogs, given by an address or by a name in pyiceberg's own configuration.
 
-An address says what kind it is: ``sqlite:///FILE`` and ``postgresql://HOST/DB`` are SQL catalogs,
-``http(s)://HOST`` a REST catalog. Everything else pyiceberg knows (Glue, Hive, ...) comes by a name from
+The address determines the kind: ``sqlite:///FILE`` and ``postgresql://HOST/DB`` are SQL catalogs,
+``http(s)://HOST`` is a REST catalog. Other catalogs of pyiceberg (Glue, Hive, ...) are given by a name from
 ``~/.pyiceberg.yaml`` or ``PYICEBERG_CATALOG__NAME__...`` in the environment.
 """
 
@@ -17,12 +17,12 @@ from kerolox.errors import KeroloxError, OptionError
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-NAME = "kerolox"  # of a catalog that is given by its address; SQL catalogs keep it beside each table
+NAME = "kerolox"  # name of catalogs given by address; SQL catalogs store it with each table
 SQL = ("sqlite", "postgresql")
 
 
 class IcebergError(KeroloxError):
-    """A catalog or a table did not do what was asked of it."""
+    """An operation on a catalog or a table failed."""
 
     def __init__(self, why: str, *, retriable: bool = False) -> None:
         self.retriable = retriable
@@ -31,11 +31,11 @@ class IcebergError(KeroloxError):
 
 @dataclass(frozen=True)
 class CatalogPlace:
-    """Where a catalog is, and what is said to it."""
+    """Address or name of a catalog, with its properties."""
 
     uri: str = ""
     name: str = ""  # in pyiceberg's configuration
-    warehouse: str = ""  # where tables are made; a REST catalog knows by itself
+    warehouse: str = ""  # location of new tables; REST catalogs have their own
     options: dict[str, str] = field(default_factory=dict)  # pyiceberg's: s3.endpoint, token, ...
 
     def __post_init__(self) -> None:
@@ -45,17 +45,17 @@ class CatalogPlace:
         if scheme not in (*SQL, "http", "https"):
             raise OptionError(
                 "catalog-uri", shown(self.uri),
-                "sqlite:///FILE, postgresql://HOST/DB or http(s)://HOST[/PATH]; others: --catalog NAME, with "
-                "what ~/.pyiceberg.yaml says of it",
+                "sqlite:///FILE, postgresql://HOST/DB or http(s)://HOST[/PATH]; for others --catalog NAME, "
+                "with a configuration in ~/.pyiceberg.yaml",
             )  # fmt: skip
 
     @property
     def text(self) -> str:
-        """For people: without passwords."""
+        """Text for messages, without passwords."""
         return shown(self.uri) or f"catalog {self.name or 'default'}"
 
     def properties(self) -> dict[str, str]:
-        """What pyiceberg is told."""
+        """Return the catalog properties for pyiceberg."""
         told: dict[str, str] = {}
         if self.uri:
             scheme = self.uri.partition("://")[0].partition("+")[0]
@@ -66,7 +66,7 @@ class CatalogPlace:
         return told | self.options
 
     def open(self) -> Catalog:
-        """The catalog. Raises IcebergError when it cannot be reached."""
+        """Open the catalog. Raises IcebergError if it cannot be reached."""
         if find_spec("pyiceberg") is None:
             raise IcebergError("pyiceberg is not installed. Install it: pip install 'kerolox[spark,iceberg]'")
         from pyiceberg.catalog import load_catalog
@@ -76,9 +76,9 @@ class CatalogPlace:
             self._check_configured()
         try:
             return load_catalog(name, **self.properties())
-        except Exception as error:  # of SQLAlchemy, requests, pyiceberg, a driver, ...
+        except Exception as error:  # from SQLAlchemy, requests, pyiceberg, a driver, ...
             raise IcebergError(
-                f"{self.text} does not open: {short(error)}. Check its address and options", retriable=True
+                f"{self.text} cannot be opened: {short(error)}. Check its address and options", retriable=True
             ) from error
 
     def _check_configured(self) -> None:
@@ -88,12 +88,12 @@ class CatalogPlace:
         if (self.name or "default") not in known:
             raise OptionError(
                 "catalog", self.name or "default",
-                f"a catalog of ~/.pyiceberg.yaml ({', '.join(known) or 'it names none'}), or --catalog-uri",
+                f"a catalog of ~/.pyiceberg.yaml ({', '.join(known) or 'it has none'}), or --catalog-uri",
             )  # fmt: skip
 
 
 def shown(uri: str) -> str:
-    """An address without its password."""
+    """Return an address without its password."""
     parts = urlsplit(uri)
     if parts.password is None:
         return uri
@@ -102,13 +102,13 @@ def shown(uri: str) -> str:
 
 
 def short(error: BaseException) -> str:
-    """The first line of what a library says, with the kind of error where it says nothing."""
+    """Return the error class and the first line of its text."""
     text = " ".join(str(error).split("\n", 1)[0].split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
 def split_name(text: str) -> tuple[str, ...]:
-    """``DB.TABLE``; a namespace may have several parts."""
+    """Split ``NAMESPACE.TABLE``; a namespace may have several parts."""
     parts = tuple(text.split("."))
     if len(parts) < 2 or not all(parts):
         raise OptionError("iceberg", text, "NAMESPACE.TABLE, such as lake.messages")
@@ -122,14 +122,14 @@ def _file_address(path: str) -> str:
 
 
 def is_missing(error: BaseException) -> bool:
-    """Whether an error of pyiceberg says that there is no such table or namespace."""
+    """Return True if an error of pyiceberg means that the table or namespace does not exist."""
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     return isinstance(error, (NoSuchTableError, NoSuchNamespaceError))
 
 
 def make_namespace(catalog: Any, parts: tuple[str, ...]) -> None:
-    """Make a namespace unless it is there."""
+    """Create a namespace unless it exists."""
     from pyiceberg.exceptions import NamespaceAlreadyExistsError
 
     try:

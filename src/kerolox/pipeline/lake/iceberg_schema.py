@@ -1,8 +1,8 @@
-"""The columns of an Iceberg table beside those of an Arrow schema: what is added, what is refused.
+"""Schema changes of an Iceberg table for the columns of an Arrow schema.
 
-Columns are found by their field ids in every file, so that a column keeps its values when somebody renames
-it. A table only grows: columns are added, and widened where Iceberg allows it (int to long, float to double);
-nothing is dropped or narrowed.
+Files identify columns by field ids, so a column keeps its values when it is renamed. Changes only add
+columns, or widen them where Iceberg allows it (int to long, float to double); nothing is dropped or
+narrowed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Partitions = Sequence[tuple[str, str]]  # column, transform: identity, hour, day
 
 
 def iceberg_schema(schema: pa.Schema) -> Schema:
-    """The columns of a new table, with their ids."""
+    """Return the columns of a new table, with their ids."""
     from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
     from pyiceberg.schema import assign_fresh_schema_ids
 
     try:
         return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
     except (TypeError, ValueError) as error:
-        raise IcebergError(f"Iceberg has no such columns: {error}") from error
+        raise IcebergError(f"Iceberg does not support these columns: {error}") from error
 
 
 def partition_spec(schema: Schema, partitions: Partitions) -> PartitionSpec:
-    """What a new table is divided by."""
+    """Return the partition spec of a new table."""
     from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
     from pyiceberg.transforms import IdentityTransform, parse_transform
 
@@ -50,7 +50,7 @@ def partition_spec(schema: Schema, partitions: Partitions) -> PartitionSpec:
 
 
 def missing_columns(table: Schema, wanted: Schema) -> tuple[list[Any], list[Any]]:
-    """The columns to add, and those to widen. Raises IcebergError for what does not go together."""
+    """Return the columns to add and to widen. Raises IcebergError if the schemas are incompatible."""
     there = {field.name: field for field in table.fields}
     added, widened = [], []
     for field in wanted.fields:
@@ -60,23 +60,23 @@ def missing_columns(table: Schema, wanted: Schema) -> tuple[list[Any], list[Any]
         elif not _takes(known.field_type, field.field_type):
             if str(field.field_type) not in WIDER.get(str(known.field_type), ()):
                 raise IcebergError(
-                    f"column {field.name} of the table is {known.field_type}, and {field.field_type} is to "
-                    "be written to it: columns are added and widened, never narrowed. Give it another "
-                    "name, or take another table"
+                    f"column {field.name} of the table is {known.field_type}, and the new rows have "
+                    f"{field.field_type}: columns can be added and widened, but not narrowed. Use another "
+                    "column name, or another table"
                 )
             widened.append(field)
     names = {field.name for field in wanted.fields}
     needed = [field.name for field in table.fields if field.required and field.name not in names]
     if needed:
         raise IcebergError(
-            f"the table needs {', '.join(needed)} in every row, and what is to be written has no such "
-            "column. Make the column optional, or take another table"
+            f"the table requires {', '.join(needed)} in every row, and the new rows have no such column. "
+            "Make the column optional, or use another table"
         )
     return added, widened
 
 
 def _takes(known: Any, given: Any) -> bool:
-    """Whether a column holds values of a type. Ids inside of maps, lists and structs are not compared."""
+    """Return True if a column accepts values of a type. Ids inside maps, lists and structs are ignored."""
     from pyiceberg.types import ListType, MapType, StructType
 
     if isinstance(known, MapType) and isinstance(given, MapType):
@@ -92,7 +92,7 @@ def _takes(known: Any, given: Any) -> bool:
 
 
 def file_schema(table: Schema, schema: pa.Schema) -> pa.Schema:
-    """How files are to be written: the given columns, with the table's field ids and its widths."""
+    """Return the schema of files: the given columns with the table's field ids and widths."""
     by_name = {field.name: field for field in table.fields}
     return pa.schema([_with_ids(field, by_name[field.name]) for field in schema])
 

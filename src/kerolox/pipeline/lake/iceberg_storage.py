@@ -1,7 +1,7 @@
-"""The storage of an Iceberg table's files, as tasks write to it.
+"""Storage of an Iceberg table's files, to which tasks write.
 
-pyiceberg and fsspec have names of their own for the same things. Whoever gives a key or an endpoint gives it
-once, by either name.
+pyiceberg and fsspec have different names for the same options. Users give a key or an endpoint once, by
+either name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kerolox.pipeline.lake.iceberg_table import IcebergTable
 from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.pipeline.lake.storage import Storage, open_storage
 
-# pyiceberg's, fsspec's; with a dot: inside of a dictionary.
+# pyiceberg's name: fsspec's name; a dot means inside a dictionary.
 NAMES: Final = {
     "s3": {
         "s3.endpoint": "endpoint_url",
@@ -37,12 +37,12 @@ FAMILIES: Final = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "ab
 
 
 def table_storage(table: IcebergTable, options: Mapping[str, Any] | None = None) -> Storage:
-    """Where a table keeps its data. ``options``, as fsspec names them, win over what the catalog says."""
+    """Return the storage of a table's data. ``options`` of fsspec override those of the catalog."""
     return _storage_at(table.data_folder, table, options)
 
 
 def metadata_storage(table: IcebergTable, options: Mapping[str, Any] | None = None) -> Storage | None:
-    """Where a table keeps manifests and documents; None where that is not its own folder."""
+    """Return the storage of a table's metadata; None if the folder may be shared with other tables."""
     address = table.metadata_folder
     return None if address is None else _storage_at(address, table, options)
 
@@ -56,7 +56,7 @@ def _storage_at(address: str, table: IcebergTable, options: Mapping[str, Any] | 
 
 
 def fsspec_options(family: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """What pyiceberg was told, as fsspec takes it."""
+    """Convert options of pyiceberg to those of fsspec."""
     found: dict[str, Any] = {}
     for theirs, name in NAMES.get(family, {}).items():
         if properties.get(theirs):
@@ -69,7 +69,7 @@ def fsspec_options(family: str, properties: Mapping[str, Any]) -> dict[str, Any]
 
 
 def catalog_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """The reverse, for what pyiceberg itself reads and writes there."""
+    """Convert options of fsspec to those of pyiceberg."""
     found: dict[str, str] = {}
     for names in NAMES.values():
         for theirs, name in names.items():

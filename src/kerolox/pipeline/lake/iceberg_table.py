@@ -1,16 +1,16 @@
-"""An Iceberg table that Parquet files are added to, each commit once.
+"""An Iceberg table to which Parquet files are added, each commit once.
 
-Files are written first, to where the table keeps its data; they count when a snapshot names them. A commit
-adds one snapshot with all files of a step, and how far the writer is: a *mark*, text under a name. Marks lie
-in the summary of the snapshot and, by the same commit, in the table's properties. A reader of marks goes from
-the current snapshot back through its ancestors and takes the first it finds, else the property. So a mark
-outlives the expiry of old snapshots and snapshots of other writers (compaction by Spark, say), which carry no
-marks; and when somebody rolls the table back, marks go back with the data.
+Files are written to the table's data folder first; they belong to the table when a snapshot names them. A
+commit adds one snapshot with all files of a step and the progress of the writer: a *mark*, text under a
+name. Marks are in the summary of the snapshot and, by the same commit, in the table's properties. A mark is
+read from the newest snapshot that has it, starting at the current one and following its ancestors, else from
+the property. So a mark survives the expiry of old snapshots, and snapshots of other writers (such as
+compaction by Spark), which have no marks; and if the table is rolled back, marks go back with the data.
 
-pyiceberg repeats an append that met another commit without asking, and would add the same messages twice
-when that other commit was of the same work. Here each try looks at the table's marks first, and a commit only
-holds on the very snapshot that it has looked at. An outcome that nobody knows (a lost answer, a catalog that
-went away) is settled by looking for the snapshot's id, which is chosen before.
+pyiceberg automatically repeats an append that conflicted with another commit, and would add the same
+messages twice if that commit was of the same work. Here each try reads the table's marks first, and a commit
+succeeds only on the snapshot it has read. An unknown outcome (a lost answer, an unreachable catalog) is
+resolved by a search for the snapshot's id, which is chosen before the commit.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PREFIX = "kerolox."  # of our names in summaries and properties
+PREFIX = "kerolox."  # prefix of kerolox's names in summaries and properties
 TRIES = 8
-PAUSE_S = 0.1  # twice as long after each try
+PAUSE_S = 0.1  # seconds, doubled after each try
 PAUSE_S_MAX = 3.0
-# Every commit writes the whole list of snapshots anew, and a manifest with its few files: without these, old
-# lists would stay for good, and planning a query would take as many reads as there were commits.
+# Every commit writes a new list of all snapshots, and a manifest with its few files. Without these settings
+# old lists would never be deleted, and planning a query would read one manifest per commit.
 DROPS = "write.metadata.delete-after-commit.enabled"
 TIDY = {
     DROPS: "true",
@@ -65,7 +65,7 @@ Read = TypeVar("Read")
 
 
 class CommitUnknown(IcebergError):
-    """Nobody knows whether a commit came to be: the catalog does not answer. Its files must stay."""
+    """Unknown outcome of a commit, because the catalog does not answer. The files must not be deleted."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why, retriable=True)
@@ -73,17 +73,17 @@ class CommitUnknown(IcebergError):
 
 @dataclass(frozen=True)
 class TableFile:
-    """A Parquet file, with what its writer knows of it: nobody has to read it again for a commit."""
+    """Parquet file with its statistics from the writer, so that a commit need not read it."""
 
-    path: str  # the whole address
+    path: str  # full address
     rows: int
     bytes: int
-    # Least and greatest value of columns that have no nulls. Those the table is divided by must be here.
+    # Least and greatest value of columns without nulls. Partition columns are required here.
     bounds: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
 
 class IcebergTable:
-    """A table in a catalog."""
+    """Table in a catalog."""
 
     def __init__(self, place: CatalogPlace, name: str) -> None:
         self.place = place
@@ -98,14 +98,14 @@ class IcebergTable:
 
     @property
     def table(self) -> Table:
-        """pyiceberg's own."""
+        """The table object of pyiceberg."""
         assert self._table is not None, "load() or make() comes first"
         return self._table
 
     # --- the table ------------------------------------------------------------------------------------
 
     def load(self) -> bool:
-        """Look at the table as it is now. False: there is none."""
+        """Load the current version of the table. Returns False if it does not exist."""
         try:
             self._table = self._catalog.load_table(self._parts)
         except Exception as error:
@@ -117,7 +117,7 @@ class IcebergTable:
     def make(
         self, schema: pa.Schema, partitions: Partitions = (), properties: Mapping[str, str] | None = None
     ) -> None:
-        """Make the table, or take the one that is there and add the columns that it does not have."""
+        """Create the table, or load the existing one and add missing columns."""
         from pyiceberg.exceptions import TableAlreadyExistsError
 
         if not self.load():
@@ -131,14 +131,14 @@ class IcebergTable:
                     properties={**TIDY, **(properties or {})},
                 )
                 return
-            except TableAlreadyExistsError:  # somebody was faster
+            except TableAlreadyExistsError:  # created by another process meanwhile
                 self.load()
             except Exception as error:
-                raise IcebergError(f"{self.text} cannot be made: {short(error)}") from error
+                raise IcebergError(f"{self.text} cannot be created: {short(error)}") from error
         self.evolve(schema)
 
     def evolve(self, schema: pa.Schema) -> None:
-        """Add the columns that the table does not have. Refuses what would drop or narrow one."""
+        """Add missing columns and widen others. Raises an error for changes that narrow a column."""
         wanted = iceberg_schema(schema)
 
         def stage(transaction: Any) -> bool:
@@ -155,23 +155,23 @@ class IcebergTable:
         self._commit(stage)
 
     def file_schema(self, schema: pa.Schema) -> pa.Schema:
-        """How to write files of these columns for the table."""
+        """Return the schema of files with these columns for the table."""
         return file_schema(self.table.schema(), schema)
 
     @property
     def data_folder(self) -> str:
-        """Where files of the table are written, as an address."""
+        """Address of the folder for data files."""
         return str(self.table.location_provider().data_path)
 
     @property
     def storage_properties(self) -> dict[str, str]:
-        """What pyiceberg knows of the storage: keys, endpoints, and those that a REST catalog has lent."""
+        """pyiceberg's storage properties: keys and endpoints, including credentials from a REST catalog."""
         return dict(self.table.io.properties)
 
     # --- marks ----------------------------------------------------------------------------------------
 
     def mark(self, name: str) -> str | None:
-        """The value of a mark as the table is now, of the last ``load``."""
+        """Return the value of a mark in the version loaded last."""
         for snapshot in self.history():
             summary = snapshot.summary
             found = summary.additional_properties.get(PREFIX + name) if summary is not None else None
@@ -180,7 +180,7 @@ class IcebergTable:
         return self.table.metadata.properties.get(PREFIX + name)
 
     def history(self) -> Iterator[Snapshot]:
-        """The current snapshot and its ancestors, as far as they are kept."""
+        """Yield the current snapshot and its ancestors that still exist."""
         metadata = self.table.metadata
         snapshot = metadata.current_snapshot()
         while snapshot is not None:
@@ -189,11 +189,11 @@ class IcebergTable:
             snapshot = None if parent is None else metadata.snapshot_by_id(parent)
 
     def data_files(self) -> set[str]:
-        """The addresses of the files that any snapshot names, the current one or an older."""
+        """Return the addresses of the files that the current or an older snapshot names."""
         return self.reading(self._data_files)
 
     def reading(self, work: Callable[[], Read]) -> Read:
-        """Read files of the table, again when their snapshots were forgotten meanwhile."""
+        """Read files of the table, and retry if their snapshots expired meanwhile."""
         for _ in range(TRIES):
             try:
                 return work()
@@ -205,7 +205,7 @@ class IcebergTable:
         return work()
 
     def _has_changed(self, trouble: Exception) -> bool:
-        """Look at the table anew: whether somebody has committed since we did last."""
+        """Reload the table. Returns True if there was another commit since the last load."""
         seen = self.table.metadata_location
         self._load_again(trouble)
         return self.table.metadata_location != seen
@@ -222,25 +222,25 @@ class IcebergTable:
         return found
 
     def reachable(self) -> set[str]:
-        """The addresses of all that the table leads to: its documents, and what snapshots lead to."""
-        found = self.reading(self._reachable)  # first: it may look at the table anew
+        """Return the addresses of all files of the table: its documents, and all that snapshots refer to."""
+        found = self.reading(self._reachable)  # first: it may reload the table
         documents = {each.metadata_file for each in self.table.metadata.metadata_log}
         return found | documents | {self.table.metadata_location}
 
     @property
     def drops_documents(self) -> bool:
-        """Whether old documents of the table are deleted. Else somebody may want to keep them."""
+        """True if the table's properties allow old documents to be deleted."""
         return self.table.metadata.properties.get(DROPS, "").lower() == "true"
 
     @property
     def metadata_folder(self) -> str | None:
-        """Where the table's own files lie, as an address. None: where other tables' may lie, too."""
+        """Address of the metadata folder; None if other tables may share it."""
         if "write.metadata.path" in self.table.metadata.properties:
             return None
         return f"{self.table.location().rstrip('/')}/metadata"
 
     def _reachable(self) -> set[str]:
-        """The addresses of all that snapshots lead to: lists of manifests, manifests, and files."""
+        """Return the addresses that snapshots refer to: lists of manifests, manifests, and files."""
         io = self.table.io
         found = self._data_files()
         for snapshot in self.table.metadata.snapshots:
@@ -251,10 +251,11 @@ class IcebergTable:
     # --- commits --------------------------------------------------------------------------------------
 
     def expire_snapshots(self, before_ms: int) -> int:
-        """Forget snapshots of before a time, and delete what no other leads to. Returns how many files.
+        """Expire snapshots older than a time, and delete the files that only they refer to. Returns their
+        number.
 
-        The current one stays, and those that branches and tags name. Should this be killed before all is
-        deleted, files are left that no snapshot leads to: ``IcebergArchive.expire`` removes them later.
+        The current snapshot stays, and those that branches and tags name. A kill in between leaves
+        unreferenced files, which ``IcebergArchive.expire`` removes later.
         """
         self.load()
         metadata = self.table.metadata
@@ -285,7 +286,7 @@ class IcebergTable:
         for path in gone:
             try:
                 self.table.io.delete(path)
-            except Exception as error:  # as many kinds as there are stores
+            except Exception as error:  # each store has its own errors
                 log.warning("file_not_deleted path=%s error=%r", path, short(error))
         return len(gone)
 
@@ -297,11 +298,11 @@ class IcebergTable:
         *,
         replaced: Iterable[DataFile] = (),
     ) -> bool:
-        """Add files by one snapshot, with marks. False: ``marks`` wanted no commit.
+        """Add files and marks by one snapshot. Returns False if ``marks`` returned None.
 
-        ``marks`` is called before each try, with the table as it then is. It tells the marks to write, or
-        None where the work has been done by somebody else, or raises. ``about`` goes to the summary alone.
-        ``replaced`` leave the table by the same snapshot: these files hold what those held.
+        ``marks`` is called before each try, after the table is loaded. It returns the marks to write, or
+        None if another process has done the work, or raises. ``about`` goes only to the summary.
+        ``replaced`` files are removed by the same snapshot: the new files have their rows.
         """
         gone = list(replaced)
 
@@ -327,9 +328,9 @@ class IcebergTable:
         return self._commit(stage)
 
     def append_once(self, paths: Sequence[str], name: str, number: int) -> bool:
-        """Add written files as step ``number`` of a work: once, however often it is asked for.
+        """Add written files as step ``number`` under a name. Repeated calls add them once.
 
-        Their footers are read here. False: the table has this step, or a later one, already.
+        Reads the files' footers. Returns False if the table already has this step or a later one.
         """
         from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
@@ -347,12 +348,12 @@ class IcebergTable:
         return self.append(files, marks)
 
     def remove(self, files: Iterable[DataFile], about: Mapping[str, str] | None = None) -> bool:
-        """Take files out of the table by one snapshot. Marks stay what they are."""
+        """Remove files from the table by one snapshot. Marks do not change."""
         gone = list(files)
         return bool(gone) and self.append((), dict, about, replaced=gone)
 
     def _entry(self, file: TableFile) -> DataFile:
-        """A file as a manifest names it."""
+        """Return the manifest entry of a file."""
         from pyiceberg.conversions import to_bytes
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
         from pyiceberg.typedef import Record
@@ -366,15 +367,15 @@ class IcebergTable:
             if part.source_id not in by_id:
                 column = schema.find_column_name(part.source_id)
                 raise IcebergError(
-                    f"{self.text} is divided by {part.transform} of {column}, "
-                    f"which is not known of {file.path}. Take a table that is not divided by it"
+                    f"{self.text} is partitioned by {part.transform} of {column}, "
+                    f"and {file.path} has no value of it. Use a table without this partition"
                 )
             transform = part.transform.transform(kinds[part.source_id])
             least, greatest = (transform(value) for value in by_id[part.source_id])
             if least != greatest:
                 raise IcebergError(
                     f"{file.path} has rows of {part.name} {least} to {greatest}: a file "
-                    f"of {self.text} is of one"
+                    f"of {self.text} must have one value"
                 )
             values.append(least)
         return DataFile.from_args(
@@ -396,11 +397,11 @@ class IcebergTable:
         )
 
     def _commit(self, stage: Callable[[Any], bool]) -> bool:
-        """Stage and commit, again when somebody else was faster. False: there was nothing to do."""
+        """Stage and commit, with retries after conflicts. Returns False if there was nothing to commit."""
         from pyiceberg.exceptions import CommitFailedException
 
         tried: list[int] = []
-        unsure: set[int | None] = set()  # snapshots that a try with an unknown end may still come to lie on
+        unsure: set[int | None] = set()  # parents on which a try of unknown outcome may still commit
         pause_s = PAUSE_S
         trouble = Exception()
         for number in range(TRIES):
@@ -412,7 +413,7 @@ class IcebergTable:
                 tried += [each.snapshot_id for each in transaction._snapshot_producers]
             except (OSError, ValueError) as error:
                 trouble = error
-                # The snapshot we looked at may be forgotten, and its files gone: then there is a newer one.
+                # The loaded snapshot may have expired with its files: then a newer one exists.
                 if self._has_changed(error):
                     continue
                 break
@@ -420,12 +421,12 @@ class IcebergTable:
                 transaction.commit_transaction()
             except CommitFailedException as error:
                 trouble = error
-            except Exception as error:  # as many kinds as there are catalogs; it may have come to be
+            except Exception as error:  # each catalog has its own errors; the commit may have succeeded
                 trouble = error
                 if not _is_refused(error):
                     unsure.add(self._head())
             else:
-                self._table = once  # the commit's answer is in it
+                self._table = once  # it has the answer of the commit
                 return True
             self._load_again(trouble)
             if any(self.table.metadata.snapshot_by_id(each) is not None for each in tried):
@@ -438,7 +439,7 @@ class IcebergTable:
         if self._head() in unsure:
             raise self._unknown(trouble) from trouble
         raise IcebergError(
-            f"{self.text} did not take the commit: {short(trouble)}", retriable=not _is_refused(trouble)
+            f"{self.text} rejected the commit: {short(trouble)}", retriable=not _is_refused(trouble)
         ) from trouble
 
     def _head(self) -> int | None:
@@ -446,7 +447,7 @@ class IcebergTable:
         return None if snapshot is None else snapshot.snapshot_id
 
     def _one_try(self) -> Table:
-        """The table with transactions that are tried once: whether to try again is decided here."""
+        """Return the table without pyiceberg's own retries: ``_commit`` decides about retries."""
         from pyiceberg.table import Table
 
         table = self.table
@@ -454,13 +455,13 @@ class IcebergTable:
         return Table(table.name(), metadata, table.metadata_location, table.io, table.catalog, table.config)
 
     def _load_again(self, trouble: Exception) -> None:
-        """Look at the table after a commit that failed, or did not."""
+        """Reload the table after a failed commit, with retries."""
         pause_s = PAUSE_S
         for _ in range(TRIES):
             try:
                 if self.load():
                     return
-                raise IcebergError(f"{self.text} is gone: was it dropped?")
+                raise IcebergError(f"{self.text} does not exist any more. Was it dropped?")
             except IcebergError as error:
                 if not error.retriable:
                     raise
@@ -470,13 +471,13 @@ class IcebergTable:
 
     def _unknown(self, trouble: Exception) -> CommitUnknown:
         return CommitUnknown(
-            f"{self.text}: whether the last commit came to be is not known, because the catalog gave no "
-            f"clear answer ({short(trouble)}). It is looked up when it answers again"
+            f"{self.text}: the outcome of the last commit is unknown, because the catalog gave no "
+            f"clear answer ({short(trouble)}). It is looked up when the catalog answers again"
         )
 
 
 def _is_refused(error: Exception) -> bool:
-    """Whether the catalog has said no, for good."""
+    """Return True if the catalog rejected the commit permanently."""
     from pyiceberg.exceptions import (
         BadRequestError,
         ForbiddenError,

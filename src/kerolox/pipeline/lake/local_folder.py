@@ -1,6 +1,6 @@
-"""A folder on disk as a place for archives and tables.
+"""Storage of archives and tables in a folder on disk.
 
-A file is forced to disk before its name counts, and so are the folders that got a name.
+A file is forced to disk before it gets its final name, and then the folder with the name as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kerolox.pipeline.lake.storage import FileWriter, Storage, StoredFile
 
 
 class LocalFolder(Storage):
-    """A folder of this machine, or a mount that all machines have."""
+    """Storage in a folder of this machine, or in a mount shared by all machines."""
 
     is_local = True
 
@@ -127,7 +127,7 @@ class LocalFolder(Storage):
         return LocalFileSystem(), str(self.root)
 
     def _make(self, folder: Path) -> None:
-        """Make a folder that survives a crash."""
+        """Create a folder that survives a crash."""
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
             if self.root in (folder, *folder.parents):
@@ -146,12 +146,12 @@ class _LocalWriter(FileWriter):
 
 
 def _take_name(temporary: str, path: Path) -> None:
-    """Give a complete file its name, unless that is taken."""
+    """Give a complete file its name, unless the name exists."""
     try:
         os.link(temporary, path)
     except FileExistsError:
         raise
-    except OSError:  # no hard links here: the lock has to do
+    except OSError:  # no hard links here: only the lock protects the name
         if path.exists():
             raise FileExistsError(str(path)) from None
         os.replace(temporary, path)

@@ -1,8 +1,8 @@
-"""Object stores, and what else fsspec has a driver for, as places for archives and tables.
+"""Storage of archives and tables in object stores and other file systems of fsspec.
 
-They show a file when it is whole. They have no rename: a file is copied by the store itself, then the first
-one is deleted. What decides between two writers is a conditional put: ``If-None-Match`` on S3 and Azure, the
-generation of an object on Google Cloud Storage.
+An object store shows a file only when it is complete. It has no rename: the store copies a file itself, then
+the original is deleted. Of two writers, a conditional put lets one win: ``If-None-Match`` on S3 and Azure,
+the generation of an object on Google Cloud Storage.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from kerolox.pipeline.lake.storage import FileWriter, Storage, StorageError, Sto
 
 # fsspec's driver for each extra, as a module and as a package.
 DRIVERS: Final = {"s3": "s3fs", "gcs": "gcsfs", "azure": "adlfs"}
-# What is to be installed for an address. All of these decide between two writers of one name.
+# Extra of kerolox for each protocol. All of these stores support a conditional put.
 EXTRAS: Final = {
     "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure",
 }  # fmt: skip
 DECIDING: Final = frozenset(EXTRAS)
 TRIES: Final = 3
 RETRY_S: Final = 0.5
-AT_ONCE: Final = 16  # requests to an object store
-BLOCK_BYTES: Final = 8 << 20  # of a file that is being written; S3 takes 10,000 of them
+AT_ONCE: Final = 16  # parallel requests to an object store
+BLOCK_BYTES: Final = 8 << 20  # block size of uploads; S3 accepts 10,000 blocks per file
 
 
 T = TypeVar("T")
 
 
 class RemoteStore(Storage):
-    """An object store, or what else fsspec has a driver for."""
+    """Storage in an object store or another file system of fsspec."""
 
     def __init__(self, address: str, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(address.rstrip("/"))
@@ -46,7 +46,7 @@ class RemoteStore(Storage):
 
     @property
     def secrets(self) -> list[str]:
-        # Short words are no secrets, and would make errors unreadable.
+        # Short values are not secrets, and replacing them would make errors unreadable.
         found: list[str] = []
 
         def look(value: Any) -> None:
@@ -68,11 +68,11 @@ class RemoteStore(Storage):
         self._fs()
 
     def _fs(self) -> Any:
-        """The driver. fsspec keeps one for each process and set of options."""
+        """Return the driver. fsspec caches one per process and set of options."""
         try:
             from fsspec.core import url_to_fs
 
-            # Others write there as well: what was listed a moment ago is not what is there.
+            # Other processes write there too, so cached listings would be outdated.
             options = {"use_listings_cache": False, **self.options}
             fs, _ = url_to_fs(self.address, **options)
         except ImportError as error:
@@ -108,7 +108,7 @@ class RemoteStore(Storage):
             return bytes(self._fs().cat_file(self._path(path)))
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        """These bytes, by one request; fewer at the end of the file. Raises FileNotFoundError."""
+        """Return these bytes by one request; fewer at the end of the file. Raises FileNotFoundError."""
         with told(self, "read", path):
             return bytes(self._fs().cat_file(self._path(path), start=start, end=end))
 
@@ -127,17 +127,17 @@ class RemoteStore(Storage):
                     self._fs().pipe_file(self._path(path), content, mode="create")
                 return
             except FileExistsError:
-                # The driver, or we, repeat a request whose answer was lost: then our own lies there.
+                # A request whose answer was lost is repeated: then the file has this content already.
                 if self.read(path) != content:
                     raise FileExistsError(self.name(path)) from None
                 return
-            except StorageError:  # S3 says conflict while another request for the name is under way
+            except StorageError:  # S3 answers conflict during another request for the name
                 if not left:
                     raise
                 time.sleep(RETRY_S)
 
     def check_decides(self) -> None:
-        instead = "Write a Delta table (--delta) or an Iceberg table there: their own commit decides"
+        instead = "Write a Delta table (--delta) or an Iceberg table there: these have their own commits"
         if self.protocol not in DECIDING:
             raise OptionError(
                 "to", self.address,
@@ -181,7 +181,7 @@ class RemoteStore(Storage):
         )
 
     def names(self, folder: str = "") -> dict[str, int | None]:
-        """What lies directly in a folder: sizes of files, None for folders. Nothing where there is none."""
+        """Return the entries of a folder with sizes of files, None for folders; {} if it does not exist."""
         with told(self, "listed", folder):
             try:
                 found = self._fs().ls(self._path(folder), detail=True)
@@ -210,7 +210,7 @@ class RemoteStore(Storage):
         return [path for path in self._each(move, moves) if path is not None]
 
     def _move(self, staged: str, path: str) -> bool:
-        """Whether the file is at its place. Somebody who publishes the same at the same time does no harm."""
+        """Move a file to its place; False if it is in neither place. Safe if another run does the same."""
         fs = self._fs()
         with told(self, "moved", staged):
             try:

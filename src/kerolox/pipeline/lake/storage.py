@@ -1,15 +1,15 @@
 """Files at an address: a folder on disk, or a prefix of an object store.
 
-An address is a path, or what fsspec knows: ``s3://bucket/archive``, ``gs://``, ``abfs://``, ``hdfs://``,
+An address is a path, or an address of fsspec: ``s3://bucket/archive``, ``gs://``, ``abfs://``, ``hdfs://``,
 ``file://``. All paths below are relative to it, with ``/``.
 
-Two promises matter to those who commit through it. :meth:`Storage.put_if_absent` lets one of several writers
-win, and tells all others. :meth:`Storage.publish` moves files to their places, and may be repeated after any
-crash: what was moved stays, what was not is moved then.
+Commits rely on two guarantees. :meth:`Storage.put_if_absent` lets exactly one of several writers win, and
+raises an error for the others. :meth:`Storage.publish` moves files to their places, and may be repeated
+after any crash: files already moved stay, the others are moved then.
 
-On disk, a file is forced to disk before its name counts, and so are the folders that got a name. Object
-stores show a file when it is whole, and have no rename: a file is copied by the store itself, then the first
-one is deleted.
+On disk, a file is forced to disk before it gets its final name, and then the folder with the name as well.
+Object stores show a file only when it is complete, and have no rename: the store copies a file itself, then
+the original is deleted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from urllib.parse import urlsplit
 
 from kerolox.errors import KeroloxError, OptionError
 
-_ONE_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/").match  # once it is known that there are not two
+_ONE_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/").match  # checked only if the text has no ://
 
 
 class StorageError(KeroloxError):
-    """The store behind an address did not do what it was asked."""
+    """An operation of the store behind an address failed."""
 
     def __init__(self, why: str, *, retriable: bool = False) -> None:
         self.retriable = retriable
@@ -37,35 +37,35 @@ class StorageError(KeroloxError):
 
 
 class StoredFile(NamedTuple):
-    """A file below an address."""
+    """File below an address."""
 
     path: str
     bytes: int
 
 
 class Storage(ABC):
-    """What archives, replays and tables need of a store. Travels to tasks; nothing is opened before use."""
+    """Storage of archives, replays and tables. It is pickled to tasks; nothing is opened before use."""
 
     is_local = False
 
     def __init__(self, address: str) -> None:
-        self.address = address  # without secrets: goes to logs and errors
+        self.address = address  # without secrets: appears in logs and errors
 
     def __str__(self) -> str:
         return self.address
 
     @property
     def secrets(self) -> list[str]:
-        """What no error may tell."""
+        """Secrets that no error may contain."""
         return []
 
     @property
     def driver(self) -> tuple[str, str] | None:
-        """The module that must be there for the address, and the extra of kerolox that brings it."""
+        """Module required for the address, and the extra of kerolox that installs it."""
         return None
 
     def check_driver(self) -> None:
-        """Raises where this process has nothing that could open the address; nothing is opened."""
+        """Raise an error if the driver for the address is not installed. Opens nothing."""
         return
 
     def __repr__(self) -> str:  # options may hold secrets
@@ -78,20 +78,20 @@ class Storage(ABC):
         return hash(self.address)
 
     def name(self, path: str) -> str:
-        """A file as people write it."""
+        """Return the full path or address of a file."""
         return f"{self.address.rstrip('/')}/{path}" if path else self.address
 
     @property
     @abstractmethod
     def lock_folder(self) -> Path:
-        """Where a lock lies that keeps a second process of this machine out."""
+        """Folder of the lock that keeps out a second process of this machine."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """Raises FileNotFoundError."""
+        """Read a file. Raises FileNotFoundError."""
 
     def read_many(self, paths: Sequence[str]) -> Iterator[bytes]:
-        """The contents of files, in their order."""
+        """Return the contents of files, in order."""
         return map(self.read, paths)
 
     @abstractmethod
@@ -100,58 +100,58 @@ class Storage(ABC):
 
     @abstractmethod
     def put_if_absent(self, path: str, content: bytes) -> None:
-        """Write a file unless it is there. Raises FileExistsError, and then nothing has changed.
+        """Write a file unless it exists. Raises FileExistsError, and then nothing has changed.
 
-        No two writers may have the same content for one name: a request whose answer was lost is repeated,
-        and what lies there then is known to be ours by its content.
+        Two writers must not write the same content under one name: a request whose answer was lost is
+        repeated, and an existing file with this content is taken as its result.
         """
 
     @abstractmethod
     def check_decides(self) -> None:
-        """Raises OptionError where ``put_if_absent`` would not keep two writers apart."""
+        """Raise OptionError if ``put_if_absent`` is not atomic in this store."""
 
     @abstractmethod
     def writer(self, path: str) -> FileWriter:
-        """A new file. It is there, and stays, when it was closed."""
+        """Open a new file. It exists, durably, once it is closed."""
 
     @abstractmethod
     def reader(self, path: str) -> Any:
-        """An open file that can seek; close it. Raises FileNotFoundError."""
+        """Open a seekable file; the caller closes it. Raises FileNotFoundError."""
 
     @abstractmethod
     def exists(self, path: str) -> bool: ...
 
     @abstractmethod
     def files(self, folder: str = "") -> list[StoredFile]:
-        """All files below a folder, whatever their depth; none of a folder that is not there."""
+        """Return all files below a folder at any depth; none if the folder does not exist."""
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether there is nothing at the address, or not even the address."""
+        """Return True if the address has no files or does not exist."""
 
     @abstractmethod
     def publish(self, moves: Sequence[tuple[str, str]]) -> list[str]:
-        """Move files to their places. Doing it again changes nothing. Returns places without a file."""
+        """Move files to their places. Idempotent. Returns the places for which no file exists."""
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> int:
-        """Delete files. Those that are gone are nobody's error. Returns how many could not be deleted."""
+        """Delete files; missing files are no error. Returns the number that could not be deleted."""
 
     def prune(self, folders: Iterable[str]) -> None:
-        """Remove folders that are empty, and those above them. Object stores have none."""
+        """Remove empty folders and their empty parents. Object stores have no folders."""
         return
 
     @abstractmethod
     def clear(self, folder: str) -> None:
-        """Delete all below a folder, and the folder."""
+        """Delete a folder with all its files."""
 
     @abstractmethod
     def arrow(self) -> tuple[Any, str]:
-        """The same for Arrow: a filesystem, and the address as a path in it."""
+        """Return Arrow's filesystem for the storage, and the address as a path in it."""
 
 
 class FileWriter:
-    """A file that is being written, for ``pyarrow`` and others who write bytes."""
+    """File that is being written, for ``pyarrow`` and other writers of bytes."""
 
     def __init__(self, file: Any, storage: Storage, path: str) -> None:
         self._file = file
@@ -170,7 +170,7 @@ class FileWriter:
         return int(self._file.tell())
 
     def flush(self) -> None:
-        """Nothing: a file counts when it is closed."""
+        """Do nothing: a file is complete only when it is closed."""
 
     def writable(self) -> bool:
         return True
@@ -199,16 +199,16 @@ class FileWriter:
         self._file.close()
 
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Abandon the file and delete it."""
         try:
             if not self.closed:
                 self._abandon()
         except Exception:
-            pass  # what is wrong with the store was told already
+            pass  # the caller is already handling an error of the store
         self._storage.delete([self.path])
 
     def _abandon(self) -> None:
-        # An upload in parts that is not ended stays there, and is paid for.
+        # The parts of an unfinished upload would stay in the store and cost money.
         if hasattr(self._file, "discard"):
             self._file.discard()
         self._file.closed = True
@@ -216,7 +216,7 @@ class FileWriter:
 
 @contextmanager
 def told(storage: Storage, done: str, path: str) -> Iterator[None]:
-    """Errors of a driver have many classes and may name options: they become one of ours, without secrets."""
+    """Turn errors of drivers, which have many classes and may contain secrets, into StorageError."""
     try:
         yield
     except (KeroloxError, FileNotFoundError, FileExistsError):
@@ -235,11 +235,11 @@ def _error(storage: Storage, done: str, path: str, error: Exception) -> StorageE
     passing = isinstance(error, (TimeoutError, ConnectionError)) or any(
         word in kind for word in ("timeout", "connect", "slowdown")
     )
-    # Drivers say "Forbidden", or that they found no credentials: where they come from is ours to tell.
+    # Drivers only report "Forbidden" or missing credentials, so add where credentials come from.
     keys = isinstance(error, PermissionError) or "credentials" in kind
     next_step = (
         ". Keys come from the environment, the role of the machine, or --storage-option; check that they are "
-        "there, and may do that at this address"
+        "set, and have the permission for this address"
     )
     return StorageError(
         f"{storage.name(path)} could not be {done}: {text}{next_step if keys else ''}", retriable=passing
@@ -255,7 +255,7 @@ def without_secrets(storage: Storage, text: str) -> str:
 def open_storage(
     address: str | os.PathLike[str] | Storage, options: Mapping[str, Any] | None = None
 ) -> Storage:
-    """The files at an address; nothing is opened yet. Raises OptionError for what cannot be an address."""
+    """Return the storage at an address without opening it. Raises OptionError for an invalid address."""
     from kerolox.pipeline.lake.local_folder import LocalFolder
     from kerolox.pipeline.lake.remote_store import RemoteStore
 
@@ -269,14 +269,14 @@ def open_storage(
             raise OptionError("address", text, "a folder, or an address such as s3://bucket/folder")
         if _ONE_SLASH(text):
             raise OptionError(
-                "address", text, "two slashes behind the colon (a Path makes one of them: give text)"
+                "address", text, "two slashes after the colon (a Path removes one of them: pass text)"
             )
         return LocalFolder(text)
     if "@" in text.split("://", 1)[1].split("/", 1)[0] and not text.startswith(("abfs", "hdfs")):
         hidden = text.split("://", 1)[0] + "://***@" + text.split("@", 1)[1]
         raise OptionError(
-            "address", hidden, "no secrets: give them by the environment, --storage-option or a file"
+            "address", hidden, "no secrets: pass them by the environment, --storage-option or a file"
         )
     if not text.split("://", 1)[1].strip("/"):
-        raise OptionError("address", text, "a bucket, and a folder in it")
+        raise OptionError("address", text, "a bucket and a folder in it")
     return RemoteStore(text, options)

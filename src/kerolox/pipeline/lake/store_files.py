@@ -1,9 +1,8 @@
-"""The files of a broker's store at an address, for those who read stores from disk.
+"""Files of a broker's store at an address, with the interface of files on disk.
 
-A store that was copied to an object store is read where it lies: by ranges, without a file on disk. What
-an object store does slowly is asked of it seldom: a listing has a thousand names at once and is kept, and a
-read takes more than was wanted, twice as much each time reading goes on. An object has no holes: all of it
-counts as written.
+A store that was copied to an object store is read in place, by ranges, without a file on disk. Slow requests
+are avoided: a listing returns a thousand names at once and is cached, and a read fetches ahead, twice as
+much each time reading continues. An object has no holes: all of it counts as written.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from kerolox.store.disk.files import File, PathLike, collect_messages
 from kerolox.store.errors import FileMissing
 from kerolox.store.offline.layout import OnlyReading
 
-FIRST_BYTES = 128 << 10  # of a read somewhere in a file; as much is behind most entries of a queue
-READ_BYTES_MAX = 8 << 20  # of one request
-KEPT_BYTES_MAX = 32 << 20  # of all files together, in one task
+FIRST_BYTES = 128 << 10  # of a first read in a file; covers most consume queues
+READ_BYTES_MAX = 8 << 20  # per request
+KEPT_BYTES_MAX = 32 << 20  # cached for all files of a task
 
 Address = str | os.PathLike[str] | Storage
 
 
 def files_at(place: Address) -> tuple[str, OnlyReading | None]:
-    """The directory of a store, and how its files are reached; None: on disk. Nothing is opened yet."""
+    """Return the directory of a store and its file layer; None: on disk. Opens nothing."""
     storage = open_storage(place)
     if isinstance(storage, LocalFolder):
         return os.path.abspath(storage.root), None
@@ -37,13 +36,13 @@ def files_at(place: Address) -> tuple[str, OnlyReading | None]:
 
 
 class AddressFiles(OnlyReading):
-    """The files below an address. Travels to tasks; what was listed and read stays behind."""
+    """Files below an address. Pickled to tasks without its caches."""
 
     def __init__(self, storage: RemoteStore) -> None:
         super().__init__()
         self.storage = storage
-        self._listed: dict[str, dict[str, int | None]] = {}  # folders whose names are all known
-        self._whole: set[str] = set()  # of them, those that were listed with all below
+        self._listed: dict[str, dict[str, int | None]] = {}  # by folder: the names in it
+        self._whole: set[str] = set()  # folders listed with all folders below
         self._kept = _Kept()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -56,21 +55,21 @@ class AddressFiles(OnlyReading):
         return os.fspath(path).removeprefix(self.storage.address).strip("/")
 
     def _names(self, folder: str) -> dict[str, int | None]:
-        """The names in a folder: the sizes of files, None for folders."""
+        """Return the names in a folder with sizes of files, None for folders."""
         if folder not in self._listed and not any(folder.startswith(f"{each}/") for each in self._whole):
             if folder:
                 self._list_all(folder)
-            else:  # somebody may have given the address of much more than a store
+            else:  # the address may contain much more than a store
                 self._listed[""] = self.storage.names()
         return self._listed.get(folder, {})
 
     def _list_all(self, top: str) -> None:
-        """A request tells a thousand files, and has no use for folders: there may be one for each queue."""
+        """List all files below a folder: a request returns a thousand files, and queues have many folders."""
         self._whole.add(top)
         self._listed[top] = {}
         for path, size in self.storage.files(top):
             if not path.startswith(f"{top}/"):
-                continue  # it is a file
+                continue  # ``top`` is itself a file
             folder, _, name = path.rpartition("/")
             self._listed.setdefault(folder, {})[name] = size
             while folder != top:
@@ -81,12 +80,12 @@ class AddressFiles(OnlyReading):
                 names[name] = None
 
     def _find(self, path: PathLike) -> tuple[str, int | None]:
-        """The path below the address, and the size. Raises FileMissing."""
+        """Return the path below the address, and the size. Raises FileMissing."""
         below = self._below(path)
         folder, _, name = below.rpartition("/")
         names = self._names(folder)
         if name not in names:
-            raise FileMissing(f"there is no {os.fspath(path)}", path=os.fspath(path))
+            raise FileMissing(f"{os.fspath(path)} does not exist", path=os.fspath(path))
         return below, names[name]
 
     def list_dir(self, path: PathLike) -> list[str]:
@@ -114,13 +113,13 @@ class AddressFiles(OnlyReading):
 
 
 class AddressFile(File):
-    """One file at an address. There is nothing to close: every read is a request of its own."""
+    """File at an address. Each read is a separate request, so there is nothing to close."""
 
     __slots__ = ("_below", "_kept", "_storage")
 
     def __init__(self, path: str, below: str, size: int, storage: RemoteStore, kept: _Kept) -> None:
         super().__init__(path, -1, size, read_only=True)
-        self._hot_known = False  # whether a read would wait
+        self._hot_known = False  # reads always wait for the network
         self._below = below
         self._storage = storage
         self._kept = kept
@@ -137,12 +136,12 @@ class AddressFile(File):
         return window.data[offset - window.start : end - window.start]
 
     def _go_on(self, window: Window, offset: int, end: int) -> Window:
-        """What is known from ``offset`` on, with what follows it."""
+        """Return the window from ``offset`` on, extended by the next bytes of the file."""
         fetch_end = min(max(end, window.end + window.ahead), self.size)
         try:
             more = self._storage.read_range(self._below, window.end, fetch_end)
         except FileNotFoundError:
-            raise FileMissing(f"{self.path} was listed, and is gone", path=self.path) from None
+            raise FileMissing(f"{self.path} was deleted after it was listed", path=self.path) from None
         ahead = min(2 * window.ahead, READ_BYTES_MAX)
         return self._kept.keep(
             self._below, Window(offset, window.data[offset - window.start :] + more, ahead)
@@ -167,11 +166,11 @@ class AddressFile(File):
 
 
 class Window(NamedTuple):
-    """The part of a file that was read last."""
+    """Part of a file that was read last."""
 
     start: int
     data: bytes
-    ahead: int  # how much to read at once when reading goes on behind it
+    ahead: int  # bytes to fetch at once when reading continues
 
     @property
     def end(self) -> int:
@@ -179,7 +178,7 @@ class Window(NamedTuple):
 
 
 class _Kept:
-    """One window of each of the files that were read last, so many as there is room for."""
+    """Cache of one window per file, least recently used first out."""
 
     def __init__(self) -> None:
         self._windows: OrderedDict[str, Window] = OrderedDict()

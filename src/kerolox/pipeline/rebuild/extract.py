@@ -1,8 +1,8 @@
-"""What one task does: read its part of the log once, and leave a piece.
+"""Rebuild task that reads its part of the log once and writes a piece.
 
-A part begins at the first record at or behind its start, and takes all that begin before its end. Where it
-has to begin in the middle of a file the record is searched for, so the driver compares: a part must begin
-where the one before it has ended, or it is read again from there.
+A part begins at the first record at or after its start, and has all records that begin before its end. If it
+starts in the middle of a file, its first record is searched for. So the driver compares: a part must begin
+where the part before it ended, otherwise it is read again from there.
 """
 
 from __future__ import annotations
@@ -50,16 +50,18 @@ from kerolox.store.rebuild import topics_left_out
 from kerolox.store.recovery import end_of, find_record_after, first_bad
 
 BLOCK_BYTES = 4 << 20
-CARE_RECORDS = 512  # looked at one by one, before the fast way is tried again
+CARE_RECORDS = 512  # records scanned one by one before the fast path is tried again
 _KEYS_BYTES = 4 << 20
 _SPECIAL_TOPICS = (SCHEDULE_TOPIC.encode(),)
 _INNER_BATCH = 0x80
-NOT_FOUND = -1  # no record begins in a part, as far as can be told without the one before it
+NOT_FOUND = -1  # no record found in a part without knowing the end of the part before
 
 
 class LogPart(msgspec.Struct, frozen=True):
-    """What a task reads: the records that begin from ``start`` to before ``end``. ``begin``: where the first
-    one is, or what stands in its place; None: it is looked for."""
+    """Part of a log for one task: the records that begin at ``start`` or later and before ``end``.
+
+    ``begin``: offset to read from; None: the first record is searched for.
+    """
 
     start: int
     end: int
@@ -67,16 +69,15 @@ class LogPart(msgspec.Struct, frozen=True):
 
 
 class PieceQueue(ConsumeQueue):
-    """A queue as far as one part of the log fills it: entries one behind the other, with the offsets they
-    claim.
+    """Queue entries from one part of the log, with the queue offsets in their records.
 
-    Whether those are right is judged when all parts are put together.
+    The offsets are checked when all parts are combined.
     """
 
     __slots__ = ("entries", "runs")
 
     def __init__(self, topic: str, queue_id: int) -> None:
-        # Not a queue of files: none of what the base class does with them is called.
+        # There are no files, and no method of the base class that uses files is called.
         self.topic = topic
         self.queue_id = queue_id
         self.next_offset = 0
@@ -99,21 +100,21 @@ class PieceQueue(ConsumeQueue):
 
 
 class PieceQueues(ConsumeQueues):
-    """The queues of a part, in memory."""
+    """Queues of a part, in memory."""
 
     def __init__(self) -> None:
         self.by_topic = {}
         self.directory = ""
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        self._topic_path(topic)  # refuses what cannot be a directory
+        self._topic_path(topic)  # raises an error for names that cannot be a directory
         queue = PieceQueue(topic, queue_id)
         self.by_topic.setdefault(topic, {})[queue_id] = queue
         return queue
 
 
 class PieceFiller(QueueFiller):
-    """Fills the queues of a part: the rules of dispatch, without a judgement about offsets."""
+    """Filler of the queues of a part by the rules of dispatch, without checking queue offsets."""
 
     def __init__(self, queues: ConsumeQueues, layout: Layout) -> None:
         super().__init__(queues, layout.delay_levels, multi_dispatch=layout.light_queues)
@@ -171,11 +172,11 @@ class PieceFiller(QueueFiller):
 
 
 class PartReader:
-    """Reads one part of a log."""
+    """Reader of one part of a log."""
 
     def __init__(self, layout: Layout, part: LogPart, work: Path, *, tags_too: bool) -> None:
         self._part = part
-        self._tags_too = tags_too  # whether tags are entered in the index
+        self._tags_too = tags_too  # True: the index includes tags
         self._work = work
         self._segments: Segments = open_log(layout)
         self._queues = PieceQueues()
@@ -186,7 +187,7 @@ class PartReader:
         self.piece = Piece(part.start, part.start, part.start)
 
     def run(self) -> Piece:
-        """Read the part and leave its files."""
+        """Read the part and write its files."""
         path = piece_path(self._work, self._part.start, "keys")
         with path.open("wb", buffering=0) as self._keys_file:
             self._read()
@@ -230,7 +231,7 @@ class PartReader:
             if stop is Stop.BLANK:
                 position = segment.end
             elif stop is Stop.INCOMPLETE and len(data) < readable:
-                # Not all of it was looked at; without any record in it, look at more.
+                # The block ended within a record; without a complete record, read a larger block.
                 block_bytes = BLOCK_BYTES if at else min(block_bytes * 4, readable)
                 piece.end = position
                 continue
@@ -243,10 +244,12 @@ class PartReader:
             block_bytes = BLOCK_BYTES
 
     def _take(self, data: bytes, position: int) -> tuple[int, Stop, str]:
-        """Take the records of bytes that lie at a position; how far it got, and what is there instead of
-        one."""
+        """Take the records in ``data``, read at ``position``.
+
+        Return the bytes used, the reason to stop, and a description of bytes that are not a record.
+        """
         segments = self._segments
-        end = min(len(data), self._part.end - position)  # where the last one may begin
+        end = min(len(data), self._part.end - position)  # limit for the begin of a record
         at = 0
         plain = position < segments.entries_from
         while at < end:
@@ -274,7 +277,7 @@ class PartReader:
         return at, Stop.END, ""
 
     def _take_fast(self, data: bytes, at: int, end: int, position: int) -> int:
-        """The usual records, as long as they come. A record that begins before ``end`` may end behind it."""
+        """Take ordinary records by the fast path. A record that begins before ``end`` may end after it."""
         runs, keys, at, records, last_ms = log_runs(
             data, at, end, len(data), position, self._filler.stops, _SPECIAL_TOPICS, self._tags_too
         )
@@ -312,7 +315,7 @@ class PartReader:
         self._keys = bytearray()
 
     def _step_over(self, position: int, what: str) -> bool:
-        """What lies here is no record. False when none follows: the log ends here."""
+        """Skip bytes that are not a record. Returns False if no record follows: the log ends here."""
         behind = find_record_after(self._segments, position + 1, self._term)
         self._after = None
         if behind is None:
@@ -330,8 +333,10 @@ class PartReader:
 
 
 def extract(layout: Layout, work: str, part: LogPart, *, tags_too: bool = False) -> Piece:
-    """The task: read a part and leave its piece."""
+    """Run the task: read a part and write its piece."""
     try:
         return PartReader(layout, part, Path(work), tags_too=tags_too).run()
     except OSError as error:
-        raise StoreError(f"the part of the log at {part.start} could not be read or kept: {error}") from error
+        raise StoreError(
+            f"the part of the log at {part.start} could not be read or stored: {error}"
+        ) from error

@@ -1,7 +1,7 @@
-"""Put pieces together: queues by topic and queue id, and the files of the key index.
+"""Combination of pieces into queues and files of the key index.
 
-A queue is filled run by run in log order, by the classes the broker's own rebuild has. A file of the index is
-a range of all keys in log order, so that several are made at the same time.
+A queue is filled run by run in log order, by the classes of the broker's own rebuild. A file of the index
+has a range of all keys in log order, so several files are made at the same time.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kerolox.store.queue.consume_queues import flush
 from kerolox.store.queue.entry import ENTRY, ENTRY_SIZE
 from kerolox.store.rebuild import MendingFiller, MendingQueues, keep_ends
 
-WRITE_ENTRIES = 100_000  # of a queue are in memory at most
+WRITE_ENTRIES = 100_000  # maximum of unwritten entries of a queue in memory
 _TAIL_MAX = 1 << 20
 
 
 class FilledQueues(msgspec.Struct):
-    """What the queues of one share came to."""
+    """Counts of the queues of one share."""
 
     queues: int = 0
     entries: int = 0
@@ -42,11 +42,11 @@ class FilledQueues(msgspec.Struct):
 
 
 class QueueShare(msgspec.Struct, frozen=True):
-    """Which queues a task fills: those whose name falls on ``number``, of ``of``."""
+    """Queues that a task fills: those whose name hashes to ``number`` modulo ``of``."""
 
     number: int
     of: int
-    topics: tuple[str, ...]  # only these; all, without any
+    topics: tuple[str, ...]  # only these topics; empty: all
     log_min: int
     log_end: int
 
@@ -57,7 +57,7 @@ class QueueShare(msgspec.Struct, frozen=True):
 
 
 def fill_queues(layout: Layout, work: str, to: str, starts: Sequence[int], share: QueueShare) -> FilledQueues:
-    """Fill the queues of a share in ``to`` from all pieces, in the order of the log."""
+    """Fill the queues of a share in ``to`` from all pieces, in log order."""
     files = Files()
     queues = MendingQueues(files, to, layout, share.log_min)
     filler = MendingFiller(queues, layout)
@@ -65,14 +65,14 @@ def fill_queues(layout: Layout, work: str, to: str, starts: Sequence[int], share
     for start in starts:
         piece = read_piece(Path(work), start)
         if piece is None:
-            raise StoreError(f"the piece at {start} in {work} is gone. Run the same command again.")
+            raise StoreError(f"the piece at {start} in {work} does not exist. Run the same command again.")
         with EntriesFile(Path(work), start) as entries:
             for note in piece.queues:
                 if not share.takes(note.topic, note.queue_id):
                     continue
                 queue = queues.find(note.topic, note.queue_id)
                 if queue is None:
-                    # Left by a task that did not finish.
+                    # Remove files of a task that did not finish.
                     files.remove_tree(os.path.join(to, note.topic, str(note.queue_id)))
                     queue = queues.queue(note.topic, note.queue_id)
                 for run, packed in entries.runs(note):
@@ -98,7 +98,7 @@ def _add(filler: MendingFiller, queue: ConsumeQueue, run: PieceRun, packed: byte
     properties = b"INNER_NUM\x01%d\x02" % (run.extra + 1) if run.extra else b""
     for number, (physical, size, code) in enumerate(ENTRY.iter_unpack(packed), run.first):
         if not flag and queue.next_offset == number and physical >= queue.max_physical:
-            # What follows on what was just mended goes on in one.
+            # The entries after a repaired one are appended together.
             queue.extend(packed[(number - run.first) * ENTRY_SIZE :], number)
             return
         filler.enter(queue, physical, size, code, number, flag, properties)
@@ -108,15 +108,15 @@ def _add(filler: MendingFiller, queue: ConsumeQueue, run: PieceRun, packed: byte
 
 
 class KeyRange(msgspec.Struct, frozen=True):
-    """Keys of one piece, by number."""
+    """Range of keys of one piece, by number."""
 
-    start: int  # of the piece
+    start: int  # start of the piece
     low: int
     high: int
 
 
 class IndexShare(msgspec.Struct, frozen=True):
-    """One file of the index: which keys, and what it inherits from the file before."""
+    """One file of the index: its keys, and the values it inherits from the file before."""
 
     name: str
     parts: tuple[KeyRange, ...]
@@ -133,10 +133,10 @@ class IndexShare(msgspec.Struct, frozen=True):
 def plan_index(
     work: Path, layout: Layout, pieces: Sequence[tuple[int, int]], *, like_apache: bool
 ) -> list[IndexShare]:
-    """Cut all keys in log order into files. ``pieces``: where each begins, and how many keys it has.
+    """Cut all keys in log order into files. ``pieces``: start and number of keys of each piece.
 
-    Apache's broker fills a file to its last entry, ours puts all keys of a message into the same one. Names
-    are the store times of first entries, in local time: the broker would have made the files then.
+    Apache's broker fills a file to its last entry, kerolox puts all keys of a message into one file. File
+    names are the store times of the first entries, in local time, as if the broker had made the files then.
     """
     shares: list[IndexShare] = []
     room = layout.index_entries - 1
@@ -158,7 +158,7 @@ def plan_index(
 
 
 def _parts(pieces: Sequence[tuple[int, int]], low: int, high: int) -> Iterator[KeyRange]:
-    """The ranges of pieces that make up these keys."""
+    """Yield the ranges of pieces that contain these keys."""
     at = 0
     for start, count in pieces:
         if at < high and at + count > low:
@@ -167,7 +167,7 @@ def _parts(pieces: Sequence[tuple[int, int]], low: int, high: int) -> Iterator[K
 
 
 def _whole_messages(work: Path, pieces: Sequence[tuple[int, int]], first: int, end: int) -> int:
-    """The end moved back to where a message begins; where it is if one message fills the file."""
+    """Return ``end`` moved back to the first key of a message; unchanged if one message fills the file."""
 
     def physical_of(number: int) -> int:
         (part,) = _parts(pieces, number, number + 1)
@@ -181,7 +181,7 @@ def _whole_messages(work: Path, pieces: Sequence[tuple[int, int]], first: int, e
 
 
 def fill_index(layout: Layout, work: str, to: str, share: IndexShare) -> IndexShare:
-    """Make one file of the index."""
+    """Write one file of the index."""
     files = Files()
     path = os.path.join(to, share.name)
     files.remove(path)

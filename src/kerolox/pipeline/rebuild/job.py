@@ -1,8 +1,7 @@
-"""A job in steps, each of tasks that leave files: what is done is not done again after an interruption.
+"""Resumable job: its tasks write files, and finished tasks are not repeated after an interruption.
 
-The folder ``_work`` of the result holds what was asked for, and a note for each finished task. Whoever gives
-the same command goes on; another command, or a source that has changed since, is refused. A lock keeps out a
-second one.
+The folder ``_work`` of the result contains the request, and a note for each finished task. The same command
+continues the job; another command, or a changed source, is rejected. A lock keeps out a second process.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ _WATCH_S = 0.5
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-# What is done now; how much of it, in bytes or tasks; of how much.
+# Callback of progress: current step, amount done, total amount (bytes or tasks).
 OnStep = Callable[[str, int, int], None]
 
 
 class OtherWork(KeroloxError):
-    """The directory has the result of another command, or its beginning."""
+    """The directory has the result, or the unfinished work, of another command."""
 
 
 class Job:
-    """The folder a command works in."""
+    """Work folder of a command."""
 
     def __init__(self, to: str | os.PathLike[str], asked: dict[str, Any]) -> None:
         self.to = Path(os.path.abspath(to))
@@ -50,30 +49,30 @@ class Job:
         self._lock = StoreLock(Files(), self.work)
 
     def check(self) -> None:
-        """Refuse a directory that holds anything but this job, before Spark starts."""
+        """Raise an error if the directory contains anything but this job. Called before Spark starts."""
         parent = next(path for path in (self.to, *self.to.parents) if path.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-            raise OptionError("--to", str(self.to), f"a place for a directory; {parent} cannot be written to")
+            raise OptionError("--to", str(self.to), f"a writable place; {parent} cannot be written to")
         if self._is_new():
             return
         try:
             began = msgspec.json.decode((self.work / PLAN).read_bytes())
         except (OSError, msgspec.DecodeError):
             raise OtherWork(
-                f"{self.to} is not empty, and nothing in it says that this command began there. Give "
-                f"another --to."
+                f"{self.to} is not empty, and this command did not create its contents. Choose another --to."
             ) from None
         unlike = [name for name in {**self._asked, **began} if self._asked.get(name) != began.get(name)]
         if unlike:
             told = "; ".join(
-                f"{name} was {_short(began.get(name))}, is {_short(self._asked.get(name))}" for name in unlike
+                f"{name} was {_short(began.get(name))}, now {_short(self._asked.get(name))}"
+                for name in unlike
             )
             raise OtherWork(
-                f"{self.to} was begun with something else: {told}. Give the same again, or another --to."
+                f"{self.to} was started with other arguments: {told}. Repeat these, or choose another --to."
             )
 
     def _is_new(self) -> bool:
-        """Whether nothing is there, or no more than what a run that was killed at its very beginning left."""
+        """Return True if the directory is missing or empty, apart from files of a run killed at its start."""
         if not self.to.exists():
             return True
         if {path.name for path in self.to.iterdir()} - {WORK}:
@@ -84,7 +83,7 @@ class Job:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Begin, or go on. One process at a time."""
+        """Start or continue the job, with a lock against a second process."""
         self.check()
         self.work.mkdir(parents=True, exist_ok=True)
         self._lock.take()
@@ -96,7 +95,7 @@ class Job:
             self._lock.release()
 
     def finished(self, kind: type[Made]) -> Made | None:
-        """The result, if the job was finished before. What a run left that was killed then is removed."""
+        """Return the result if the job is finished. Files left by a run killed at its end are removed."""
         done = self.note(FINISHED, kind)
         if done is not None and self._leftovers():
             with nullcontext() if self._lock.held else self.held():
@@ -104,7 +103,7 @@ class Job:
         return done
 
     def finish(self, result: msgspec.Struct) -> None:
-        """Say so, and remove what was needed on the way."""
+        """Write the result, and remove the intermediate files."""
         self.write_note(FINISHED, result)
         self._tidy()
 
@@ -136,7 +135,7 @@ def spread(
     items: Sequence[Item],
     watch: Callable[[], None] | None = None,
 ) -> list[Made]:
-    """Run one task for each item; their results. ``watch`` is called now and then meanwhile."""
+    """Run one task per item and return the results. ``watch`` is called regularly meanwhile."""
     if not items:
         return []
     over = threading.Event()

@@ -1,4 +1,4 @@
-"""A log cut into parts that tasks share, and what they found put in line again."""
+"""A log cut into parts for tasks, and the order and check of their results."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from kerolox.store.errors import StoreError
 
 
 class PartFound(Protocol):
-    """What a task says of its part."""
+    """Result of a task for its part."""
 
-    first: int  # where its first record begins
-    end: int  # just behind its last
+    first: int  # begin of the first record
+    end: int  # end of the last record
     records: int
-    stop: str  # what is there instead of a record, where the log ends
+    stop: str  # description of the bytes at the end of the log
 
 
 Found = TypeVar("Found", bound=PartFound)
 
 
 def parts_of(starts: Sequence[int], file_bytes: int, low: int, high: int, size: int) -> list[LogPart]:
-    """The log from ``low`` to ``high`` cut into parts, each within a file. ``starts``: where files begin."""
+    """Cut the log from ``low`` to ``high`` into parts within files. ``starts``: offsets of the files."""
     parts: list[LogPart] = []
     for start, following in zip(starts, [*starts[1:], high], strict=True):
         begin, end = max(start, low), min(following, start + file_bytes, high)
@@ -34,7 +34,7 @@ def parts_of(starts: Sequence[int], file_bytes: int, low: int, high: int, size: 
 
 
 def shares_of(parts: Sequence[LogPart], size_bytes: int) -> list[list[LogPart]]:
-    """Parts of small files together, so that each task is worth starting."""
+    """Group parts of small files, so that each task has enough work to be worth starting."""
     shares: list[list[LogPart]] = []
     size = size_bytes
     for part in parts:
@@ -49,10 +49,10 @@ def shares_of(parts: Sequence[LogPart], size_bytes: int) -> list[list[LogPart]]:
 def in_line(
     parts: Sequence[LogPart], known: Mapping[int, Found], again: Callable[[LogPart], Found], log: str
 ) -> tuple[list[Found], int]:
-    """What was found in each part up to where the log ends, and how many parts had to be read again.
+    """Return the results up to the end of the log, and the number of parts read again.
 
-    One is read again that began with bytes that look like a record and are none, or found none: the one
-    before it knows where it begins.
+    A part is read again if it started at bytes that only look like a record, or found none: the end of the
+    part before it is the right begin.
     """
     found: list[Found] = []
     expected: int | None = None
@@ -62,8 +62,8 @@ def in_line(
         if found and found[-1].stop:
             if each.records:
                 raise StoreError(
-                    f"the log of {log} changed while it was read: records at {each.first}, behind its end "
-                    f"at {found[-1].end}. Is a broker at work on it? Stop it, and begin again in a new "
+                    f"the log of {log} changed while it was read: records at {each.first}, after its end "
+                    f"at {found[-1].end}. Is a broker running on it? Stop it, and start again in a new "
                     "directory."
                 )
             continue

@@ -1,9 +1,9 @@
-"""What a task leaves of its part of a log: the entries of each queue together, and the keys, in log order.
+"""Piece: result of a task for its part of a log, with queue entries by queue and keys in log order.
 
-Three files in the work folder, named by where the part begins. ``.entries`` holds queue entries as they will
-stand in the queues, ``.keys`` keys of 20 bytes (``index_file.ITEM``), and ``.piece`` says what is where: a
-queue has a place in ``.entries`` and runs, each a first offset and how many follow. The last one is put in
-place when the others are on the medium: a part that has it is done.
+A piece has three files in the work folder, named by the start of the part. ``.entries`` has queue entries in
+their final form, ``.keys`` has keys of 20 bytes (``index_file.ITEM``), and ``.piece`` is the table of
+contents: for each queue its position in ``.entries`` and its runs, each with first offset and length.
+``.piece`` is written after the others are on disk, so a part with this file is finished.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ READ_BYTES = 1 << 20
 
 
 class PieceRun(msgspec.Struct, array_like=True, gc=False):
-    """Entries that follow each other. ``extra``: how many more offsets the one message takes, a batch kept as
-    one record."""
+    """Consecutive entries. ``extra``: further queue offsets of a batch that is stored as one record."""
 
     first: int
     count: int
@@ -31,11 +30,11 @@ class PieceRun(msgspec.Struct, array_like=True, gc=False):
 
 
 class PieceQueueNote(msgspec.Struct, array_like=True):
-    """The entries of one queue."""
+    """Entries of one queue in a piece."""
 
     topic: str
     queue_id: int
-    at: int  # in the file of entries, in bytes
+    at: int  # position in the file of entries, bytes
     runs: list[PieceRun]
 
     @property
@@ -44,7 +43,7 @@ class PieceQueueNote(msgspec.Struct, array_like=True):
 
 
 class DamageNote(msgspec.Struct, frozen=True):
-    """Bytes of the log that are no record, in front of bytes that are."""
+    """Bytes of the log that are not a record, followed by valid records."""
 
     offset: int
     valid_from: int
@@ -54,12 +53,12 @@ class DamageNote(msgspec.Struct, frozen=True):
 
 
 class Piece(msgspec.Struct):
-    """What one part of the log came to."""
+    """Result of one part of the log."""
 
-    start: int  # where the part was to begin; the name
-    first: int  # where its first record begins
-    end: int  # just behind its last record, or where the next file begins
-    stop: str = ""  # what is there instead of a record, where the log ends in this part
+    start: int  # start of the part, in the file names
+    first: int  # begin of the first record
+    end: int  # end of the last record, or begin of the next file
+    stop: str = ""  # description of the bytes at the end of the log, if it is in this part
     records: int = 0
     keys: int = 0
     last_ms: int = 0
@@ -77,7 +76,7 @@ def piece_path(work: Path, start: int, kind: str) -> Path:
 
 
 def write_piece(work: Path, piece: Piece, queues: Iterable[tuple[PieceQueueNote, bytes | bytearray]]) -> None:
-    """Put the entries in their file, then say that the part is done. The keys are written already."""
+    """Write the entries, then the note that finishes the part. The keys are already written."""
     at = 0
     notes: list[PieceQueueNote] = []
     with piece_path(work, piece.start, "entries").open("wb") as file:
@@ -93,7 +92,7 @@ def write_piece(work: Path, piece: Piece, queues: Iterable[tuple[PieceQueueNote,
 
 
 def read_piece(work: Path, start: int) -> Piece | None:
-    """What was left of a part; None when it was not finished."""
+    """Read the piece of a part; None if it is not finished."""
     try:
         piece = msgspec.json.decode(piece_path(work, start, "piece").read_bytes(), type=Piece)
         entries = piece_path(work, start, "entries").stat().st_size
@@ -107,7 +106,7 @@ def read_piece(work: Path, start: int) -> Piece | None:
 
 
 class EntriesFile:
-    """Reads the entries of a piece."""
+    """Reader of the entries of a piece."""
 
     def __init__(self, work: Path, start: int) -> None:
         self._file = piece_path(work, start, "entries").open("rb", buffering=0)
@@ -119,7 +118,7 @@ class EntriesFile:
         self._file.close()
 
     def runs(self, note: PieceQueueNote) -> Iterator[tuple[PieceRun, bytes]]:
-        """The entries of a queue, no more of them at once than fit into a little memory."""
+        """Yield the entries of a queue in chunks of bounded size."""
         at = note.at
         for run in note.runs:
             first, left = run.first, run.count
@@ -133,14 +132,14 @@ class EntriesFile:
 
 
 def key_at(work: Path, start: int, number: int) -> tuple[int, int, int]:
-    """One key of a piece: hash, physical offset, store time."""
+    """Return one key of a piece: hash, physical offset, store time."""
     with piece_path(work, start, "keys").open("rb") as file:
         hash_, physical, stored_ms = ITEM.unpack(os.pread(file.fileno(), ITEM.size, number * ITEM.size))
     return hash_, physical, stored_ms
 
 
 def keys_of(work: Path, start: int, low: int, high: int) -> Iterator[bytes]:
-    """Keys of a piece from number ``low`` to before ``high``, packed, a little at a time."""
+    """Yield packed keys of a piece from number ``low`` to before ``high``, in chunks of bounded size."""
     step = READ_BYTES // ITEM.size
     with piece_path(work, start, "keys").open("rb", buffering=0) as file:
         for number in range(low, high, step):

@@ -1,9 +1,9 @@
-"""Queues and key index of a store made from its commit log, by as many tasks as there are.
+"""Rebuild of the queues and key index of a store from its commit log, by tasks on Spark.
 
-First step: each task reads a part of the log once and leaves a piece (``extract.py``). The driver compares
-where pieces begin and end, and counts keys. Second step: tasks put queues and index files together
-(``fill.py``). What comes out is what the broker's own rebuild (``store/rebuild.py``) makes, byte for byte; a
-log of Apache's broker gets the index that broker would have made.
+First step: each task reads a part of the log once and writes a piece (``extract.py``). The driver compares
+begins and ends of pieces, and counts keys. Second step: tasks combine pieces into queues and index files
+(``fill.py``). The result equals that of the broker's own rebuild (``store/rebuild.py``) byte for byte; for a
+log of Apache's broker the index equals the one that broker would have made.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PART_BYTES: Final = 256 << 20
-FAIL, SKIP, STOP = "fail", "skip", "stop"  # what to do about damage
-# Whose index. Ours puts all keys of a message into one file; Apache's fills a file to its last entry, and
-# since 5.4 enters tags, too.
+FAIL, SKIP, STOP = "fail", "skip", "stop"  # actions for damage
+# Layout of the index. kerolox puts all keys of a message into one file; Apache's broker fills a file to its
+# last entry, and since 5.4 also indexes tags.
 OURS, APACHE, OLD_APACHE = "kerolox", "apache", "apache-5.3"
 _SHARES_MAX = 64
 _DAMAGE_TOLD = 5
 
 
 class RebuildRequest(msgspec.Struct):
-    """What is to be made."""
+    """Request of a rebuild."""
 
     layout: Layout
     to: str
-    topics: tuple[str, ...] = ()  # only their queues, and no index
-    low: int | None = None  # a part of the log only
+    topics: tuple[str, ...] = ()  # only the queues of these topics, without an index
+    low: int | None = None  # begin of the part of the log; None: all
     high: int | None = None
     on_damage: str = FAIL
-    like: str | None = None  # whose index: OURS, APACHE or OLD_APACHE; None: as whoever wrote the store
+    like: str | None = None  # index layout: OURS, APACHE or OLD_APACHE; None: as in the store
     index: bool = True
     part_bytes: int = PART_BYTES
 
 
 class RebuiltOnSpark(msgspec.Struct):
-    """What was made."""
+    """Result of a rebuild."""
 
     store: str
     to: str
@@ -79,25 +79,25 @@ class RebuiltOnSpark(msgspec.Struct):
     entries: int = 0
     queue_files: int = 0
     holes: int = 0  # queue offsets whose messages are lost
-    kept_queues: int = 0  # without messages in the log, kept for the offset they have reached
-    restarted: int = 0  # queues whose numbers began again: the topic had been deleted
+    kept_queues: int = 0  # queues without messages in the log, kept for their end offset
+    restarted: int = 0  # queues whose offsets restarted, because the topic was deleted
     left_out: int = 0  # messages of deleted topics
     keys: int = 0
     index_files: list[str] = []
     index_full_ms: int = 0  # end of the last full file
     last_ms: int = 0
     damage: list[DamageNote] = []
-    stop: str = ""  # what stands where the log ends
+    stop: str = ""  # description of the bytes at the end of the log
     parts: int = 0
-    read_again: int = 0  # parts whose first record was not the one that had been found
-    whole: bool = True  # of all topics and all of the log: fit to take the place of the old ones
+    read_again: int = 0  # parts that were read again because they began elsewhere
+    whole: bool = True  # all topics and the whole log, so it can replace the old files
     in_place: bool = False
     put_aside: list[str] = []
     seconds: float = 0.0
 
 
 def check_request(request: RebuildRequest) -> Job:
-    """Refuse what cannot be done, before Spark starts. Returns the job."""
+    """Raise an error for an impossible request, before Spark starts. Returns the job."""
     layout = request.layout
     segments = open_log(layout)
     assert segments.first is not None
@@ -110,7 +110,7 @@ def check_request(request: RebuildRequest) -> Job:
                 f"an offset of the log, which has {segments.min_offset} to {segments.max_offset}",
             )
     if low is not None and high is not None and low >= high:
-        raise OptionError("--to-offset", high, f"an offset behind --from, which is {low}")
+        raise OptionError("--to-offset", high, f"an offset after --from, which is {low}")
     if request.on_damage not in (FAIL, SKIP, STOP):
         raise OptionError("--on-damage", request.on_damage, f"{FAIL}, {SKIP} or {STOP}")
     if request.like not in (None, OURS, APACHE, OLD_APACHE):
@@ -137,7 +137,7 @@ def check_request(request: RebuildRequest) -> Job:
 
 
 def log_state(layout: Layout) -> list[list[object]]:
-    """The files of a log with size and time: whether it is still the same."""
+    """Return the files of a log with size and time, to detect changes."""
     segments = open_log(layout)
     states = [(os.path.basename(each.path), os.stat(each.path)) for each in segments.all]
     segments.close()
@@ -145,19 +145,21 @@ def log_state(layout: Layout) -> list[list[object]]:
 
 
 def check_known(layout: Layout, topics: Sequence[str]) -> None:
-    """Refuse a topic a store has never heard of."""
+    """Raise an error for a topic that the store does not have."""
     if not topics or layout.entry_paths:
         return
     from kerolox.pipeline.audit.plan import check_topics, known_topics, plan_stores
 
     stores = plan_stores([layout.root])
-    if known_topics(stores):  # with queues and tables lost, only the log can tell
+    if known_topics(stores):  # without queues and tables, only the log has the topics
         check_topics(stores, topics)
 
 
 def likeness(request: RebuildRequest) -> str:
-    """Whose index files are made. Only ours leaves notes; since tags are in its index, Apache's broker has a
-    directory for RocksDB."""
+    """Return the layout of the index files.
+
+    Only kerolox writes notes; Apache's broker has a directory for RocksDB since its index includes tags.
+    """
     if request.like is not None:
         return request.like
     files = OnlyReading()
@@ -172,7 +174,7 @@ def rebuild(
     *,
     progress: OnStep | None = None,
 ) -> RebuiltOnSpark:
-    """Make queues and index in ``request.to``, or go on with it."""
+    """Make queues and index in ``request.to``, or continue an earlier run."""
     began_s = time.perf_counter()
     job = check_request(request)
     with job.held():
@@ -219,7 +221,7 @@ class _Rebuild:
         if self.request.topics and not made.queues:
             raise KeroloxError(
                 f"the log of {self.layout.root} has no message of {', '.join(self.request.topics)}. Remove "
-                f"{self.job.to} and give other topics with --only."
+                f"{self.job.to} and choose other topics with --only."
             )
         self._write_checkpoint()
         return made
@@ -236,7 +238,7 @@ class _Rebuild:
 
         def watch() -> None:
             done = sum(size for start, size in sizes.items() if self._done(start))
-            self.progress("the log is read", done, total)
+            self.progress("reading the log", done, total)
 
         todo = [part for part in parts if known[part.start] is None]
         work = partial(_extract_some, self.layout, str(self.job.work), self.tags_too)
@@ -252,7 +254,7 @@ class _Rebuild:
         return self._judge(parts, pieces)
 
     def _judge(self, parts: list[LogPart], pieces: list[Piece]) -> list[Piece]:
-        """Apply what is wanted where the log is damaged."""
+        """Apply the requested action if the log is damaged."""
         damage = [each for piece in pieces for each in piece.damage]
         self.made.damage = damage
         self.made.stop = pieces[-1].stop if pieces else ""
@@ -270,10 +272,9 @@ class _Rebuild:
             raise DamagedLog(
                 f"the log is damaged in {len(damage)} place{'s' if len(damage) > 1 else ''}: {told}{more}. "
                 f"Nothing was "
-                f"made. Mend it with kerolox store repair {self.layout.root} --skip {first.offset} (or "
+                f"made. Repair it with kerolox store repair {self.layout.root} --skip {first.offset} (or "
                 f"--cut), then "
-                "rebuild in a new directory; or give the same command with --on-damage skip (messages in "
-                "the damage "
+                "rebuild in a new directory; or repeat the command with --on-damage skip (damaged messages "
                 "are left out, their offsets are marked as lost) or stop (the queues end there).",
                 path=first.path,
                 offset=first.offset,
@@ -282,7 +283,7 @@ class _Rebuild:
         kept = [piece for piece in pieces if piece.end <= first.offset and not piece.damage]
         (cut,) = (piece for piece in pieces if first in piece.damage)
         part = next(part for part in parts if part.start == cut.start)
-        # As a name of its own: the whole piece stays for whoever decides otherwise.
+        # Under another name: the complete piece stays for a run with another --on-damage.
         shorter = LogPart(part.start + 1, first.offset, cut.first)
         ((last,),) = spread(
             self.spark, partial(_extract_some, self.layout, str(self.job.work), self.tags_too), [[shorter]]
@@ -325,7 +326,7 @@ class _Rebuild:
 
         def watch() -> None:
             left = sum(not (self.job.work / _note_name(share, tag)).exists() for share in todo)
-            self.progress("queues and index are put together", total - left, total)
+            self.progress("building queues and index", total - left, total)
 
         work = partial(_fill_one, self.layout, str(self.job.work), str(self.job.to), starts, tag)
         spread(self.spark, work, todo, watch)
@@ -347,7 +348,7 @@ class _Rebuild:
             (self.job.to / INDEX).mkdir(exist_ok=True)
 
     def _write_checkpoint(self) -> None:
-        """A broker that was killed looks here how far queues and index are safe: all of what was made is."""
+        """Write a checkpoint up to the end of the log, because all files made here are complete on disk."""
         if not self.made.whole:
             return
         path = self.job.to / "checkpoint"
@@ -369,7 +370,7 @@ def _extract_some(layout: Layout, work: str, tags_too: bool, parts: Sequence[Log
     heads = []
     for part in parts:
         head = extract(layout, work, part, tags_too=tags_too)
-        head.queues = []  # they stay in the file: of a large store there are many
+        head.queues = []  # they stay in the file, because a large store has many
         heads.append(head)
     return heads
 
@@ -403,26 +404,25 @@ def _fill_one(
 
 
 def check_place(layout: Layout, to: str) -> None:
-    """Refuse to put into place what cannot be renamed there."""
+    """Raise an error if the result cannot be renamed into the store."""
     parent = next(path for path in (Path(to), *Path(os.path.abspath(to)).parents) if path.exists())
     if os.stat(parent).st_dev != os.stat(layout.root).st_dev:
         raise OptionError(
             "--to",
             to,
-            f"a directory on the disk of {layout.root}, with --in-place: what was made is renamed, not "
-            f"copied",
+            f"a directory on the disk of {layout.root}, with --in-place: the result is renamed, not copied",
         )
 
 
 @contextmanager
 def not_in_use(layout: Layout) -> Iterator[None]:
-    """Hold the lock of the store, if it has one: a broker would go on writing behind our back."""
+    """Hold the lock of the store, if it has one, so that no broker writes meanwhile."""
     lock = StoreLock(Files(), layout.root) if OnlyReading().exists(layout.path("lock")) else None
     if lock is not None:
         try:
             lock.take()
         except (FileAccessDenied, ReadOnlyDisk):
-            lock = None  # without the right to write here nothing can be locked; reading is still allowed
+            lock = None  # read-only access cannot lock, but reading is allowed
     try:
         yield
     finally:
@@ -431,26 +431,25 @@ def not_in_use(layout: Layout) -> Iterator[None]:
 
 
 def finished(request: RebuildRequest) -> RebuiltOnSpark | None:
-    """What was made, if the same command was finished before."""
+    """Return the result if the same command was finished before."""
     return check_request(request).finished(RebuiltOnSpark)
 
 
 def put_in_place(
     request: RebuildRequest, made: RebuiltOnSpark, clock: Clock = SYSTEM_CLOCK
 ) -> RebuiltOnSpark:
-    """Let what was made take the place of the store's queues and index, which are put aside."""
+    """Replace the queues and index of the store by the result. The old files are kept in another folder."""
     layout = request.layout
     if not made.whole:
         raise KeroloxError(
-            f"{made.to} holds only some topics or a part of the log: it cannot take the place of all "
-            f"queues. Rebuild "
-            "without --only, --from and --to-offset."
+            f"{made.to} has only some topics or a part of the log, so it cannot replace all queues. "
+            "Rebuild without --only, --from and --to-offset."
         )
     if made.in_place:
         return made
     files = Files()
     with StoreLock(files, layout.root):
-        # A run that was killed here may have moved them, and swapped them as well: those are in their place.
+        # An earlier run that was killed here may have moved or swapped some of them already.
         left: dict[str, bool] = {}
         for name in (QUEUES, INDEX):
             built, fresh = os.path.join(made.to, name), layout.path(name) + UNFINISHED
@@ -473,7 +472,7 @@ def put_in_place(
 
 
 def how_to_put_in_place(made: RebuiltOnSpark) -> list[str]:
-    """What to type, with the broker stopped."""
+    """Return the shell commands that put the result in place, for a stopped broker."""
     old = f"{made.store}/before-rebuild"
     return [
         f"mkdir {old}",

@@ -1,4 +1,4 @@
-"""The files of an Iceberg table as a replay reads them: with Arrow, by tasks, without Iceberg's jar."""
+"""Files of an Iceberg table as a source of a replay, read by tasks with Arrow, without Iceberg's jar."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ PREFIX = "iceberg:"  # SOURCE is iceberg:NAMESPACE.TABLE
 
 
 def iceberg_files(name: str, place: CatalogPlace, options: Mapping[str, Any] | None) -> LakeFiles:
-    """The current snapshot of a table. Refuses what cannot be read file by file."""
+    """Return the files of the current snapshot. Raises ReplayError if they cannot be read one by one."""
     told = {**catalog_options(options or {}), **place.options}
     table = IcebergTable(replace(place, options=told), name)
     if not table.load():
-        raise ReplayError(f"there is no table {table.text}")
+        raise ReplayError(f"the table {table.text} does not exist")
     below = table.data_folder.rstrip("/") + "/"
     files: list[tuple[str, FolderValues]] = []
     for each in table.table.scan().plan_files():
         if each.delete_files:
             raise ReplayError(
-                f"rows of {each.file.file_path} were deleted by others, which a replay cannot read. "
-                "Rewrite the table's files first, as Spark's rewrite_data_files does"
+                f"rows of {each.file.file_path} are deleted by delete files, which a replay cannot read. "
+                "Rewrite the table's files first, for example with Spark's rewrite_data_files"
             )
         if not each.file.file_path.startswith(below):
-            raise ReplayError(f"{each.file.file_path} is not below {below}, where {table.text} has its data")
+            raise ReplayError(f"{each.file.file_path} is not below {below}, the data folder of {table.text}")
         files.append((each.file.file_path.removeprefix(below), {}))
     if not files:
         raise ReplayError(f"{table.text} is empty: nothing was archived yet")

@@ -1,7 +1,7 @@
-"""Parquet files at an address as a table of Spark, read by its tasks.
+"""Parquet files at an address as a Spark table, read by its tasks.
 
-Spark itself reads from S3 and the like with jars that it does not bring. Here tasks read with Arrow through
-the same drivers that archives are written with, so one set of options serves all.
+Spark itself needs additional jars to read from S3 and other stores. Here tasks read with Arrow through the
+drivers that also write archives, so one set of options is enough.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 16_384
 TASKS_PER_CORE = 4
-_TOLD = {"date": pa.date32(), "hour": pa.int32()}  # by folders; of whatever else they tell, it is text
+_TOLD = {"date": pa.date32(), "hour": pa.int32()}  # types of columns in folder names; all others are text
 
 
 FolderValues = dict[str, str | None]
 
 
 class LakeFiles:
-    """Files below an address that are one table. Travels to tasks."""
+    """Files below an address that form one table. Pickled to tasks."""
 
     def __init__(
         self,
@@ -43,18 +43,18 @@ class LakeFiles:
     ) -> None:
         self.storage = storage
         self.files = tuple(files)
-        self.folders = tuple(folders)  # columns that folders tell
+        self.folders = tuple(folders)  # columns whose values are in folder names
         told = [pa.field(name, _TOLD.get(name, pa.string())) for name in folders]
         self.schema = pa.schema([*told, *(field for field in columns if field.name not in folders)])
 
     def only(self, names: Sequence[str]) -> LakeFiles:
-        """The same with fewer columns: others are not fetched."""
+        """Return the table with only these columns; others are not read."""
         kept = pa.schema([field for field in self.schema if field.name in names])
         folders = [name for name in self.folders if name in names]
         return LakeFiles(self.storage, self.files, kept, folders)
 
     def table(self, spark: SparkSession) -> DataFrame:
-        """The rows; a task reads whole files."""
+        """Return the rows as a DataFrame. Each task reads whole files."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         context = spark.sparkContext
@@ -64,7 +64,7 @@ class LakeFiles:
         rows = [(path, json.dumps(told), number % tasks) for number, (path, told) in enumerate(self.files)]
         files = spark.createDataFrame(rows, "path string, told string, task int")
         files = files.repartitionById(tasks, "task").select("path", "told")
-        reader = LakeFiles(self.storage, (), self.schema, self.folders)  # the names travel as rows
+        reader = LakeFiles(self.storage, (), self.schema, self.folders)  # names are passed as rows
         return files.mapInArrow(reader.read_all, from_arrow_schema(self.schema))
 
     def read_all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -73,7 +73,7 @@ class LakeFiles:
                 yield from self.read(path, json.loads(told))
 
     def read(self, path: str, told: FolderValues) -> Iterator[pa.RecordBatch]:
-        """The rows of a file. A column that it does not have is null."""
+        """Yield the rows of a file. Missing columns are null."""
         names = [name for name in self.schema.names if name not in self.folders]
         with self.storage.reader(path) as opened, pq.ParquetFile(opened) as file:
             there = [name for name in names if name in file.schema_arrow.names]
@@ -95,13 +95,13 @@ class LakeFiles:
 
 
 def folder_values(path: str) -> FolderValues:
-    """What the folders of a path tell: ``topic=a/date=2026-11-16``."""
+    """Return the column values in the folder names of a path: ``topic=a/date=2026-11-16``."""
     pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
     return {name: None if value == NO_VALUE else unquote(value) for name, value in pairs}
 
 
 def columns_of(storage: Storage, path: str) -> pa.Schema:
-    """The columns of a file, of types that Spark takes from Arrow."""
+    """Return the columns of a file, with types that Spark accepts from Arrow."""
     with storage.reader(path) as opened, pq.ParquetFile(opened) as file:
         found = file.schema_arrow
     return pa.schema([pa.field(field.name, _plain(field.type)) for field in found])

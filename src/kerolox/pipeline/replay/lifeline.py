@@ -1,8 +1,8 @@
-"""A connection from each task of a replay to the driver, the process that started it.
+"""Connection from each task of a replay to the driver.
 
-A task reports how far it is over its connection. The connection is cut when the driver dies, or when another
-attempt of the same task begins; then the task must not send any more. Without it the tasks of a killed driver
-would go on sending for a moment, beside the tasks of the next run.
+A task reports its progress over the connection. The connection is closed when the driver dies, or when
+another attempt of the same task starts; then the task must stop sending. Otherwise tasks of a killed driver
+would continue to send for a moment, in parallel with the tasks of the next run.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ CONNECT_S = 10.0
 
 
 class NoLongerWanted(KeroloxError):
-    """The connection to the driver is cut: this task must stop."""
+    """The connection to the driver is closed: this task must stop."""
 
 
 class DriverEnd:
-    """The driver's end: takes the connections of tasks, and adds up their progress."""
+    """The driver's end: accepts the connections of tasks, and adds up their progress."""
 
     def __init__(self, host: str, on_progress: Callable[[int], object] = lambda done: None) -> None:
         self.host = host
         self.token = secrets.token_hex(16)
         self._on_progress = on_progress
         self._lock = threading.Lock()
-        self._done: dict[int, int] = {}  # task → messages
+        self._done: dict[int, int] = {}  # messages sent, by task
         self._lines: dict[int, socket.socket] = {}
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.socket(family)
         try:
             self._listener.bind((host, 0))
-        except OSError:  # the name others know us by is not one of our own
+        except OSError:  # the host name is not a local address
             self._listener.bind(("", 0))
         self._listener.listen()
         self.port: int = self._listener.getsockname()[1]
@@ -99,7 +99,7 @@ class DriverEnd:
 
 
 class TaskEnd:
-    """A task's end of its connection to the driver."""
+    """The task's end of its connection to the driver."""
 
     def __init__(self, host: str, port: int, token: str, task: int) -> None:
         try:
@@ -107,21 +107,23 @@ class TaskEnd:
             self._line.sendall(json.dumps({"token": token, "task": task}).encode() + b"\n")
             welcome = self._line.recv(1)
         except OSError as error:
-            raise NoLongerWanted(f"whoever started this does not answer at {host}:{port}: {error}") from error
+            raise NoLongerWanted(
+                f"the driver of the replay does not answer at {host}:{port}: {error}"
+            ) from error
         if not welcome:
-            raise NoLongerWanted(f"whoever listens at {host}:{port} did not start this")
+            raise NoLongerWanted(f"the process at {host}:{port} is not the driver of this replay")
 
     def check(self) -> None:
-        """Raises NoLongerWanted when the connection is cut."""
-        # Nothing is ever said on this side: what can be read is the end.
+        """Raise NoLongerWanted if the connection is closed."""
+        # The driver sends nothing here, so a readable socket means that it was closed.
         if select.select([self._line], [], [], 0)[0]:
-            raise NoLongerWanted("whoever started this is gone, or has started it again")
+            raise NoLongerWanted("the driver of the replay has ended, or has started this task again")
 
     def tell(self, done: int) -> None:
         try:
             self._line.sendall(b"%d\n" % done)
         except OSError as error:
-            raise NoLongerWanted(f"whoever started this is gone: {error}") from error
+            raise NoLongerWanted(f"the driver of the replay has ended: {error}") from error
 
     def close(self) -> None:
         self._line.close()

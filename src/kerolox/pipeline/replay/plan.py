@@ -1,8 +1,8 @@
-"""What a replay is to do, written down before it sends anything, so that a second start goes on.
+"""Plan of a replay, stored before it sends anything, so that a second start can continue.
 
-A plan names the queues messages come from, how far each reaches, and the queue each goes to. Of the queues
-they go to it has the end as it was when the plan was made: what the replay has sent lies behind that, marked
-with its id, and is found again there. So the plan never has to be written while messages are sent.
+A plan has the source queues with their ranges, and the target queue of each. For target queues it has the
+end offset at the time of the plan: messages of the replay are stored after it, marked with the replay's id,
+and are found there again. So the plan need not be updated while messages are sent.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _allowed = re.compile(r"[A-Za-z0-9._-]{1,80}").fullmatch
 
 
 class ReplayError(KeroloxError):
-    """A replay that cannot begin, or not go on."""
+    """A replay cannot start or continue."""
 
 
 class ReplayChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which messages, and where to."""
+    """Choice of messages and targets."""
 
-    topics: tuple[str, ...] = ()  # all but the brokers' own
+    topics: tuple[str, ...] = ()  # empty: all topics except internal ones
     since_ms: int | None = None
-    until_ms: int | None = None  # not including it
-    since: str = ""  # as it was written: "2h" means another time whenever it is read
+    until_ms: int | None = None  # exclusive
+    since: str = ""  # original text; "2h" is a different time at each run
     until: str = ""
     tags: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -49,14 +49,14 @@ class ReplayChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class SourceQueue(msgspec.Struct, frozen=True):
-    """A queue that messages come from, and the one they go to."""
+    """Source queue of a replay, and its target queue."""
 
     queue: Queue
     first: int
     last: int
     count: int
     target: Queue
-    since: int  # end of the target when the plan was made
+    since: int  # end offset of the target when the plan was made
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ class SourceQueue(msgspec.Struct, frozen=True):
 
 
 class ReplayPlan(msgspec.Struct, kw_only=True):
-    """One replay."""
+    """Plan of one replay."""
 
     id: str
     begun_ms: int
@@ -79,7 +79,7 @@ class ReplayPlan(msgspec.Struct, kw_only=True):
 
 
 def name_of(queue: Queue) -> str:
-    """A queue as marks name it. No topic or broker has a slash."""
+    """Return the name of a queue in marks. Topics and brokers contain no slash."""
     return f"{queue.topic}/{queue.broker}/{queue.queue_id}"
 
 
@@ -89,7 +89,7 @@ def default_state() -> Path:
 
 
 class PlanFile:
-    """The plan of one replay on disk. Nobody else works at it while it is open."""
+    """Plan of one replay on disk, locked against other processes while open."""
 
     def __init__(self, state: Path, id: str) -> None:
         if not _allowed(id) or id.startswith("."):
@@ -102,7 +102,7 @@ class PlanFile:
         try:
             self._lock.take()
         except StoreLocked as error:
-            raise ReplayError(f"replay {self.id} is under way: {error.holder}") from error
+            raise ReplayError(f"replay {self.id} is running: {error.holder}") from error
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -123,7 +123,7 @@ class PlanFile:
 
 
 def check_times(choice: ReplayChoice) -> None:
-    """Refuse a range of times that has no message. A replay that goes on has the times it was begun with."""
+    """Raise an error for an empty time range. A resumed replay keeps its original times."""
     since_ms, until_ms = choice.since_ms, choice.until_ms
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise OptionError(
@@ -132,7 +132,7 @@ def check_times(choice: ReplayChoice) -> None:
 
 
 def check_same(plan: ReplayPlan, source: str, choice: ReplayChoice) -> None:
-    """Raises ReplayError when a replay that was begun is to go on with something else."""
+    """Raise ReplayError if a replay would continue with other arguments."""
     begun: dict[str, Any] = {"source": plan.source, **msgspec.to_builtins(plan.choice)}
     given: dict[str, Any] = {"source": source, **msgspec.to_builtins(choice)}
     for text, time in (("since", "since_ms"), ("until", "until_ms")):
@@ -141,16 +141,17 @@ def check_same(plan: ReplayPlan, source: str, choice: ReplayChoice) -> None:
     differing = sorted(key for key in begun | given if begun.get(key) != given.get(key))
     if differing:
         told = "; ".join(
-            f"{key} was {json.dumps(begun.get(key))}, is {json.dumps(given.get(key))}" for key in differing
+            f"{key} was {json.dumps(begun.get(key))}, now {json.dumps(given.get(key))}" for key in differing
         )
         raise ReplayError(
-            f"replay {plan.id} was begun otherwise: {told}. Go on with the same command, or take a new --id"
+            f"replay {plan.id} was started with other arguments: {told}. Repeat these, or use a new --id"
         )
 
 
 def target_of(queue: Queue, writable: Sequence[Queue]) -> Queue:
-    """The queue that messages of a queue go to: the one of the same name if there is one; else always the
-    same one of those there are."""
+    """Return the target queue of a source queue: the one with the same broker and id, else always the same
+    one of the others.
+    """
     for target in writable:
         if (target.broker, target.queue_id) == (queue.broker, queue.queue_id):
             return target
@@ -160,7 +161,7 @@ def target_of(queue: Queue, writable: Sequence[Queue]) -> Queue:
 
 
 def tasks_of(queues: Sequence[SourceQueue], count: int) -> list[list[SourceQueue]]:
-    """The queues divided into at most so many tasks of about equal length, the longest first."""
+    """Divide the queues into at most ``count`` tasks of about equal length."""
     tasks: list[list[SourceQueue]] = [[] for _ in range(max(1, min(count, len(queues))))]
     lengths = [0] * len(tasks)
     for source in sorted(queues, key=lambda each: (-each.count, each.name)):

@@ -1,12 +1,12 @@
-"""Messages of an archive, or of a broker's files, sent to topics again.
+"""Replay: messages of an archive or of a broker's files are sent to topics again.
 
-Order is kept within each queue the messages come from, and each of these queues goes to one queue. A copy
-carries the properties of its message, and two marks: the id of the replay and the place of the message. By
-these marks a replay that was killed goes on where it was (``send_task.py``), and sends nothing twice.
+The order within each source queue is kept, and each source queue goes to one target queue. A copy has the
+properties of its message, and two marks: the id of the replay and the place of the message. By these marks a
+killed replay continues (``send_task.py``) without sending a message twice.
 
-Two things are not covered. A request of a dead sender that its broker stores more than ``SETTLE_S`` after the
-next run has looked for it is sent again. And the source must stay what it was: messages that are added to a
-queue below the offsets already sent are not noticed.
+Two cases are not covered. If a broker stores a request of a dead sender more than ``SETTLE_S`` after the
+next run has looked for it, its messages are sent again. And the source must not change: messages added to a
+queue below the offsets already sent are skipped.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Replayed:
-    """How many messages a replay sent; in a dry run, how many it would send."""
+    """Result of a replay: numbers of messages sent, or planned in a dry run."""
 
     id: str
     dry_run: bool = False
     planned: int = 0
     sent: int = 0  # by this run
     before: int = 0  # by earlier runs of the same id
-    repeated: int = 0  # more than once in the source
+    repeated: int = 0  # messages that occur more than once in the source
     queues: list[dict[str, Any]] = field(default_factory=list)
-    stopped: list[str] = field(default_factory=list)  # why it is not complete
+    stopped: list[str] = field(default_factory=list)  # errors, if it is not complete
 
     @property
     def is_complete(self) -> bool:
@@ -86,9 +86,9 @@ def replay(
     on_progress: Callable[[int], object] = lambda done: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Replayed:
-    """Send the chosen messages of a source. With the id of a replay that was begun before: go on with it.
+    """Send the chosen messages of a source. With the id of an unfinished replay, continue it.
 
-    Raises ReplayError when it cannot begin; when it cannot be completed the result says why.
+    Raises ReplayError if it cannot start; if it cannot be completed, the result has the errors.
     """
     options = cluster if isinstance(cluster, ClientOptions) else ClientOptions(cluster)
     id = id or new_id(clock.wall_ms())
@@ -144,9 +144,9 @@ def check(
     catalog: CatalogPlace | None = None,
     **_: object,
 ) -> None:
-    """Check the request as far as that needs no Spark, which takes seconds to start.
+    """Check the request without Spark, which takes seconds to start.
 
-    A condition of ``where`` is not checked here: only Spark knows SQL.
+    The condition in ``where`` is not checked, because that needs Spark's SQL.
     """
     found = find_source(source, storage_options, catalog)
     check_topics(found, choice)
@@ -165,20 +165,20 @@ def check(
         targets = {choice.target(topic) for topic in topics} or set(choice.topic_map.values())
     with SocketCluster(options) as plain, plain.once():
         if not targets:
-            plain.topics()  # the name servers must answer all the same
+            plain.topics()  # check that the name servers answer
         for topic in sorted(targets):
             check_topic_for_sending(topic)
             if not plain.route(topic).writable:
                 raise NoPermission(topic, "written")
 
 
-# --- what is to be sent -----------------------------------------------------------------------------------
+# --- plan -------------------------------------------------------------------------------------------------
 
 
 def make_plan(
     id: str, source: str, choice: ReplayChoice, messages: DataFrame, cluster: SocketCluster, now_ms: int
 ) -> ReplayPlan:
-    """Count the messages of each queue, and find where they go."""
+    """Count the messages of each queue, and find their targets."""
     from pyspark.sql import functions as f
 
     check_times(choice)
@@ -226,7 +226,7 @@ def send(
     resumed: bool = False,
     on_progress: Callable[[int], object] = lambda done: None,
 ) -> dict[int, dict[str, Any]]:
-    """Send what the plan says. Returns a row for each of its queues that had any messages."""
+    """Send the messages of the plan. Returns a row for each queue with messages."""
     from pyspark.sql import functions as f
 
     if not plan.queues:
@@ -249,7 +249,7 @@ def send(
     rows = messages.withColumn("broker", f.coalesce("broker", f.lit("")))
     rows = rows.join(f.broadcast(table), ["topic", "broker", "queue_id"])
     rows = rows.filter("queue_offset BETWEEN first AND last").select(*_columns(rows))
-    # All tasks run at once, and each gets its rows in order.
+    # All tasks run at the same time, and each gets its rows in order.
     rows = rows.repartitionById(len(tasks), "task").sortWithinPartitions("source", "queue_offset")
     host = context.getConf().get("spark.driver.host") or "127.0.0.1"
     with DriverEnd(host, on_progress) as lifeline:
@@ -259,7 +259,7 @@ def send(
 
 
 def _columns(rows: DataFrame) -> list[Column]:
-    """What tasks take, made of what the source has."""
+    """Return the input columns of tasks, computed from the columns of the source."""
     from pyspark.sql import functions as f
 
     made: dict[str, Column] = {}
@@ -302,7 +302,7 @@ def _told(
 
 
 def parse_map(pairs: Sequence[str]) -> dict[str, str]:
-    """``["orders=orders-copy"]`` as a table."""
+    """Parse a topic map such as ``["orders=orders-copy"]``."""
     table: dict[str, str] = {}
     for pair in pairs:
         old, equals, new = pair.partition("=")
@@ -313,11 +313,11 @@ def parse_map(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def parse_rate(text: str) -> float:
-    """``500`` or ``500/s``, a second; 0 is as fast as it goes."""
+    """Parse a rate, ``500`` or ``500/s``, in messages per second; 0 means unlimited."""
     try:
         rate = float(text.strip().removesuffix("/s"))
     except ValueError:
         rate = -1.0
     if not 0 <= rate < float("inf"):
-        raise OptionError("--rate", text, "messages a second: 500, 500/s, or 0 for as fast as it goes")
+        raise OptionError("--rate", text, "messages per second: 500, 500/s, or 0 for no limit")
     return rate

@@ -1,9 +1,9 @@
-"""The part of a replay that runs in tasks: messages of some queues, in order, sent to other queues.
+"""Tasks of a replay: each sends the messages of some queues, in order, to other queues.
 
-What is sent carries the replay's id and the place it came from. A task that begins looks for these marks
-behind the place where the target ended when the replay was planned, and goes on behind the last it finds; and
-it looks again when an answer does not come, before it sends anything a second time. One request is under way
-at a time, and a broker stores a request whole or not at all.
+A copy is marked with the replay's id and the place of its original. A task that starts looks for these marks
+after the end that the target had when the replay was planned, and continues after the last mark. If an
+answer is missing, it looks again before it sends anything a second time. One request is in flight at a time,
+and a broker stores a request completely or not at all.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from kerolox.protocol.record import decode_record
 from kerolox.protocol.reserved import TEMPLATE_TOPIC, TOOLS_GROUP
 from kerolox.spark.records import positions_of
 
-# Marks of a copy: which replay made it, of what message, and when that one was born.
+# Marks of a copy: id of the replay, place of the original, and its born time.
 REPLAY_BORN = "KEROLOX_REPLAY_BORN"
 MARKS = frozenset({REPLAY_ID, REPLAY_FROM, REPLAY_BORN})
 AT_REPLAY_ID = names.marker(REPLAY_ID)
 AT_REPLAY_FROM = names.marker(REPLAY_FROM)
 
-# Sent anew to a topic of its own: it is no retry, and should it fail, it tells of this copy.
+# Properties that are not copied: the copy is a new message, not a retry, and a failure refers to the copy.
 NOT_CARRIED = OF_THE_WAY | MARKS | {names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.REDIRECT}
 
 PRODUCER_GROUP = "KEROLOX_REPLAY"
 BATCH_BYTES = 1 << 19
 BATCH_COUNT = 1000
 ITEM_BYTES = 22
-PATIENCE_S = 60.0  # with a broker that does not answer: it may be restarting
-SETTLE_S = 1.0  # what a dead sender has sent last is stored by then, and can be found
+PATIENCE_S = 60.0  # time to retry with a broker that does not answer, such as during a restart
+SETTLE_S = 1.0  # time after which the last request of a dead sender is stored
 PAUSE_S_MAX = 2.0
 SLICE_S = 0.2
 
@@ -76,9 +76,9 @@ NamedValues: TypeAlias = Iterable[tuple[str, str]]
 
 @dataclass
 class Copy:
-    """A copy of a message, ready to be sent."""
+    """Copy of a message, ready to be sent."""
 
-    offset: int  # of the original
+    offset: int  # queue offset of the original
     flag: int
     body: bytes
     properties: bytes
@@ -90,16 +90,16 @@ class Copy:
 
 @dataclass
 class QueueResult:
-    """How many messages of one queue a task sent, and why it ended early."""
+    """Numbers of messages of one queue that a task sent, and the error that ended it."""
 
     sent: int = 0
-    before: int = 0  # was there already
-    repeated: int = 0  # more than once in the source: sent once
+    before: int = 0  # messages sent by earlier runs
+    repeated: int = 0  # messages that repeat another in the source: not sent again
     error: str | None = None
 
 
 class SendPace:
-    """So many messages a second."""
+    """Rate limit in messages per second."""
 
     def __init__(self, rate: float, check: Callable[[], None]) -> None:
         self._rate = rate
@@ -121,19 +121,19 @@ class SendPace:
 
 @dataclass(frozen=True)
 class SendTasks:
-    """What all tasks are told. Each finds its own queues by its number."""
+    """Arguments of all tasks. Each finds its own queues by its number."""
 
     id: str
     options: ClientOptions
-    queues: Sequence[Sequence[tuple[int, SourceQueue]]]  # of each task, with their numbers in the plan
-    rate: float  # of all tasks together
+    queues: Sequence[Sequence[tuple[int, SourceQueue]]]  # by task: queues with their numbers in the plan
+    rate: float  # messages per second of all tasks together
     resumed: bool
     host: str
     port: int
     token: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For ``mapInArrow``: rows are in the order of source and offset."""
+        """Run as ``mapInArrow``. Rows are ordered by source and offset."""
         from pyspark import TaskContext
 
         task = TaskContext.get()
@@ -141,7 +141,7 @@ class SendTasks:
         number = task.partitionId()
         mine = dict(self.queues[number])
         total = sum(source.count for _, source in (pair for part in self.queues for pair in part))
-        # Tasks that get their share of the rate end together, and the rate is what was asked for.
+        # Each task gets its share of the rate, so all end together and the total is the requested rate.
         share = self.rate * sum(source.count for source in mine.values()) / max(1, total)
         lifeline = TaskEnd(self.host, self.port, self.token, number)
         try:
@@ -159,7 +159,7 @@ class SendTasks:
 
 
 class SendTask:
-    """Sends the messages of some queues, one queue after the other."""
+    """Sender of the messages of some queues, one queue after the other."""
 
     def __init__(
         self,
@@ -178,13 +178,13 @@ class SendTask:
         self._pace = SendPace(rate, lifeline.check)
         self._unsure = unsure
         self._done: dict[int, QueueResult] = {}
-        self._looked: dict[Queue, int] = {}  # target → where the next look begins
-        self._last: dict[str, int] = {}  # source → the last offset that is there
+        self._looked: dict[Queue, int] = {}  # by target: offset at which the next look begins
+        self._last: dict[str, int] = {}  # by source: last offset already in the target
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> dict[int, QueueResult]:
         part: list[Copy] = []
         number, size_bytes = -1, 0
-        behind, known = -1, None  # the message before, to see repetitions
+        behind, known = -1, None  # the message before, to detect repetitions
         try:
             for batch in batches:
                 for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -197,8 +197,8 @@ class SendTask:
                     if offset == behind:
                         if (body, born_ms) != known:
                             raise ReplayError(
-                                f"{source.name}/{offset} is the place of two messages: the topic was made "
-                                "anew in between. Replay one after the other, by --since and --until"
+                                f"{source.name}/{offset} is the place of two messages: the topic was deleted "
+                                "and created again. Replay one after the other, by --since and --until"
                             )
                         self._done[number].repeated += 1
                         continue
@@ -216,7 +216,7 @@ class SendTask:
                     part.append(copy)
                     size_bytes += copy.size_bytes
             self._flush(number, part)
-        except ReplayError as error:  # no other attempt would do better
+        except ReplayError as error:  # another attempt would fail too
             self._done.setdefault(number, QueueResult()).error = " ".join(str(error).split())
         return self._done
 
@@ -229,7 +229,7 @@ class SendTask:
         tags: str | None,
         born_ms: int | None,
     ) -> bytes:
-        """What the copy carries: all that is the message's own, and the marks."""
+        """Return the properties of the copy: those of the message, without internal ones, and the marks."""
         own = unpack(pairs.encode()) if isinstance(pairs, str) else dict(pairs or ())
         kept: dict[str, str | None] = {
             name: value
@@ -248,11 +248,11 @@ class SendTask:
         if len(packed) > PROPERTIES_BYTES_MAX:
             raise ReplayError(
                 f"message {source.name}/{offset}: with the marks its properties take {len(packed)} bytes; at "
-                f"most {PROPERTIES_BYTES_MAX} fit. Leave it out: --where"
+                f"most {PROPERTIES_BYTES_MAX} are allowed. Exclude the message by --where"
             )
         return packed
 
-    # --- what is there already ------------------------------------------------------------------------
+    # --- messages already sent -----------------------------------------------------------------------
 
     def _begin(self, number: int) -> None:
         source = self._sources[number]
@@ -266,9 +266,9 @@ class SendTask:
         first = self._cluster.min_offset(source.target)
         if first > source.since:
             raise ReplayError(
-                f"what replay {self._id} had sent to {source.target} may have been deleted since: the queue "
-                f"began at or before {source.since} and begins at {first} now. Replay what is missing with a "
-                "new --id"
+                f"messages that replay {self._id} sent to {source.target} may have been deleted: the queue "
+                f"began at or before {source.since} and now begins at {first}. Replay the missing messages "
+                "with a new --id"
             )
 
     def _look(self, target: Queue, start: int) -> None:
@@ -314,7 +314,9 @@ class SendTask:
     def _tried(
         self, source: SourceQueue, work: Callable[[], None], look: Callable[[], None] | None = None
     ) -> None:
-        """Call it, and again while that may help. Looks before a second try for what is stored already."""
+        """Run the work, with retries of errors that may pass. Before a retry, look for messages already
+        stored.
+        """
         deadline_s = time.monotonic() + PATIENCE_S
         pause_s = SETTLE_S
         in_doubt = False
@@ -329,7 +331,7 @@ class SendTask:
                     raise
                 if not error.retriable or time.monotonic() > deadline_s:
                     last = self._last.get(source.name)
-                    where = f"behind offset {last}" if last is not None else "at its begin"
+                    where = f"after offset {last}" if last is not None else "at its start"
                     raise ReplayError(f"{source.name} to {source.target}, {where}: {error}") from error
                 in_doubt = True
             until_s = time.monotonic() + pause_s
@@ -340,7 +342,7 @@ class SendTask:
             try:
                 self._cluster.route(source.target.topic, fresh=True)
             except KeroloxError:
-                pass  # the next try tells
+                pass  # the next try reports the error
 
     def _send(self, source: SourceQueue, part: Sequence[Copy]) -> None:
         target = source.target
@@ -348,7 +350,7 @@ class SendTask:
         body, sys_flag = part[0].body, 0
         if batch:
             body = encode_batch([(copy.flag, copy.body, copy.properties) for copy in part])
-        elif len(body) > BATCH_BYTES:  # as it was sent once, or brokers may find it too large
+        elif len(body) > BATCH_BYTES:  # a compressed message may exceed the broker's limit uncompressed
             smaller = compress(body)
             if len(smaller) < len(body):
                 body, sys_flag = smaller, COMPRESSED | COMPRESSION_ZLIB

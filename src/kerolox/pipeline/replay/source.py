@@ -1,4 +1,4 @@
-"""What a replay reads: archives, Delta and Iceberg tables and store directories as one kind of table."""
+"""Sources of a replay: archives, Delta and Iceberg tables and store directories, all read as a table."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ NEEDED = ("topic", "queue_id", "queue_offset", "body")
 
 
 class ReplaySource(msgspec.Struct, frozen=True):
-    """What lies at an address: an archive, a Delta table or a store. Found out without Spark."""
+    """Archive, Delta table or store at an address, identified without Spark."""
 
     path: str
-    kind: str  # store, files, or any: whatever Spark makes of it
+    kind: str  # store, files, or any (as Spark reads it)
     files: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()  # those of the columns that folders tell
+    folders: tuple[str, ...] = ()  # columns whose values are in folder names
     properties: str = "map"
-    topics: frozenset[str] | None = None  # None: not known
-    lake: LakeFiles | None = None  # of an address that Spark does not read by itself
+    topics: frozenset[str] | None = None  # None: unknown
+    lake: LakeFiles | None = None  # files at an address that Spark cannot read itself
 
     def table(self, spark: SparkSession, choice: ReplayChoice, *, places_only: bool = False) -> DataFrame:
-        """The messages, as a table. ``places_only``: where they lie, and what they are chosen by."""
+        """Return the messages as a DataFrame. ``places_only``: only places and the columns of the choice."""
         if self.lake is not None:
             # A condition may name any column.
             return (self.lake.only(PLACES) if places_only and not choice.where else self.lake).table(spark)
@@ -60,7 +60,7 @@ class ReplaySource(msgspec.Struct, frozen=True):
 def find_source(
     source: str, options: Mapping[str, Any] | None = None, catalog: CatalogPlace | None = None
 ) -> ReplaySource:
-    """An archive, a Delta table or a store directory. Refuses what is none of them, or empty."""
+    """Identify the source at a path or address. Raises an error if it is empty or of no known kind."""
     if source.startswith(PREFIX):
         lake = iceberg_files(source.removeprefix(PREFIX), catalog or CatalogPlace(), options)
         check_columns(lake.schema.names)
@@ -90,12 +90,12 @@ def find_source(
     if not path.exists():
         raise OptionError("SOURCE", source, "an archive, a Delta table or a store directory")
     if path.is_dir() and not any(path.rglob("*.parquet")):
-        raise OptionError("SOURCE", source, f"{KINDS}; this folder has no such files")
+        raise OptionError("SOURCE", source, f"{KINDS}; this folder has none")
     return ReplaySource(source, "any")
 
 
 def _find_remote(storage: Storage) -> ReplaySource:
-    """The same at an address that Spark cannot read by itself: its tasks read with Arrow."""
+    """Identify the source at an address that Spark cannot read itself; tasks read it with Arrow."""
     topics: frozenset[str] | None = None
     if storage.files("_delta_log"):
         files, folders = _delta_files(storage)
@@ -105,13 +105,13 @@ def _find_remote(storage: Storage) -> ReplaySource:
         topics = frozenset(file.topic for file in written.values())
         files, folders = [(path, folder_values(path)) for path in written], _folders(head)
     elif storage.files("commitlog"):
-        raise OptionError("SOURCE", storage.address, "a store on disk: fetch it first, or mount it")
+        raise OptionError("SOURCE", storage.address, "a store on disk. Copy it to a disk first, or mount it")
     else:
         listed = [file.path for file in storage.files() if _is_data(file.path)]
         files = [(path, folder_values(path)) for path in listed]
         folders = tuple(dict.fromkeys(name for _, told in files for name in told))
         if not files:
-            raise OptionError("SOURCE", storage.address, f"{KINDS}; there are no such files")
+            raise OptionError("SOURCE", storage.address, f"{KINDS}; found none at this address")
     found = ReplaySource(storage.address, "files", tuple(path for path, _ in files), topics=topics)
     _filled(found)
     lake = LakeFiles(storage, files, columns_of(storage, files[0][0]), folders)
@@ -131,7 +131,7 @@ def _delta_table(storage: Storage) -> Any:
 
 
 def _delta_files(storage: Storage) -> tuple[list[tuple[str, FolderValues]], tuple[str, ...]]:
-    """The files of a table with what it says of each: paths of other writers need not tell it."""
+    """Return the files with their partition values from the log: paths of other writers may lack them."""
     table = _delta_table(storage)
     folders = tuple(table.metadata().partition_columns)
     told: dict[str, FolderValues] = {}
@@ -147,7 +147,7 @@ def _folders(head: Head) -> tuple[str, ...]:
 
 
 def _is_data(path: str) -> bool:
-    """Whether a reader takes a file for one of the table: hidden ones are not."""
+    """Return True for data files of a table; hidden files are none."""
     return path.endswith(".parquet") and not any(part[0] in "_." for part in path.split("/"))
 
 
@@ -158,7 +158,7 @@ def _filled(found: ReplaySource) -> ReplaySource:
 
 
 def check_topics(found: ReplaySource, choice: ReplayChoice) -> None:
-    """Refuse topics that the source does not have: replaying none of them would look like success."""
+    """Raise an error for topics that the source does not have: an empty replay would look like success."""
     strange = [topic for topic in choice.topics if found.topics is not None and topic not in found.topics]
     if strange:
         there = ", ".join(sorted(found.topics or ())[:8]) or "none"
@@ -166,32 +166,32 @@ def check_topics(found: ReplaySource, choice: ReplayChoice) -> None:
 
 
 def _read_parquet(spark: SparkSession, found: ReplaySource) -> DataFrame:
-    """Files below a folder. Topics may be told by folders, where Spark would take ``007`` for a number."""
+    """Read files below a folder, with explicit types: Spark would read a topic folder ``007`` as a number."""
     names = found.columns
     known = [name for name in names if name in COLUMNS]
     columns = arrow_schema(known, properties="string" if found.properties == "string" else "map")
     kinds = [f"{field.name} {SPARK_TYPES[field.type]}" for field in columns]
-    told = {"date": "date", "hour": "int"}  # by folders; of whatever else they tell, it is text
+    told = {"date": "date", "hour": "int"}  # types of columns in folder names; all others are text
     kinds += [
         f"`{name}` {told.get(name, 'string')}"
         for name in names
         if name not in COLUMNS and name in found.folders
     ]
     reader = spark.read.option("basePath", found.path)
-    if len(kinds) == len(names):  # a table of somebody else may have columns of its own
+    if len(kinds) == len(names):  # tables of other writers may have more columns
         reader = reader.schema(", ".join(kinds))
     return reader.parquet(*found.files)
 
 
 def check_columns(columns: Sequence[str]) -> None:
-    """Refuse a table that does not hold messages."""
+    """Raise an error if the table does not have the columns of messages."""
     missing = [name for name in NEEDED if name not in columns]
     if missing:
-        raise ReplayError(f"the source has no column {', '.join(missing)}: {', '.join(columns)}")
+        raise ReplayError(f"the source has no column {', '.join(missing)}. Its columns: {', '.join(columns)}")
 
 
 def chosen(table: DataFrame, choice: ReplayChoice) -> DataFrame:
-    """The rows that are wanted."""
+    """Return the chosen rows."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as f
 

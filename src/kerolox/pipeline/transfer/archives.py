@@ -1,7 +1,8 @@
 """Archives as sources of a new store: rows of their files become records again.
 
-A chunk is a run of rows of one queue. Those of a queue follow each other by offset, whatever files they are
-in. What an archive does not hold is made up: a body is not compressed, and no record names a transaction.
+A chunk is a run of rows of one queue. The chunks of a queue are ordered by offset, across files. Fields that
+an archive does not have get neutral values: bodies are not compressed, and no record belongs to a
+transaction.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from kerolox.protocol.hosts import IPV4_HOST_BYTES, host_bytes
 from kerolox.protocol.record import BLANK_BYTES, encode_record, topic_field
 from kerolox.store.errors import StoreError
 
-GROUPS_KEPT = 4  # row groups a task holds at once
+GROUPS_KEPT = 4  # row groups that a task keeps in memory
 _NEEDED = ("broker", "queue_id", "queue_offset", "body")
 _FLAGS_GONE = COMPRESSED | COMPRESSION_MASK | INNER_BATCH | NEEDS_UNWRAP | TRANSACTION_MASK
 _NO_HOST = bytes(IPV4_HOST_BYTES)
 
 
 class RowChunk(Chunk):
-    """Rows of one queue in a row group of a file, from ``start`` to ``end``."""
+    """Chunk of rows of one queue in a row group of a file, from ``start`` to ``end``."""
 
     group: int
     broker: str
@@ -42,13 +43,13 @@ class RowChunk(Chunk):
 
 
 class MeasuredFile(msgspec.Struct):
-    """What a file of an archive has for us."""
+    """Chunks of a file of an archive."""
 
     chunks: list[RowChunk] = []
 
 
 class ArchiveFile:
-    """One file of an archive."""
+    """File of an archive."""
 
     def __init__(self, storage: Storage, path: str, topic: str) -> None:
         self.storage = storage
@@ -65,14 +66,14 @@ class ArchiveFile:
             missing = [name for name in _NEEDED if name not in file.schema_arrow.names]
             if missing:
                 raise StoreError(
-                    f"{self.path} of {self.storage} has no column {' and '.join(missing)}: no messages can "
-                    "be made of it."
+                    f"{self.path} of {self.storage} has no column {' and '.join(missing)}, so it cannot be "
+                    "converted to messages."
                 )
             return int(file.num_row_groups)
 
 
 class ArchiveSource:
-    """An archive, and which files it has."""
+    """Archive as a source, with its files."""
 
     def __init__(self, address: str, choice: Choice) -> None:
         storage = open_storage(address)
@@ -97,7 +98,7 @@ def _ms(value: datetime | None) -> int:
 
 
 def _properties(row: dict[str, Any]) -> bytes:
-    """As a record holds them; those of an archive without properties are what it knows otherwise."""
+    """Return packed properties; without a properties column they are made from msg_id, keys and tags."""
     given = row.get("properties")
     if isinstance(given, str):
         packed = given.encode()
@@ -110,7 +111,7 @@ def _properties(row: dict[str, Any]) -> bytes:
 
 
 def record_of(row: dict[str, Any], topic: bytes, queue_id: int, place: int, host: bytes) -> bytes:
-    """The record of a row. ``topic`` is the field as records have it."""
+    """Encode a row as a record. ``topic`` is the encoded topic field."""
     return encode_record(
         queue_id,
         row.get("flag") or 0,
@@ -134,7 +135,7 @@ def measured_note(number: int) -> str:
 
 
 def measure_file(choice: Choice, work: str, item: tuple[int, ArchiveFile]) -> MeasuredFile:
-    """The task: see which runs of rows a file has, and how long their records are."""
+    """Run the task: find the chunks of a file and the size of their records."""
     number, file = item
     found = MeasuredFile(list(_chunks(file, choice)))
     write_atomically(Path(work) / measured_note(number), msgspec.json.encode(found))
@@ -149,8 +150,8 @@ def _chunks(file: ArchiveFile, choice: Choice) -> Iterator[RowChunk]:
             size = len(record_of(row, topic, 0, 0, choice.store_host))
             if size > choice.file_bytes - BLANK_BYTES:
                 raise StoreError(
-                    f"row {at} of row group {group} of {file.path} needs {size} bytes, and files of the new "
-                    f"log have {choice.file_bytes}."
+                    f"row {at} of row group {group} of {file.path} needs {size} bytes, but files of the new "
+                    f"log have only {choice.file_bytes}."
                 )
             broker, queue_id, offset = row["broker"] or "", row["queue_id"], row["queue_offset"]
             goes_on = (
@@ -172,13 +173,13 @@ def _chunks(file: ArchiveFile, choice: Choice) -> Iterator[RowChunk]:
 
 
 class RowWriter:
-    """Makes records of the rows of a file."""
+    """Converter of the rows of a file into records."""
 
     def __init__(self, file: ArchiveFile, choice: Choice, first_queues: dict[bytes, int]) -> None:
         self._file = file
         self._topic = topic_field(file.topic)
         self._host = choice.store_host
-        self._first_queues = first_queues  # by broker
+        self._first_queues = first_queues  # first queue id by broker
         self._groups: dict[int, list[dict[str, Any]]] = {}
 
     def records(self, chunk: Chunk, place: int) -> bytearray:
@@ -189,7 +190,7 @@ class RowWriter:
             made += record_of(row, self._topic, queue_id, place + len(made), self._host)
         if len(made) != chunk.size:
             raise StoreError(
-                f"{self._file.path} changed since it was read first. Begin again in a new directory."
+                f"{self._file.path} changed since it was first read. Start again in a new directory."
             )
         return made
 
@@ -208,9 +209,9 @@ class RowWriter:
 def queue_runs(
     files: Sequence[tuple[int, str, MeasuredFile]],
 ) -> dict[tuple[str, str, int], list[tuple[int, RowChunk]]]:
-    """The chunks of each queue by offset: topic, broker and queue → number of the file, and chunk.
+    """Return the chunks of each queue, ordered by offset, with the number of their file.
 
-    ``files``: of each one its number, topic, and what was found.
+    Keys are topic, broker and queue id. ``files``: number, topic and chunks of each file.
     """
     runs: dict[tuple[str, str, int], list[tuple[int, RowChunk]]] = {}
     for number, topic, found in files:

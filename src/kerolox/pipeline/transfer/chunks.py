@@ -1,7 +1,7 @@
-"""What is taken of a log: runs of its records, a little each, that are written anew as a whole.
+"""Chunks: short runs of records of a log that are copied to the new log together.
 
-A chunk is read in one go, and goes into one file of the new log. So whoever plans needs to know only how many
-bytes each one has, and a file of the new log ends at most a chunk too early.
+A chunk is read at once, and goes into one file of the new log. So the plan needs only the size of each
+chunk, and a file of the new log ends at most one chunk too early.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from kerolox.store.queue.deleted_topics import DeletedTopics
 from kerolox.store.rebuild import topics_left_out
 
 CHUNK_BYTES = 1 << 20
-SPAN_MAX = 8 << 20  # of the old log: what is read at once
+SPAN_MAX = 8 << 20  # bytes of the old log that are read at once
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What is taken, and what changes in it."""
+    """Choice of records to copy, and the changes in them."""
 
-    topics: tuple[str, ...] = ()  # without any: all but what a broker keeps for itself
-    store_host: bytes = b""  # of the new broker, as records have it; empty: stays
-    file_bytes: int = 0  # of the new log
+    topics: tuple[str, ...] = ()  # empty: all except internal topics
+    store_host: bytes = b""  # encoded host of the new broker; empty: unchanged
+    file_bytes: int = 0  # file size of the new log
 
     @property
     def chunk_bytes(self) -> int:
@@ -55,7 +55,7 @@ class Choice(msgspec.Struct, frozen=True):
         return topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) or is_users(topic)
 
     def size_of(self, entry: Entry) -> int:
-        """How long the record will be: hosts have two widths."""
+        """Return the size of the new record: hosts have two widths."""
         if not self.store_host:
             return entry[SIZE]
         old = IPV6_HOST_BYTES if entry[SYS_FLAG] & STORE_HOST_IPV6 else IPV4_HOST_BYTES
@@ -63,7 +63,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Taker:
-    """Tells which records of a store are taken."""
+    """Filter of the records of a store."""
 
     def __init__(self, layout: Layout, choice: Choice) -> None:
         self._choice = choice
@@ -86,8 +86,7 @@ class Taker:
 
 
 class Chunk(msgspec.Struct, array_like=True, gc=False):
-    """Records of an old log from ``start`` to ``end``, of which those that are taken have ``size`` bytes
-    anew."""
+    """Records of an old log from ``start`` to ``end``. Copied ones need ``size`` bytes in the new log."""
 
     start: int
     end: int
@@ -97,7 +96,7 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
 
 
 class QueueSpan(msgspec.Struct, array_like=True):
-    """Which messages of a queue are in a part."""
+    """Messages of a queue in a part: count, first and last queue offset."""
 
     topic: str
     queue_id: int
@@ -107,7 +106,7 @@ class QueueSpan(msgspec.Struct, array_like=True):
 
 
 class ChunkedPart(msgspec.Struct):
-    """What a part of a log has for us."""
+    """Chunks and counts of a part of a log."""
 
     start: int
     first: int
@@ -116,7 +115,7 @@ class ChunkedPart(msgspec.Struct):
     records: int = 0  # all of them
     chunks: list[Chunk] = []
     queues: list[QueueSpan] = []
-    left_out: dict[str, int] = {}  # messages that are not taken, by topic
+    left_out: dict[str, int] = {}  # messages that are not copied, by topic
     deleted: int = 0  # messages of deleted topics
     damage: list[DamageNote] = []
 
@@ -126,7 +125,7 @@ def part_note(source: int, start: int) -> str:
 
 
 class ChunkReader(PartReader):
-    """Reads one part of a log, and says what is taken of it."""
+    """Reader of one part of a log that finds its chunks."""
 
     def __init__(self, layout: Layout, part: LogPart, choice: Choice, source: int, work: Path) -> None:
         super().__init__(layout, part, work, tags_too=False)
@@ -152,7 +151,7 @@ class ChunkReader(PartReader):
         return found
 
     def _take_fast(self, data: bytes, at: int, end: int, position: int) -> int:
-        return at  # each record is looked at
+        return at  # no fast path: each record is examined
 
     def _take_entries(self, entries: list[Entry]) -> None:
         self.piece.records += len(entries)
@@ -166,8 +165,8 @@ class ChunkReader(PartReader):
             size, physical = choice.size_of(entry), entry[PHYSICAL_OFFSET]
             if size > room:
                 raise StoreError(
-                    f"the message at {physical} of the log needs {size} bytes, and files of the new log "
-                    f"have {choice.file_bytes}."
+                    f"the message at {physical} of the log needs {size} bytes, but files of the new log "
+                    f"have only {choice.file_bytes}."
                 )
             end = physical + entry[SIZE]
             if chunk is None or chunk.size + size > most or end - chunk.start > SPAN_MAX:
@@ -204,6 +203,6 @@ class ChunkReader(PartReader):
 def measure(
     layouts: list[Layout], choice: Choice, work: str, parts: tuple[int, list[LogPart]]
 ) -> list[ChunkedPart]:
-    """The task: see what parts of the log of a source have."""
+    """Run the task: find the chunks in parts of the log of a source."""
     source, these = parts
     return [ChunkReader(layouts[source], part, choice, source, Path(work)).measure() for part in these]

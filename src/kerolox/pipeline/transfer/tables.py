@@ -1,4 +1,4 @@
-"""Topics, groups and consumers' progress for a new store, from those of the stores it is made of."""
+"""Topics, groups and consumer offsets of a new store, made from those of the source stores."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from kerolox.store.tables.topics import TopicTable
 
 
 class QueueMove(msgspec.Struct, frozen=True):
-    """Where a queue came from, and which one it is now. Offsets stay."""
+    """Move of a queue: its source, and its new queue id. Queue offsets do not change."""
 
     source: str
     topic: str
     queue_id: int
     new_queue_id: int
     messages: int
-    end: int  # the number of the next message
+    end: int  # queue offset of the next message
 
 
 class OldTables:
-    """The tables of one store, as far as they read."""
+    """Tables of one store that can be read."""
 
     def __init__(self, layout: Layout) -> None:
         files, directory = OnlyReading(), layout.path(CONFIG)
@@ -52,7 +52,7 @@ class OldTables:
             self.broken.append(f"{table.path}: {why}")
 
     def queues(self, topic: str) -> list[int]:
-        """The queues that have files."""
+        """Return the queue ids of a topic that have files."""
         names = OnlyReading().list_dir(os.path.join(self.layout.path(QUEUES), topic))
         return [int(name) for name in names if name.isascii() and name.isdigit()]
 
@@ -61,7 +61,7 @@ class OldTables:
 
 
 class ArchivedBroker(OldTables):
-    """A broker of which an archive is left: no tables, and no more queues than have messages."""
+    """Broker known only from an archive: no tables, and only queues with messages."""
 
     def __init__(self, root: str) -> None:
         files = OnlyReading()
@@ -78,10 +78,10 @@ class ArchivedBroker(OldTables):
 
 
 class QueuePlan(msgspec.Struct):
-    """How the queues of all sources lie side by side in the new store."""
+    """Queue ids of all sources in the new store."""
 
-    first_queues: list[dict[str, int]]  # of each source: where the queues of a topic begin
-    counts: dict[str, int]  # queues of each topic
+    first_queues: list[dict[str, int]]  # by source: first queue id of each topic
+    counts: dict[str, int]  # number of queues by topic
     moves: list[QueueMove]
 
 
@@ -90,9 +90,9 @@ def plan_queues(
     found: Sequence[dict[tuple[str, int], tuple[int, int]]],
     has: Callable[[str], bool],
 ) -> QueuePlan:
-    """Put the queues of a topic of the second source behind those of the first, and so on.
+    """Number the queues of a topic: first those of the first source, then those of the second, and so on.
 
-    ``found``: of each source, how many messages of each queue are in its log, and the number of the last.
+    ``found``: for each source, the number of messages of each queue in its log, and the last queue offset.
     """
     plan = QueuePlan([{} for _ in tables], {}, [])
     for number, (old, messages) in enumerate(zip(tables, found, strict=True)):
@@ -115,7 +115,7 @@ def plan_queues(
 
 
 def write_tables(root: str, tables: Sequence[OldTables], plan: QueuePlan, *, all_groups: bool) -> int:
-    """Topics, groups and offsets of the new store; how many groups have some progress in it."""
+    """Write topics, groups and offsets of the new store. Returns the number of groups with offsets in it."""
     files, directory = Files(), os.path.join(root, CONFIG)
     files.make_dirs(directory)
     topics, groups = TopicTable(files, directory), GroupTable(files, directory)
@@ -147,9 +147,9 @@ def write_tables(root: str, tables: Sequence[OldTables], plan: QueuePlan, *, all
 
 
 def write_empty_queues(layout: Layout, plan: QueuePlan) -> None:
-    """Queues whose messages are all gone go on counting where they were: a file of blank entries each.
+    """Write a file of blank entries for each queue without messages, so that its offsets continue.
 
-    The rebuild keeps them, as it does those of any store.
+    The rebuild keeps these queues, as in any store.
     """
     files = Files()
     per_file = layout.queue_file_bytes // ENTRY_SIZE

@@ -1,12 +1,12 @@
-"""A new store of what other stores hold: a topic split off, or several brokers' stores merged into one.
+"""New store made from other stores: topics split off, or stores of several brokers merged into one.
 
-First step: each task reads a part of an old log, and says which records are taken, in chunks. The driver puts
-the chunks of all sources in the order of their time and gives each one its place in the new log. Second step:
-tasks write their ranges of it. Then queues and index are made by the rebuild. Offsets in queues stay what
-they were; queues of the same topic of different sources lie side by side.
+First step: each task reads a part of an old log and finds the chunks of records to copy. The driver orders
+the chunks of all sources by time and gives each one its offset in the new log. Second step: tasks write
+ranges of the new log. Then the rebuild makes queues and index. Queue offsets do not change; queues of the
+same topic from different sources get consecutive queue ids.
 
-All of it is made in the folder ``_work`` of the new store, and moved to its place in the end, the log last:
-until then there is nothing that a broker, Apache's either, could take for a whole store. Ours refuses to open
+All files are made in the folder ``_work`` of the new store, and moved to their places at the end, the log
+last: until then no broker, not even Apache's, finds a complete store there. kerolox's broker does not open
 it until the job is finished (``store/offline/half_made.py``).
 """
 
@@ -62,26 +62,26 @@ from kerolox.store.rebuild import DamagedLog
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MAPPING = "kerolox.mapping.json"  # of queues, in the new store
+MAPPING = "kerolox.mapping.json"  # mapping of queues, in the new store
 FAIL, SKIP = "fail", "skip"
 _DAMAGE_TOLD = 5
-_STORE = "store"  # below the work folder: the log, and the tables
-_QUEUES_WORK = "queues"  # and there queues, index and checkpoint
-_MADE = "made.json"  # all is made, and has to be put into its place
+_STORE = "store"  # folder below ``_work`` for the log and the tables
+_QUEUES_WORK = "queues"  # folder below ``_work`` for queues, index and checkpoint
+_MADE = "made.json"  # all files are made, but not yet moved to their places
 LOG = "commitlog"
 
-# Archive, topic, broker and queue → number of the source, and chunk.
+# By archive, topic, broker and queue id: number of the source, and chunk.
 ArchivedRuns: TypeAlias = "dict[tuple[str, str, str, int], list[tuple[int, RowChunk]]]"
 
 
 class TransferRequest(msgspec.Struct):
-    """What is to be made."""
+    """Request of a transfer."""
 
     layouts: list[Layout]
     to: str
     archives: tuple[str, ...] = ()  # addresses
-    topics: tuple[str, ...] = ()  # only these; all but the brokers' own, without any
-    store_host: str = ""  # address of the broker that will have it
+    topics: tuple[str, ...] = ()  # only these topics; empty: all except internal ones
+    store_host: str = ""  # address of the broker of the new store
     on_damage: str = FAIL
     part_bytes: int = queues_and_index.PART_BYTES
 
@@ -92,7 +92,7 @@ class TransferRequest(msgspec.Struct):
 
     @property
     def new_layout(self) -> Layout:
-        """The store where it is made: with the sizes of the first one, or the usual ones."""
+        """Layout of the new store in ``_work``, with the sizes of the first source or the defaults."""
         to = os.path.join(os.path.abspath(self.to), WORK, _STORE)
         usual = StoreOptions()
         if not self.layouts:
@@ -119,7 +119,7 @@ class TransferRequest(msgspec.Struct):
 
 
 class Transferred(msgspec.Struct):
-    """What was made."""
+    """Result of a transfer."""
 
     sources: list[str]
     to: str
@@ -129,8 +129,8 @@ class Transferred(msgspec.Struct):
     queues: int = 0
     keys: int = 0
     holes: int = 0  # queue offsets whose messages are lost
-    groups: int = 0  # with progress in what was taken
-    left_out: dict[str, int] = {}  # messages that stay behind, by topic
+    groups: int = 0  # groups with offsets in the copied queues
+    left_out: dict[str, int] = {}  # messages that were not copied, by topic
     deleted: int = 0  # messages of deleted topics
     damage: list[DamageNote] = []
     mapping: list[QueueMove] = []
@@ -138,7 +138,7 @@ class Transferred(msgspec.Struct):
 
 
 def check_request(request: TransferRequest) -> Job:
-    """Refuse what cannot be done, before Spark starts. Returns the job."""
+    """Raise an error for an impossible request, before Spark starts. Returns the job."""
     if request.on_damage not in (FAIL, SKIP):
         raise OptionError("--on-damage", request.on_damage, f"{FAIL} or {SKIP}")
     choice = request.choice
@@ -146,13 +146,13 @@ def check_request(request: TransferRequest) -> Job:
     for layout in request.layouts:
         refuse_entries(layout, "this", "Give the store of a broker that is no member of a group.")
         if roots.count(layout.root) > 1:
-            raise OptionError("STORE_DIR", layout.root, "each store once")
+            raise OptionError("STORE_DIR", layout.root, "each store only once")
         if layout.root == os.path.abspath(request.to):
             raise OptionError("--to", request.to, "a new directory, not one of the stores")
         if len(roots) > 1 and layout.light_queues:
             raise KeroloxError(
-                f"{layout.root} has light queues (%LMQ%), whose numbers are in the messages themselves: "
-                "they cannot lie side by side with those of another store. Move its topics one by one "
+                f"{layout.root} has light queues (%LMQ%), whose queue offsets are stored in the messages: "
+                "they cannot be merged with those of another store. Move its topics one by one "
                 "with kerolox pipeline split."
             )
     if request.topics:
@@ -162,7 +162,7 @@ def check_request(request: TransferRequest) -> Job:
     for layout in request.layouts:
         if broken := OldTables(layout).broken:
             raise KeroloxError(
-                f"{'; '.join(broken)}. Mend it first: kerolox store repair {layout.root} --tables"
+                f"{'; '.join(broken)}. Repair it first: kerolox store repair {layout.root} --tables"
             )
     logs = [queues_and_index.log_state(layout) for layout in request.layouts]
     job = Job(
@@ -184,12 +184,12 @@ def check_request(request: TransferRequest) -> Job:
 
 
 def finished(request: TransferRequest) -> Transferred | None:
-    """What was made, if the same command was finished before."""
+    """Return the result if the same command was finished before."""
     return check_request(request).finished(Transferred)
 
 
 def transfer(spark: SparkSession, request: TransferRequest, *, progress: OnStep | None = None) -> Transferred:
-    """Make the new store in ``request.to``, or go on with it."""
+    """Make the new store in ``request.to``, or continue an earlier run."""
     began_s = time.perf_counter()
     job = check_request(request)
     with job.held():
@@ -207,19 +207,18 @@ def transfer(spark: SparkSession, request: TransferRequest, *, progress: OnStep 
 
 
 def _put_in_place(job: Job) -> None:
-    """Move all that was made to where a broker looks for it, the log last. Doing it again moves the rest."""
+    """Move all files to their final places, the log last. A repeated call moves the remaining files."""
     store, queues = job.work / _STORE, job.work / _QUEUES_WORK
     places = [(queues / name, job.to / name) for name in (QUEUES, INDEX, "checkpoint")]
     places += [(store / name, job.to / name) for name in (CONFIG, MAPPING, LOG)]
     for made, place in places:
         if not made.exists():
-            continue  # moved by a run that was killed then
+            continue  # moved by an earlier run that was killed
         if place.exists():
             raise KeroloxError(
-                f"{place} is there already, and was not made by this command: did a broker start in "
-                f"{job.to}? "
-                "Stop it, move away what it has made, and give this command again: what is made so far is in "
-                f"{job.work}, and is kept."
+                f"{place} exists, and was not made by this command. Did a broker start in {job.to}? "
+                "Stop it, move its files away, and repeat this command: the work done so far is kept in "
+                f"{job.work}."
             )
         os.rename(made, place)
         sync_directory(job.to)
@@ -262,8 +261,8 @@ class _Transfer:
         self._write_log([*sequences, *runs.values()], self._first_queues(plan, brokers))
         made, new = self.made, self.request.new_layout
         if not (self.job.work / _QUEUES_WORK).exists():
-            # Before the queues are made: they say which topics there are.
-            shutil.rmtree(new.path(CONFIG), ignore_errors=True)  # of a run that was killed here
+            # Before the rebuild, which takes the known topics from these tables.
+            shutil.rmtree(new.path(CONFIG), ignore_errors=True)  # from a run that was killed here
             made.groups = write_tables(new.root, tables, plan, all_groups=not self.request.topics)
             self.job.write_note("groups.json", made.groups)
             write_empty_queues(new, plan)
@@ -276,7 +275,7 @@ class _Transfer:
     # Reading
 
     def _measure(self) -> list[list[ChunkedPart]]:
-        """What each part of each log has for us."""
+        """Measure the parts of all logs; return the results by source."""
         parts: list[list[LogPart]] = []
         for layout in self.layouts:
             segments = open_log(layout)
@@ -300,7 +299,7 @@ class _Transfer:
                 for part in these
                 if (self.job.work / part_note(source, part.start)).exists()
             )
-            self.progress("logs are looked through", done, total)
+            self.progress("reading the logs", done, total)
 
         work = partial(measure, self.layouts, self.choice, str(self.job.work))
         for (source, _), found in zip(todo, spread(self.spark, work, todo, watch), strict=True):
@@ -316,13 +315,13 @@ class _Transfer:
         return measured
 
     def _measure_archives(self) -> ArchivedRuns:
-        """The chunks of each queue of each archive, with the numbers of their sources."""
+        """Return the chunks of each queue of each archive, with the numbers of their sources."""
         known = {n: self.job.note(measured_note(n), MeasuredFile) for n in range(len(self.files))}
         todo = [(n, self.files[n]) for n, found in known.items() if found is None]
 
         def watch() -> None:
             done = sum((self.job.work / measured_note(n)).exists() for n in known)
-            self.progress("files of archives are looked through", done, len(known))
+            self.progress("reading files of archives", done, len(known))
 
         work = partial(measure_file, self.choice, str(self.job.work))
         for (n, _), measured in zip(todo, spread(self.spark, work, todo, watch), strict=True):
@@ -339,7 +338,7 @@ class _Transfer:
         return runs
 
     def _first_queues(self, plan: QueuePlan, brokers: list[tuple[str, str]]) -> list[dict[bytes, int]]:
-        """Of each source where the queues of its topics begin; of each file of an archive, of its brokers."""
+        """Return the first queue ids: by topic for each store, by broker for each file of an archive."""
         stores = [
             {topic.encode(): n for topic, n in each.items()}
             for each in plan.first_queues[: len(self.layouts)]
@@ -373,15 +372,15 @@ class _Transfer:
                 for each in made.damage[:_DAMAGE_TOLD]
             )
             raise DamagedLog(
-                f"damaged in {len(made.damage)} places: {told}. Nothing was made. Mend the log with kerolox "
-                "store repair, then begin again in a new directory; or begin there with --on-damage skip, "
-                "which leaves out the messages in the damage and marks their offsets as lost.",
+                f"damaged in {len(made.damage)} places: {told}. Nothing was made. Repair the log with "
+                "kerolox store repair, then start again in a new directory; or start there with "
+                "--on-damage skip, which leaves out damaged messages and marks their offsets as lost.",
                 path=made.damage[0].path,
                 offset=made.damage[0].offset,
             )
         if not made.messages:
             of = f" of {', '.join(self.request.topics)}" if self.request.topics else ""
-            raise KeroloxError(f"{' and '.join(made.sources)} hold no message{of}: there is nothing to move.")
+            raise KeroloxError(f"{' and '.join(made.sources)} have no message{of}: there is nothing to copy.")
 
     # Writing
 
@@ -389,7 +388,7 @@ class _Transfer:
         self, sequences: Sequence[Sequence[tuple[int, Chunk]]], first_queues: list[dict[bytes, int]]
     ) -> None:
         new = self.request.new_layout
-        # Not from 0 on: queues begin with numbers above 0, as those of a log whose first files are deleted.
+        # Not 0: queues may begin at offsets above 0, as in a log whose first files were deleted.
         begin = new.log_file_bytes
         chunks = list(_by_time(sequences))
         shares, end = place_all(chunks, begin, new.log_file_bytes, self.request.part_bytes)
@@ -402,7 +401,7 @@ class _Transfer:
 
         def watch() -> None:
             done = sum(size for name, size in sizes.items() if (self.job.work / name).exists())
-            self.progress("the new log is written", done, total)
+            self.progress("writing the new log", done, total)
 
         sources: list[Layout | ArchiveFile] = [*self.layouts, *self.files]
         work = partial(write_share, sources, self.choice, first_queues, new.log_paths[0], str(self.job.work))
@@ -422,14 +421,14 @@ class _Transfer:
         made.queues, made.keys, made.holes = rebuilt.queues, rebuilt.keys, rebuilt.holes
 
     def _likeness(self) -> str:
-        """Whose index: as whoever wrote the first store."""
+        """Return the index layout of the broker that wrote the first store."""
         if not self.layouts:
             return queues_and_index.OURS
         return queues_and_index.likeness(queues_and_index.RebuildRequest(self.layouts[0], ""))
 
 
 def _found(parts: list[ChunkedPart]) -> dict[tuple[str, int], tuple[int, int]]:
-    """How many messages each queue has, and the number of the last one."""
+    """Return the number of messages of each queue, and the last queue offset."""
     found: dict[tuple[str, int], tuple[int, int]] = {}
     for part in parts:
         for span in part.queues:
@@ -439,7 +438,7 @@ def _found(parts: list[ChunkedPart]) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def _by_time(sequences: Sequence[Sequence[tuple[int, Chunk]]]) -> Iterator[tuple[int, Chunk]]:
-    """All chunks in the order of their first messages' times, those of one sequence in their own order."""
+    """Yield all chunks ordered by the time of their first message. Each sequence keeps its own order."""
     keyed: list[tuple[int, int, int, int, Chunk]] = []
     for number, sequence in enumerate(sequences):
         latest = 0

@@ -1,4 +1,4 @@
-"""Write chunks into the files of a new log: each record with its new place, queue and host."""
+"""Writer of chunks into the files of a new log: records get new offsets, queue ids and hosts."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from kerolox.store.errors import StoreError
 from kerolox.store.offline.layout import Layout
 from kerolox.store.offline.mend import open_log
 
-WRITERS_MAX = 8  # sources a task has open, where they are files of archives
+WRITERS_MAX = 8  # files of archives that a task has open
 _QUEUE_ID_AT = 12
 _BORN_HOST_AT = 48
 _NUMBER = struct.Struct(">i")
 _PLACE = struct.Struct(">q")
 _SEAL = b"__CRC32#\x01"
 
-# Of each source: where the queues of a topic begin in the new store; of a file of an archive: of a broker.
+# First queue ids in the new store: by topic for a store, by broker for a file of an archive.
 FirstQueues = Mapping[bytes, int]
 
 
 class Placed(msgspec.Struct, array_like=True, gc=False):
-    """A chunk of a source and its place in the new log. ``blank``: the rest of the file behind it."""
+    """Chunk of a source with its offset in the new log. ``blank``: unused bytes of the file after it."""
 
     source: int
     chunk: Chunk
@@ -50,7 +50,7 @@ class Placed(msgspec.Struct, array_like=True, gc=False):
 
 
 class LogShare(msgspec.Struct):
-    """What one task writes."""
+    """Part of the new log that one task writes."""
 
     number: int
     placed: list[Placed]
@@ -63,7 +63,7 @@ class LogShare(msgspec.Struct):
 def place_all(
     chunks: Sequence[tuple[int, Chunk]], begin: int, file_bytes: int, share_bytes: int
 ) -> tuple[list[LogShare], int]:
-    """Give each chunk its place, from ``begin`` on; the tasks to write them, and where the log ends."""
+    """Give each chunk its offset, from ``begin`` on. Returns the shares of tasks, and the end of the log."""
     shares: list[LogShare] = []
     place, size = begin, share_bytes
     last: Placed | None = None
@@ -88,7 +88,7 @@ def share_note(number: int) -> str:
 
 
 class ChunkWriter:
-    """Makes the records of a chunk anew."""
+    """Converter of the records of a chunk."""
 
     def __init__(self, layout: Layout, choice: Choice, first_queues: FirstQueues) -> None:
         self._segments = open_log(layout)
@@ -97,7 +97,7 @@ class ChunkWriter:
         self._first_queues = first_queues
 
     def records(self, chunk: Chunk, place: int) -> bytearray:
-        """The bytes of the new log at ``place``."""
+        """Return the bytes of the new log at ``place``."""
         data = self._segments.read(chunk.start, chunk.end - chunk.start)
         found = scan(data, count_max=len(data))
         if found.stop is not Stop.END:
@@ -119,7 +119,7 @@ class ChunkWriter:
     def _changed(self, chunk: Chunk) -> StoreError:
         return StoreError(
             f"the log in {self._segments.directories[0]} changed from {chunk.start} to {chunk.end} since it "
-            "was read first. Is a broker at work on it? Stop it, and begin again in a new directory."
+            "was first read. Is a broker running on it? Stop it, and start again in a new directory."
         )
 
     def _anew(self, old: bytes, entry: Entry, place: int) -> bytes | bytearray:
@@ -136,14 +136,14 @@ class ChunkWriter:
         _NUMBER.pack_into(new, _QUEUE_ID_AT, queue_id)
         _PLACE.pack_into(new, PHYSICAL_OFFSET_AT, place)
         if host:
-            # Behind the host where it was born and the time it was stored.
+            # The store host follows the born host and the store time.
             at = _BORN_HOST_AT + (IPV6_HOST_BYTES if flag & BORN_HOST_IPV6 else IPV4_HOST_BYTES) + 8
             new[at : at + len(host)] = host
         return seal_record(bytes(new)) if sealed else new
 
 
 class LogFiles:
-    """The files of the new log, as far as one task writes them."""
+    """Files of the new log that one task writes."""
 
     def __init__(self, directory: str, file_bytes: int) -> None:
         self._directory = directory
@@ -157,7 +157,7 @@ class LogFiles:
             self.close()
             path = os.path.join(self._directory, segment_name(start))
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            os.ftruncate(self._fd, self._file_bytes)  # whichever task is first
+            os.ftruncate(self._fd, self._file_bytes)  # by the first task that opens it
             self._start = start
         view = memoryview(data)
         at = place - start
@@ -180,7 +180,7 @@ def write_share(
     work: str,
     share: LogShare,
 ) -> None:
-    """The task: write a part of the new log, and say that it is done."""
+    """Run the task: write a part of the new log, and a note that it is done."""
     writers: dict[int, ChunkWriter | RowWriter] = {}
     files = LogFiles(log, choice.file_bytes)
     try:

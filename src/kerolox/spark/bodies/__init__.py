@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def decoded(frame: DataFrame, column: str = "body", **options: str) -> DataFrame:
-    """See :func:`kerolox.spark.bodies.frames.decoded`. What it takes is loaded by who calls it."""
+    """See :func:`kerolox.spark.bodies.frames.decoded`. Its modules are imported at the first call."""
     from kerolox.spark.bodies import frames
 
     return frames.decoded(frame, column, **options)

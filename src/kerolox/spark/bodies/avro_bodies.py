@@ -1,8 +1,8 @@
 """Bodies in Avro's binary form: one record each, without the schema it was written by.
 
-That schema is the declared one, unless a registry tells another: then Avro's rules of evolution lead from
-what was written to what is declared. fastavro does both. It is kept from logical types, which Arrow makes of
-whole columns faster than Python of single values.
+The writer's schema is the declared one, unless a registry gives another: then Avro's rules of evolution
+convert the body to the declared schema. fastavro does both. It gets schemas without logical types, because
+Arrow converts whole columns faster than Python converts single values.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _fastavro() -> Any:
 
 
 class AvroSchema:
-    """A schema of Avro in the two forms that are needed: one to decode by, one to look at."""
+    """An Avro schema in two forms: one for decoding, and one with all names expanded."""
 
     def __init__(self, source: SchemaText) -> None:
         fastavro = _fastavro()
@@ -71,13 +71,13 @@ class AvroSchema:
             if source.references:
                 self.plain = fastavro.parse_schema(plain, named_schemas=dict(plain_named), expand=True)
         except ValueError as error:  # json's too
-            raise SchemaError(f"the Avro schema is no JSON, or no schema: {told(error)}") from None
+            raise SchemaError(f"the Avro schema is not valid JSON or not a schema: {told(error)}") from None
         except Exception as error:  # fastavro has a family of them
             raise SchemaError(
                 f"the Avro schema cannot be read: {type(error).__name__}: {told(error)}"
             ) from None
         if not isinstance(self.expanded, dict) or self.expanded.get("type") != "record":
-            raise SchemaError("the Avro schema is not that of a record, whose fields are the columns")
+            raise SchemaError("the Avro schema must be a record, whose fields become the columns")
         _refuse_unbounded(self.expanded, "")
 
     def fields(self) -> list[tuple[str, Any]]:
@@ -85,7 +85,7 @@ class AvroSchema:
 
 
 def _plain(schema: Any) -> Any:
-    """The schema without its logical types."""
+    """Return the schema without its logical types."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
     if not isinstance(schema, dict):
@@ -151,7 +151,7 @@ class AvroBodies(BodyFormat):
         return objects, reasons
 
     def _where(self, body: bytes, writer: AvroSchema) -> str:
-        """The field that cannot be read, by reading one after the other."""
+        """Find the field that cannot be read, by reading the fields one after the other."""
         file = io.BytesIO(body)
         for name, kind in writer.fields():
             at = file.tell()
@@ -259,11 +259,11 @@ _FEWEST_BYTES: Final = {"null": 0, "float": 4, "double": 8}  # of all others 1
 
 
 def _refuse_unbounded(schema: Any, path: str) -> int:
-    """The fewest bytes a value takes. Raises SchemaError for a type that a few bytes make endless.
+    """Return the minimum size of a value. Raises SchemaError for types that make a short body unbounded.
 
-    Elements that take no bytes are made by a count alone, billions of them. A type within itself is read by
-    a call within a call, for which fastavro has no limit: 100,000 bytes end the process (seen with 1.13.1).
-    It holds for schemas of a registry too, whose other fields are skipped by the same calls.
+    Elements without bytes are created by a count, possibly billions of them. A recursive type is read by
+    recursive calls, which fastavro does not limit: a body of 100,000 bytes ends the process (seen with
+    1.13.1). The check includes schemas of a registry, whose other fields are skipped by the same calls.
     """
     kind = schema["type"] if isinstance(schema, dict) else schema
     if isinstance(kind, list):
@@ -283,7 +283,7 @@ def _refuse_unbounded(schema: Any, path: str) -> int:
     if kind == "array":
         if not _refuse_unbounded(schema["items"], f"{path}[]"):
             raise SchemaError(
-                f"Avro schema: the elements of {path} take no bytes, so that nothing bounds them"
+                f"Avro schema: the elements of {path} take no bytes, so their number is unbounded"
             )
         return 1
     if kind == "fixed":
@@ -297,12 +297,12 @@ def _refuse_unbounded(schema: Any, path: str) -> int:
 
 
 def _refuse_other_meaning(writer: AvroSchema, reader: AvroSchema) -> None:
-    """Avro's rules of evolution do not look at logical types: milliseconds would be read as microseconds."""
+    """Reject different logical types: Avro's evolution would read milliseconds as microseconds."""
     written, declared = dict(_meanings(writer.expanded, "")), dict(_meanings(reader.expanded, ""))
     for path, meaning in declared.items():
         other = written.get(path, meaning)
         if other != meaning:
-            raise SchemaError(f"field {path} was written as {other}, and is declared as {meaning}")
+            raise SchemaError(f"field {path} was written as {other}, but is declared as {meaning}")
 
 
 def _meanings(schema: Any, path: str) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Schemas as Spark writes them, ``id BIGINT NOT NULL, items ARRAY<STRUCT<sku: STRING>>``, read without it.
 
-Spark parses it in Java, which is not at hand where sources in Python are planned.
+Spark parses DDL in Java, which is not available where sources in Python are planned.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Kind:
 
     leaf: pa.DataType | None = None
     fields: tuple[Column, ...] = ()
-    element: Kind | None = None  # of a list, and the values of a map
+    element: Kind | None = None  # of a list, or the values of a map
     key: Kind | None = None
 
 
 def parse_ddl(text: str) -> tuple[Column, ...]:
-    """The columns. Raises ValueError, which says where it stumbled."""
+    """Parse the columns. Raises ValueError with the place of the error."""
     reader = _Reader(text)
     columns = reader.columns(end="")
     if not columns:
@@ -131,7 +131,7 @@ class _Reader:
             precision, scale = (*numbers, 0)[:2]
             if not 1 <= precision <= 38 or not 0 <= scale <= precision:
                 raise ValueError(
-                    f"decimal({precision},{scale}): at most 38 digits, and no more behind the point"
+                    f"decimal({precision},{scale}): at most 38 digits, and the scale at most the precision"
                 )
             return Kind(pa.decimal128(precision, scale))
         if word == "array":

@@ -1,7 +1,7 @@
-"""What a query says about bodies: format, schema, registry, and what happens to those that do not fit.
+"""Body options of a query: format, schema, registry, and the handling of bodies that do not fit.
 
-It is read on the driver, with the files and the registry's newest schema, and travels to the tasks as it is:
-all tasks of a query decode by one schema, whatever is registered meanwhile.
+They are resolved on the driver, including files and the registry's newest schema, and sent to the tasks: all
+tasks of a query decode by one schema, even if a newer one is registered meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kerolox.spark.option_table import Values
 
 @dataclass(frozen=True)
 class Declared:
-    """The bodies of one table."""
+    """Declaration of the bodies of one table."""
 
     format: str
     schema: SchemaText
@@ -33,11 +33,11 @@ class Declared:
     into: str = ""
     keep_bad: bool = False
     registry: RegistryAddress | None = None
-    schema_id: int = 0  # what bodies are written with
+    schema_id: int = 0  # schema number written into bodies
     indexes: tuple[int, ...] = ()
 
     def opened(self) -> BodyFormat:
-        """Ready to decode and encode; the same for all tasks of a process."""
+        """Return the codec of the bodies, which all tasks of a process share."""
         return _opened(self)
 
 
@@ -78,8 +78,10 @@ def _inner(declared: Declared) -> BodyFormat:
 
 
 def read_declared(values: Values, topics: Sequence[str] = (), *, sink: bool = False) -> Declared:
-    """From the options of a source or a sink that has a bodyFormat. Reads files, and asks the registry.
-    Raises OptionError, SchemaError and RegistryError."""
+    """Resolve the options of a source or a sink with a bodyFormat. Reads files, and asks the registry.
+
+    Raises OptionError, SchemaError and RegistryError.
+    """
     form = values["bodyFormat"]
     for key in (
         "schemaRegistryUser",
@@ -143,9 +145,9 @@ def _subject(values: Values, topics: Sequence[str]) -> str:
         raise OptionError(
             "schemaSubject",
             None,
-            "the subject whose schema is meant, since the topic is not a single one; topics with "
+            "the subject of the schema, because there is more than one topic; read topics with "
             "different schemas "
-            "are read by a source each",
+            "by one source each",
         )
     return f"{topics[0]}-value"
 
@@ -160,7 +162,7 @@ def _of_registry(
     *,
     sink: bool,
 ) -> tuple[int, SchemaText, bytes]:
-    """The number and the schema that counts: the one that was given, or the newest of the subject."""
+    """Return number and text of the schema: the given one, or the newest of the subject."""
     registry = registry_at(address)
     if values.has("bodySchema"):
         if not schema.text:
@@ -173,7 +175,7 @@ def _of_registry(
             return registry.look_up(subject, form, schema), schema, descriptors
         except NotRegistered as error:
             raise NotRegistered(
-                f"{error}. Set registerSchema to true to register it, or do that by other means"
+                f"{error}. Set registerSchema to true, or register it by other means"
             ) from None
     try:
         found = registry.latest(subject)

@@ -1,4 +1,4 @@
-"""What every format of bodies offers: columns of a schema out of bodies, and bodies out of columns."""
+"""Interface of body formats: conversion of bodies to columns of a schema, and back."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import pyarrow as pa
 from kerolox.errors import KeroloxError
 from kerolox.spark.bodies.shapes import DoesNotFit, Shape, columns_of, objects_of, reason, shown, told
 
-Reasons = dict[int, str]  # by row: why it does not fit
+Reasons = dict[int, str]  # by row: the reason why it does not fit
 
 _EXTRA: Final = "pip install 'kerolox[schemas]' (or fastavro, protobuf and grpcio-tools)"
 
 
 @dataclass(frozen=True)
 class SchemaText:
-    """A schema as it is written, and those it refers to by their names, each before it is needed."""
+    """Text of a schema, and the schemas it refers to, by name and in order of dependency."""
 
     text: str
     references: tuple[tuple[str, str], ...] = ()
 
 
 class SchemaError(KeroloxError):
-    """A declared schema that cannot be read, or that Spark has no columns for."""
+    """A declared schema that is invalid or has no equivalent columns in Spark."""
 
 
 class ExtraMissing(KeroloxError):
-    """A package that this format needs is not there."""
+    """A package that this format needs is not installed."""
 
     def __init__(self, package: str, what: str) -> None:
         super().__init__(
@@ -52,7 +52,7 @@ class Decoded:
 class BodyFormat(ABC):
     """One declared schema in one format."""
 
-    shape: Shape  # a struct: its fields are the columns
+    shape: Shape  # a struct whose fields are the columns
 
     @property
     def schema(self) -> pa.Schema:
@@ -60,29 +60,28 @@ class BodyFormat(ABC):
 
     @abstractmethod
     def objects(self, bodies: Sequence[bytes | None]) -> tuple[list[Any], Reasons]:
-        """The object of every body, in their order; of one that does not fit something, and its reason."""
+        """Return an object for every body, in order, and the reasons of bodies that do not fit."""
 
     def written(
         self, bodies: Sequence[bytes | None], writer: SchemaText, message: tuple[int, ...] = ()
     ) -> tuple[list[Any], Reasons]:
-        """The same of bodies that were written by another version of the schema, which a registry has.
+        """Return objects of bodies written by another version of the schema from a registry.
 
-        ``message``: which message of its file it is, by its place. Raises SchemaError when none of them can
-        be read by the declared schema.
+        ``message``: index path of the message in its file. Raises SchemaError if the declared schema cannot
+        read this version.
         """
         return self.objects(bodies)
 
     @abstractmethod
     def encoded(self, objects: list[Any]) -> list[bytes]:
-        """The bodies of objects. Raises DoesNotFit, or an error of the format, for the first that cannot be
-        written."""
+        """Return the bodies of objects. Raises an error for the first object that cannot be written."""
 
     def decode(self, bodies: pa.Array, names: Sequence[str] | None = None) -> Decoded:
-        """The columns of a binary array, all or those named."""
+        """Return the columns of a binary array, all or those named."""
         return self.columns(*self.objects(bodies.to_pylist()), names)
 
     def columns(self, objects: list[Any], reasons: Reasons, names: Sequence[str] | None = None) -> Decoded:
-        """The columns of objects, of which some have reasons already."""
+        """Return the columns of objects, some of which already have reasons."""
         kept = [place for place in range(len(objects)) if place not in reasons]
         fit = objects if not reasons else [objects[place] for place in kept]
         columns, unfit = columns_of(self.shape, fit, names)
@@ -100,8 +99,7 @@ class BodyFormat(ABC):
         return Decoded(columns, reasons)
 
     def encode(self, table: pa.StructArray) -> tuple[pa.Array, Reasons]:
-        """The bodies of rows, given as a struct of the schema's type; null, with a reason, of rows that do
-        not fit."""
+        """Return the bodies of rows, given as a struct array. Rows that do not fit give null and a reason."""
         try:
             return pa.array(self.encoded(objects_of(self.shape, table)), pa.binary()), {}
         except (pa.ArrowException, *self.errors):
@@ -116,7 +114,7 @@ class BodyFormat(ABC):
                 reasons[place] = reason(f"{self.told(error)}; found {shown(table[place].as_py())}")
         return pa.array(bodies, pa.binary()), reasons
 
-    # What a value that cannot be written raises.
+    # Errors that a value raises if it cannot be written.
     errors: tuple[type[Exception], ...] = (DoesNotFit, ValueError, TypeError, OverflowError)
 
     def told(self, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Bodies that say by which schema of a registry they were written::
+"""Bodies with a header that has the number of their schema in a registry::
 
 0            a zero byte
 1-4          number of the schema, big-endian
@@ -20,12 +20,12 @@ from kerolox.spark.bodies.registry import NotRegistered, Registry
 from kerolox.spark.bodies.shapes import reason, shown
 
 HEAD: Final = struct.Struct(">bI")
-INDEXES_MAX: Final = 64  # a message lies within another one, and so on
+INDEXES_MAX: Final = 64  # maximum nesting depth of a message
 _VARINT_BYTES_MAX: Final = 5
 
 
 class Framed(BodyFormat):
-    """A format behind the numbers of a registry's schemas."""
+    """A body format with schema numbers of a registry in front."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Framed(BodyFormat):
         schema_id: int = 0,
         indexes: tuple[int, ...] = (),
     ) -> None:
-        """``schema_id`` and ``indexes``: what bodies are written with."""
+        """``schema_id`` and ``indexes``: header of written bodies."""
         self._inner = inner
         self._form = form
         self._registry = registry
@@ -103,7 +103,7 @@ class Framed(BodyFormat):
 
 
 def read_indexes(body: bytes, at: int) -> tuple[tuple[int, ...], int]:
-    """The place of a message, and where the message begins. Raises ValueError."""
+    """Return the index path of a message, and the begin of the message. Raises ValueError."""
     count, at = _varint(body, at)
     if not count:
         return (0,), at
@@ -146,6 +146,6 @@ def _zigzag(number: int) -> bytes:
 
 
 def is_framed(bodies: pa.Array) -> bool:
-    """Whether the first body looks as if it were written with a registry."""
+    """Return True if the first body looks as if it were written with a registry."""
     first = next((body for body in bodies.slice(0, 1).to_pylist() if body), b"")
     return len(first) > HEAD.size and first[0] == 0

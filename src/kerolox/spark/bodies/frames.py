@@ -1,4 +1,4 @@
-"""Bodies of any DataFrame: of archives, of other sources, of a step within a query."""
+"""Decoding and encoding of bodies in any DataFrame: of archives, other sources, or steps of a query."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MESSAGES: Final = (
 
 
 def decoded(frame: DataFrame, column: str = BODY, **options: str) -> DataFrame:
-    """The frame with a binary column decoded: its other columns, then those of the schema.
+    """Decode a binary column of a frame: return its other columns, then those of the schema.
 
     ``options`` are those of the source: ``bodyFormat``, ``bodySchema``, ``schemaRegistry`` and so on. With
     ``onBadBody="column"`` come the bytes of rows that do not fit, under the column's name, and
@@ -59,7 +59,9 @@ def decoded(frame: DataFrame, column: str = BODY, **options: str) -> DataFrame:
     taken = [field.name for field in fields if field.name in others or field.name in (column, ERROR)]
     if taken:
         raise OptionError(
-            "bodySchema", ", ".join(taken), "names the frame has not; drop or rename its columns before"
+            "bodySchema",
+            ", ".join(taken),
+            "names that are not in the frame; drop or rename its columns first",
         )
     schema = StructType([*(frame.schema[name] for name in others), *fields, *kept])
 
@@ -85,11 +87,10 @@ def decoded(frame: DataFrame, column: str = BODY, **options: str) -> DataFrame:
 
 
 def encoded(frame: DataFrame, **options: str) -> DataFrame:
-    """The frame with all columns that are not columns of messages (or the struct column ``value``) made into
-    ``body``.
+    """Encode all columns that are not columns of messages (or the struct column ``value``) into ``body``.
 
-    ``options`` are those of the sink, and ``onBadBody``: with ``column`` a row that does not fit has no body,
-    and the reason in ``body_error``.
+    ``options`` are those of the sink, and ``onBadBody``: with ``column`` a row that does not fit has no
+    body, and the reason in ``body_error``.
     """
     values = ENCODED.parse(options)
     keep_bad = values["onBadBody"] == COLUMN
@@ -110,11 +111,10 @@ def encoded(frame: DataFrame, **options: str) -> DataFrame:
 
 
 def set_aside(batch: DataFrame, number: int, folder: str) -> DataFrame:
-    """In ``foreachBatch``: writes the rows with a ``body_error`` as Parquet below the folder, and gives the
-    others back. Written are their place in the log, the reason and the bytes.
+    """Write the rows with a ``body_error`` as Parquet below the folder, and return the others.
 
-    Each batch of a query has a folder of its own, which a repeated batch writes anew: a bad row is there
-    once.
+    For ``foreachBatch``. The files have the queue and offset, the reason and the bytes. Each batch of a
+    query has its own folder, which a repeated batch overwrites: a bad row is stored once.
     """
     query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "batch"
     bad = batch.where(functions.col(ERROR).isNotNull())

@@ -1,7 +1,7 @@
-"""Bodies in JSON. msgspec reads each into a Struct that is made for the schema, and checks it meanwhile.
+"""Bodies in JSON. msgspec decodes each into a Struct made from the schema, and validates it.
 
-Arrow's own reader of JSON lines was measured too. It is not faster, takes two objects in one body for two
-rows, and says of what does not fit neither where it is nor what.
+Arrow's own reader of JSON lines was measured too. It is not faster, reads two objects in one body as two
+rows, and does not report place or value of errors.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class JsonBodies(BodyFormat):
             try:
                 objects.extend(map(decode, left))  # type: ignore[arg-type]
             except Exception as error:
-                # What was read before it is in the list already.
+                # Objects before the failing one are in the list already.
                 reasons[len(objects)] = self._reason(bodies[len(objects)], error)
                 objects.append(None)
         return objects, reasons
@@ -61,7 +61,7 @@ class JsonBodies(BodyFormat):
         if isinstance(error, UnicodeDecodeError):
             return reason(f"not UTF-8: {error.reason}; found {shown(body)}")
         if not isinstance(error, msgspec.ValidationError):
-            return reason(f"no JSON: {error}; found {shown(body)}")
+            return reason(f"not valid JSON: {error}; found {shown(body)}")
         found = _AT.match(str(error))
         what, path = (found[1], found[2]) if found else (str(error), "")
         what = what.replace("`", "")
@@ -73,7 +73,7 @@ class JsonBodies(BodyFormat):
 
     def encoded(self, objects: list[Any]) -> list[bytes]:
         bodies = list(map(self._encode, objects))
-        # What is read back is what was meant: limits, patterns and enums are checked by the same rule.
+        # Decode again to check limits, patterns and enums by the same rules as when reading.
         list(map(self._decode, bodies))
         return bodies
 
@@ -87,10 +87,10 @@ _NONE: Final = object()
 
 
 def _value_at(body: bytes, path: str) -> Any:
-    """What is at a place that msgspec names; ``_NONE`` where the place has no name of its own."""
+    """Return the value at a path given by msgspec; ``_NONE`` if it cannot be found."""
     try:
         value = msgspec.json.decode(body)
-    except _ERRORS:  # it was read as far as the fault only
+    except _ERRORS:  # the body is invalid after the fault
         return _NONE
     at = 0
     while at < len(path):

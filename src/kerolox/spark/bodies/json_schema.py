@@ -1,8 +1,8 @@
-"""JSON Schema, and Spark's DDL, to types that msgspec checks bodies by, and to the columns they become.
+"""Conversion of JSON Schema and Spark's DDL to msgspec types, which validate bodies, and to columns.
 
-Of JSON Schema is taken what says how a value looks: types, ``required``, ``enum`` and ``const``, limits of
-numbers and lengths, ``pattern``, ``format``, ``$ref`` within the text or to what a registry says it refers
-to. What says one thing or another (``oneOf`` of two objects, ``if``) has no column, and is refused.
+Supported keywords of JSON Schema: types, ``required``, ``enum`` and ``const``, limits of numbers and
+lengths, ``pattern``, ``format``, ``$ref`` within the text or to references in a registry. Alternatives
+(``oneOf`` of two objects, ``if``) have no column type and are rejected.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def leaf(kind: pa.DataType) -> Typed:
 
 
 def record(fields: Sequence[tuple[str, Typed, bool, bool]], *, strict: bool) -> Typed:
-    """An object: fields of name, type, whether it must be there, and whether null is a value of it.
+    """Return the type of an object. Each field has name, type, a flag for required, and one for nullable.
 
     ``strict``: other fields are an error.
     """
@@ -99,9 +99,9 @@ def from_ddl(text: str, *, strict: bool) -> Typed:
         columns = parse_ddl(text)
     except ValueError as error:
         raise SchemaError(
-            f"bodySchema {text[:80]!r} is no list of columns ({error}), such as id BIGINT NOT "
+            f"bodySchema {text[:80]!r} is not a list of columns ({error}), such as id BIGINT NOT "
             "NULL, name STRING; "
-            "nor does a file of that name exist"
+            "and no file of that name exists"
         ) from None
     return _columns(columns, strict=strict)
 
@@ -123,7 +123,7 @@ def _kind(kind: Kind, *, strict: bool) -> Typed:
     if kind.key is None:
         return list[Optional[value]], list_of(shape)  # type: ignore[valid-type]  # noqa: UP045
     if kind.key.leaf != pa.string():
-        raise SchemaError("the keys of a map in JSON are texts: declare map<string, ...>")
+        raise SchemaError("keys of a map in JSON are strings: declare map<string, ...>")
     return dict[str, Optional[value]], map_of(Shape(pa.string()), shape)  # type: ignore[valid-type]  # noqa: UP045
 
 
@@ -131,11 +131,11 @@ def _kind(kind: Kind, *, strict: bool) -> Typed:
 
 
 def from_json_schema(text: str, references: Mapping[str, str], *, strict: bool) -> Typed:
-    """``references``: other schemas by the names they are referred to by."""
+    """Convert a JSON Schema. ``references``: other schemas by the names used in ``$ref``."""
     reader = _JsonSchema(_parsed(text), {name: _parsed(each) for name, each in references.items()}, strict)
     kind, shape, _ = reader.typed(reader.root, "$", ())
     if not shape.fields:
-        raise SchemaError("the JSON Schema is not one of an object with properties: they are the columns")
+        raise SchemaError("the JSON Schema must be an object with properties, which become the columns")
     return kind, shape
 
 
@@ -143,7 +143,7 @@ def _parsed(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise SchemaError(f"the JSON Schema is no JSON: {error}") from None
+        raise SchemaError(f"the JSON Schema is not valid JSON: {error}") from None
 
 
 class _JsonSchema:
@@ -153,17 +153,17 @@ class _JsonSchema:
         self._strict = strict
 
     def typed(self, schema: Any, path: str, seen: tuple[str, ...]) -> tuple[Any, Shape, bool]:
-        """Type, shape, and whether null is a value."""
+        """Return type, shape, and True if the value may be null."""
         schema, seen, reader = self._resolved(schema, path, seen)
         if reader is not self:
             return reader.typed(schema, path, seen)
         if not isinstance(schema, dict):
-            raise SchemaError(f"{path}: {schema!r} says nothing about the value, so it has no column")
+            raise SchemaError(f"{path}: {schema!r} does not define a type, so it has no column")
         undecided = [word for word in _DECIDES if word in schema]
         if undecided:
             raise SchemaError(
-                f"{path}: {undecided[0]} cannot be made columns, or not be checked here. Leave it "
-                "out of the schema for Spark, "
+                f"{path}: {undecided[0]} cannot be converted to columns or validated. Remove it "
+                "from the schema for Spark, "
                 "or read the bodies as text"
             )
         nullable = bool(schema.get("nullable", False))
@@ -190,24 +190,24 @@ class _JsonSchema:
     def _resolved(
         self, schema: Any, path: str, seen: tuple[str, ...]
     ) -> tuple[Any, tuple[str, ...], _JsonSchema]:
-        """What a reference leads to, and who reads that: another text has references of its own."""
+        """Resolve ``$ref``; return the schema and its reader, since another text has its own references."""
         reader = self
         while isinstance(schema, dict) and "$ref" in schema:
             name = schema["$ref"]
             mark = f"{id(reader.root)} {name}"
             if mark in seen:
-                raise SchemaError(f"{path}: {name} contains itself; a column has an end")
+                raise SchemaError(f"{path}: {name} contains itself; columns cannot be recursive")
             seen = (*seen, mark)
             place, _, pointer = name.partition("#")
             root = reader.root if not place else self._others.get(place)
             if root is None:
                 known = ", ".join(self._others) or "none"
-                raise SchemaError(f"{path}: $ref {name} is not at hand (references: {known})")
+                raise SchemaError(f"{path}: $ref {name} cannot be resolved (references: {known})")
             schema = root
             for step in filter(None, pointer.split("/")):
                 step = step.replace("~1", "/").replace("~0", "~")
                 if not isinstance(schema, dict) or step not in schema:
-                    raise SchemaError(f"{path}: $ref {name} leads nowhere (at {step})")
+                    raise SchemaError(f"{path}: $ref {name} cannot be resolved (at {step})")
                 schema = schema[step]
             if place:
                 reader = _JsonSchema(root, self._others, self._strict)
@@ -243,7 +243,7 @@ class _JsonSchema:
             case "number":
                 column = {"float": pa.float32()}.get(schema.get("format", ""), pa.float64())
                 return self._number(schema, column, path)
-        raise SchemaError(f"{path}: {word!r} is no type of JSON Schema")
+        raise SchemaError(f"{path}: {word!r} is not a type of JSON Schema")
 
     def _object(self, schema: Mapping[str, Any], path: str, seen: tuple[str, ...]) -> Typed:
         more = schema.get("additionalProperties", True)

@@ -1,4 +1,4 @@
-"""Bodies that are messages of Protobuf."""
+"""Bodies in Protobuf."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ProtobufBodies(BodyFormat):
         self._broken = DecodeError
         self.errors = (*BodyFormat.errors, EncodeError)
         self._strict = strict
-        self._closed: set[str] = set()  # messages with enums whose unknown values are kept out of sight
+        self._closed: set[str] = set()  # messages with closed enums, whose unknown values Protobuf hides
         self._required = False
         self.shape = self._struct(descriptor, "", ())
         self._checked = strict or self._required or bool(self._closed)
@@ -60,7 +60,7 @@ class ProtobufBodies(BodyFormat):
                 reasons[place] = (
                     NO_BODY
                     if body is None
-                    else reason(f"no message {self.message}: {told(error)}; found {shown(body)}")
+                    else reason(f"not a message {self.message}: {told(error)}; found {shown(body)}")
                 )
                 objects.append(None)
         if self._checked:
@@ -71,11 +71,11 @@ class ProtobufBodies(BodyFormat):
 
     def _wrong(self, message: Any) -> str:
         if self._required and not message.IsInitialized():
-            return f"field {', '.join(message.FindInitializationErrors())}: is required, and is not there"
+            return f"field {', '.join(message.FindInitializationErrors())}: is required, but missing"
         return self._strange(message, "")
 
     def _strange(self, message: Any, path: str) -> str:
-        """Fields that are not declared, and values of enums that are not, which Protobuf keeps as such."""
+        """Return the reason for undeclared fields or enum values, which Protobuf keeps as unknown fields."""
         descriptor = message.DESCRIPTOR
         for each in self._unknown(message):
             known = descriptor.fields_by_number.get(each.field_number)
@@ -101,7 +101,7 @@ class ProtobufBodies(BodyFormat):
             descriptors = compiled(REGISTERED, {**dict(writer.references), REGISTERED: writer.text})
             name = self._names[writer, message] = message_at(descriptors, message)
         if name != self.message:
-            raise SchemaError(f"written as message {name}, and declared as {self.message}")
+            raise SchemaError(f"written as message {name}, but declared as {self.message}")
         return self.objects(bodies)
 
     def encoded(self, objects: list[Any]) -> list[bytes]:
@@ -112,7 +112,7 @@ class ProtobufBodies(BodyFormat):
     def _struct(self, descriptor: Any, path: str, above: tuple[str, ...]) -> Shape:
         if descriptor.full_name in above:
             raise SchemaError(
-                f"protobuf schema: {path} is a {descriptor.full_name} within itself; a column has an end"
+                f"protobuf schema: {path} is a recursive {descriptor.full_name}; columns cannot be recursive"
             )
         above = (*above, descriptor.full_name)
         fields: list[Field] = []
@@ -182,7 +182,7 @@ class ProtobufBodies(BodyFormat):
             raise SchemaError(
                 f"protobuf schema: {path} is a {name}, which may be anything and has no column type"
             )
-        if not message.fields:  # all it can tell is that it is there
+        if not message.fields:  # an empty message has only presence
             return Shape(pa.bool_(), convert=lambda _: True, revert=lambda _: made())
         return self._struct(message, path, above)
 

@@ -1,4 +1,4 @@
-"""Protobuf schemas: ``.proto`` texts compiled, descriptor sets opened, messages found in them."""
+"""Protobuf schemas: compiling ``.proto`` files, opening descriptor sets, finding messages."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ _NAMES: Final = "protobuf bodies"
 
 
 def compiled(main: str, files: Mapping[str, str], folders: tuple[str, ...] = ()) -> bytes:
-    """The descriptor set of a ``.proto`` file with all it imports. ``files``: texts by the names they are
-    imported by, ``main`` among them; ``folders``: where else imports are looked for."""
+    """Compile a ``.proto`` file with its imports to a descriptor set.
+
+    ``files``: texts by import name, including ``main``. ``folders``: further folders for imports.
+    """
     if find_spec("grpc_tools") is None:
         raise ExtraMissing("grpcio-tools", "protobuf schemas in .proto files, and in registries,")
     import grpc_tools
@@ -35,7 +37,7 @@ def compiled(main: str, files: Mapping[str, str], folders: tuple[str, ...] = ())
             target.write_text(text, encoding="utf-8")
         result = folder / "kerolox.descriptors"
         includes = [f"-I{each}" for each in (folder, *folders, known)]
-        # In a process of its own: it writes what is wrong to the standard error of its process.
+        # In a separate process, because protoc writes errors to the standard error of its process.
         done = subprocess.run(
             [sys.executable, "-m", "grpc_tools.protoc", *includes, "--include_imports",
              f"--descriptor_set_out={result}", main],
@@ -43,13 +45,13 @@ def compiled(main: str, files: Mapping[str, str], folders: tuple[str, ...] = ())
         )  # fmt: skip
         if done.returncode or not result.exists():
             lines = [line for line in done.stderr.splitlines() if "warning" not in line]
-            raise SchemaError(f"{main} is no protobuf schema: {'; '.join(lines[:3])}")
+            raise SchemaError(f"{main} is not a valid protobuf schema: {'; '.join(lines[:3])}")
         return result.read_bytes()
 
 
 @lru_cache(maxsize=64)
 def opened(descriptors: bytes) -> tuple[Any, tuple[Any, ...]]:
-    """A pool with the files of a descriptor set, and its files."""
+    """Return a pool with the files of a descriptor set, and the files."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool
     except ImportError:
@@ -66,8 +68,10 @@ def opened(descriptors: bytes) -> tuple[Any, tuple[Any, ...]]:
 
 
 def message_named(descriptors: bytes, name: str) -> Any:
-    """The descriptor of a message: by its full name, by its last part if that is the only one, or without a
-    name the only message of the last file."""
+    """Return the descriptor of a message by its full name, or by its last part if that is unique.
+
+    Without a name, it is the only message of the last file.
+    """
     pool, files = opened(descriptors)
     names = [full for file in files if not file.name.startswith("google/protobuf/") for full in _all(file)]
     if not files:
@@ -84,12 +88,12 @@ def message_named(descriptors: bytes, name: str) -> Any:
             if name
             else "it has several messages"
         )
-        raise SchemaError(f"protobuf schema: {what}: {', '.join(names)}. Say which one by bodyMessage")
+        raise SchemaError(f"protobuf schema: {what}: {', '.join(names)}. Set bodyMessage to one of them")
     return pool.FindMessageTypeByName(found[0])
 
 
 def message_at(descriptors: bytes, indexes: tuple[int, ...]) -> str:
-    """The full name of the message at a place in the last file: third message, first one within that..."""
+    """Return the full name of the message at an index path in the last file."""
     _, files = opened(descriptors)
     file = files[-1]
     messages, name = file.message_type, file.package
@@ -102,7 +106,7 @@ def message_at(descriptors: bytes, indexes: tuple[int, ...]) -> str:
 
 
 def indexes_of(descriptors: bytes, name: str) -> tuple[int, ...]:
-    """Where a message is in the last file; the opposite of message_at."""
+    """Return the index path of a message in the last file; the inverse of message_at."""
     _, files = opened(descriptors)
 
     def look(messages: Any, before: str) -> tuple[int, ...] | None:
@@ -117,7 +121,7 @@ def indexes_of(descriptors: bytes, name: str) -> tuple[int, ...]:
 
     found = look(files[-1].message_type, files[-1].package)
     if found is None:
-        raise SchemaError(f"message {name} is not in the file that is registered, but in one it imports")
+        raise SchemaError(f"message {name} is not in the registered file, but in one it imports")
     return found
 
 

@@ -1,9 +1,9 @@
-"""Schemas in a registry that speaks Confluent's protocol: Confluent's own, Apicurio, Karapace, Redpanda.
+"""Client of schema registries with Confluent's protocol: Confluent, Apicurio, Karapace, Redpanda.
 
-A body written with a registry begins with a zero byte and the number of its schema, of four bytes; in
-Protobuf the place of the message in its file follows. Executors ask for each number once and keep the answer.
-A registry that does not answer is an error that may go away: the task fails and Spark tries it again. A
-number it does not know is a fault of the body.
+A body written with a registry begins with a zero byte and the number of its schema in four bytes; in
+Protobuf the index path of the message follows. Executors request each number once and cache the answer. If
+the registry does not answer, the task fails with a temporary error and Spark retries it. An unknown number
+is an error of the body.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from kerolox.spark.bodies.format import SchemaText
 
 log = logging.getLogger(__name__)
 
-CACHE_MAX: Final = 1000  # schemas that a process remembers
+CACHE_MAX: Final = 1000  # schemas cached per process
 REFERENCES_MAX: Final = 100  # of one schema
 ANSWER_BYTES_MAX: Final = 16 << 20
 TIMEOUT_S: Final = 10.0
 TRIES: Final = 4
 PAUSE_S: Final = 0.25  # before the second try; doubled before each further one
-UNKNOWN_S: Final = 30.0  # how long a number that is not known is not asked for again
+UNKNOWN_S: Final = 30.0  # time for which an unknown number is not requested again
 CONTENT: Final = "application/vnd.schemaregistry.v1+json"
 FORMATS: Final = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
 
 
 class RegistryError(KeroloxError):
-    """The registry refused, or said what cannot be understood."""
+    """The registry rejected a request, or its answer is invalid."""
 
 
 class RegistryUnreachable(RegistryError):
-    """The registry does not answer, or is in trouble itself."""
+    """The registry does not answer, or reports an internal error."""
 
     retriable = True
 
 
 class NotRegistered(RegistryError):
-    """The registry does not have it."""
+    """The registry does not have the schema or subject."""
 
 
 @dataclass(frozen=True)
 class RegistryAddress:
-    """Where a registry is, and who asks."""
+    """Address of a registry, with user and password."""
 
     url: str
     user: str = ""
@@ -69,7 +69,7 @@ class Registered:
 
 
 class Registry:
-    """The schemas of one registry, as this process has asked for them."""
+    """Client of one registry, with a cache of schemas for this process."""
 
     def __init__(self, address: RegistryAddress) -> None:
         parts = urlsplit(address.url)
@@ -84,7 +84,7 @@ class Registry:
         self._unknown: OrderedDict[int, float] = OrderedDict()  # since when
 
     def by_id(self, number: int) -> Registered:
-        """Raises NotRegistered, RegistryUnreachable and RegistryError."""
+        """Return a schema by its number. Raises NotRegistered, RegistryUnreachable and RegistryError."""
         found = self._by_id.get(number)
         if found is not None:
             self._by_id.move_to_end(number)
@@ -102,14 +102,14 @@ class Registry:
         return found
 
     def latest(self, subject: str) -> Registered:
-        """The newest version of a subject. Raises as by_id does."""
+        """Return the newest version of a subject. Raises the same errors as by_id."""
         answer = self._ask(
             "GET", f"/subjects/{quote(subject, safe='')}/versions/latest", what=f"subject {subject}"
         )
         return self._registered(_number(answer, "id", self._url), answer)
 
     def look_up(self, subject: str, form: str, schema: SchemaText) -> int:
-        """The number of a schema that is registered already."""
+        """Return the number of a registered schema."""
         answer = self._ask(
             "POST", f"/subjects/{quote(subject, safe='')}", _content(form, schema),
             what=f"this schema under subject {subject}",
@@ -117,7 +117,7 @@ class Registry:
         return _number(answer, "id", self._url)
 
     def register(self, subject: str, form: str, schema: SchemaText) -> int:
-        """The number of a schema; it is registered if it is not yet."""
+        """Register a schema if needed, and return its number."""
         answer = self._ask(
             "POST", f"/subjects/{quote(subject, safe='')}/versions", _content(form, schema),
             what=f"subject {subject}",
@@ -137,7 +137,7 @@ class Registry:
         return Registered(number, form, SchemaText(text, tuple(references.items())))
 
     def _gather(self, references: Any, found: dict[str, str], above: tuple[tuple[str, int], ...]) -> None:
-        """The schemas it refers to, those they refer to first."""
+        """Collect the referenced schemas, their own references first."""
         for each in references:
             name, subject, version = each["name"], each["subject"], each["version"]
             if name in found:
@@ -187,7 +187,7 @@ class Registry:
         )
 
     def _refused(self, error: urllib.error.HTTPError, what: str) -> str:
-        """What to do about an answer that is an error; the text of one that may go away."""
+        """Raise the error of a failed request, or return its text if a retry may help."""
         try:
             told = json.loads(error.read(ANSWER_BYTES_MAX))
             text = str(told.get("message", "")) if isinstance(told, dict) else ""
@@ -198,12 +198,12 @@ class Registry:
             raise NotRegistered(f"{what} is not in the registry at {self._url} ({said})")
         if error.code in (401, 403):
             raise RegistryError(
-                f"the schema registry at {self._url} refuses to tell about {what} ({said}): check "
+                f"the schema registry at {self._url} denies access to {what} ({said}): check "
                 "schemaRegistryUser "
                 "and schemaRegistryPassword"
             )
         if error.code in (409, 422):
-            raise RegistryError(f"the schema registry at {self._url} does not take {what}: {said}")
+            raise RegistryError(f"the schema registry at {self._url} rejects {what}: {said}")
         if error.code < 500 and error.code != 429:
             raise RegistryError(f"the schema registry at {self._url} answers {said} when asked for {what}")
         return said
@@ -215,9 +215,9 @@ class Registry:
             found = None
         if not isinstance(found, dict):
             raise RegistryError(
-                f"what is at {self._url} does not answer like a schema registry: {answer[:80]!r}. "
-                "Its path may be "
-                "missing: /apis/ccompat/v7 of Apicurio"
+                f"the server at {self._url} does not answer like a schema registry: {answer[:80]!r}. "
+                "The path may be "
+                "missing, such as /apis/ccompat/v7 for Apicurio"
             )
         return found
 
@@ -246,7 +246,7 @@ _registries: dict[RegistryAddress, Registry] = {}
 
 
 def registry_at(address: RegistryAddress) -> Registry:
-    """The registry, as this process knows it: workers live on from task to task."""
+    """Return the cached client of a registry: workers are reused for many tasks."""
     found = _registries.get(address)
     if found is None:
         while len(_registries) >= 16:

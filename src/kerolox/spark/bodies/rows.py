@@ -1,4 +1,4 @@
-"""Rows made bodies: the reverse of :mod:`kerolox.spark.bodies.table`."""
+"""Conversion of rows to bodies: the inverse of :mod:`kerolox.spark.bodies.table`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kerolox.spark.bodies.format import Reasons, SchemaError
 from kerolox.spark.bodies.shapes import reason, shown, told
 from kerolox.spark.bodies.table import BODY, spark_schema_of
 
-VALUE: Final = "value"  # a struct column with all fields, where their names are those of messages
+VALUE: Final = "value"  # struct column with all fields, for fields named like columns of messages
 
 
 class BadRow(KeroloxError):
-    """A row that no body of its schema can be made of."""
+    """A row that cannot be encoded with the schema of bodies."""
 
     def __init__(self, row: int, why: str, count: int) -> None:
         more = f" (and {count - 1} more of its batch)" if count > 1 else ""
@@ -32,15 +32,16 @@ class BadRow(KeroloxError):
 
 
 def check_fields(schema: kinds.StructType, declared: Declared, messages: Collection[str]) -> kinds.StructType:
-    """The table as it is when its fields have become bodies. ``messages``: names of columns of messages.
+    """Check the fields of a table and return its schema with ``body`` in their place.
 
-    Raises SchemaError for fields that are missing, unknown, or of another type.
+    ``messages``: names of columns of messages. Raises SchemaError for missing or unknown fields, or other
+    types.
     """
     expected = spark_schema_of(declared.opened().schema)
     given = schema.fieldNames()
     rest = kinds.StructType([field for field in schema.fields if field.name in messages])
     if BODY in given:
-        raise SchemaError("column body is there already: drop it, or leave out bodyFormat")
+        raise SchemaError("the table has a column body already: drop it, or remove bodyFormat")
     if VALUE in given and isinstance(schema[VALUE].dataType, kinds.StructType):
         fields = {field.name: field.dataType for field in schema[VALUE].dataType.fields}
         others = [name for name in given if name not in messages and name != VALUE]
@@ -80,7 +81,7 @@ _WHOLE: Final = (kinds.ByteType, kinds.ShortType, kinds.IntegerType, kinds.LongT
 
 
 def _becomes(given: kinds.DataType, wanted: kinds.DataType) -> bool:
-    """Whether a column can be taken for another; numbers that do not fit are found row by row."""
+    """Return True if a column type can be converted; numbers out of range are found row by row."""
     if isinstance(given, kinds.NullType) or given.simpleString() == wanted.simpleString():
         return True
     if isinstance(given, _WHOLE):
@@ -91,7 +92,7 @@ def _becomes(given: kinds.DataType, wanted: kinds.DataType) -> bool:
 def encode_batch(
     batch: pa.RecordBatch, declared: Declared, messages: Collection[str]
 ) -> tuple[pa.RecordBatch, Reasons]:
-    """The columns of messages with a body made of the others; null where there is a reason."""
+    """Encode the other columns into ``body``, beside columns of messages; null for rows with a reason."""
     form = declared.opened()
     names = batch.schema.names
     columns = {name: batch.column(name) for name in names}
@@ -132,7 +133,7 @@ def _cast(column: pa.Array, field: pa.Field, reasons: Reasons) -> pa.Array:
 def with_bodies(
     batches: Iterator[pa.RecordBatch], declared: Declared | None, messages: Collection[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches to be sent. Raises BadRow for the first row that does not fit."""
+    """Yield batches with encoded bodies. Raises BadRow for the first row that does not fit."""
     if declared is None:
         yield from batches
         return

@@ -1,4 +1,4 @@
-"""A declared schema, from a file of the driver or from the text itself."""
+"""Reader of a declared schema, from a file on the driver or from its text."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SUFFIXES: Final = (
     ".binpb",
     ".txt",
 )
-_SETS: Final = (".desc", ".pb", ".binpb")  # compiled already
+_SETS: Final = (".desc", ".pb", ".binpb")  # compiled descriptor sets
 
 
 def read_schema(form: str, given: str) -> tuple[SchemaText, bytes]:
-    """The text, and of Protobuf the compiled descriptors. Raises SchemaError."""
+    """Return the text, and for Protobuf the compiled descriptors. Raises SchemaError."""
     is_file = _is_file(given)
     if form == "protobuf":
         return _protobuf(given, is_file=is_file)
@@ -36,7 +36,7 @@ def read_schema(form: str, given: str) -> tuple[SchemaText, bytes]:
 
 
 def _is_file(given: str) -> bool:
-    """No schema looks like a path: they have braces, blanks or line ends in them."""
+    """Return True for a path: schemas contain braces, blanks or line ends."""
     if "://" in given.split(" ")[0]:
         return True
     if "\n" in given or "{" in given or len(given) > 4096:
@@ -54,7 +54,9 @@ def _read(path: str) -> bytes:
                 return found
         return Path(path).read_bytes()
     except (OSError, ValueError, ImportError) as error:
-        raise SchemaError(f"bodySchema {path} cannot be read: {error}. It is a file of the driver") from None
+        raise SchemaError(
+            f"bodySchema {path} cannot be read: {error}. The file must be on the driver"
+        ) from None
 
 
 def _protobuf(given: str, *, is_file: bool) -> tuple[SchemaText, bytes]:
@@ -69,13 +71,13 @@ def _protobuf(given: str, *, is_file: bool) -> tuple[SchemaText, bytes]:
 
 
 def _refuse_table(text: str) -> None:
-    """One schema for one source: a table of schemas by topic would give a table of which columns?"""
+    """Reject a table of schemas by topic: a source has one schema, because its table has one."""
     if not text.lstrip().startswith("{"):
         return
     try:
         found = json.loads(text)
     except ValueError:
-        return  # told by who reads it
+        return  # reported by the reader of the schema
     if (
         isinstance(found, dict)
         and found
@@ -83,7 +85,7 @@ def _refuse_table(text: str) -> None:
         and "type" not in found
     ):
         raise SchemaError(
-            f"bodySchema has schemas for {', '.join(found)}: a source has one. Read topics with "
+            f"bodySchema has schemas for {', '.join(found)}, but a source has one. Read topics with "
             "different schemas by "
-            "a source each, and union what they have in common"
+            "one source each, and union their common columns"
         )

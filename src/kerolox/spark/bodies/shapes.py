@@ -1,8 +1,8 @@
-"""Values of Python to Arrow columns, and back, along the shape of a declared schema.
+"""Conversion of Python values to Arrow columns and back, by the shape of a declared schema.
 
-Every format reads a body into an object of its own (a Struct, a dictionary, a message). A shape says how such
-an object is taken apart into columns and how one is made of columns again; what a column is made of at its
-ends is left to Arrow, which refuses what does not fit (a number too large, a decimal with more digits).
+Each format decodes a body into its own kind of object (a Struct, a dictionary, a message). A shape defines
+how such an object is split into columns and built from columns. Leaf values are converted by Arrow, which
+rejects values that do not fit (a number too large, a decimal with more digits).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 
 from kerolox.errors import KeroloxError
 
-SHOWN_CHARS: Final = 60  # of a found value
+SHOWN_CHARS: Final = 60  # maximum length of a value in a reason
 REASON_CHARS: Final = 300
 
 
 class DoesNotFit(KeroloxError):
-    """A value that is not what the schema says. Its text is the reason."""
+    """A value that does not fit the schema. Its text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,19 @@ class Field:
     name: str
     shape: Shape
     take: Callable[[Any], Any]  # from the object it is part of
-    needed: bool = False  # null is no value of it
+    needed: bool = False  # True: null is not allowed
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One kind of value. ``type`` is the Arrow type that Spark has for it."""
+    """Kind of a value. ``type`` is the Arrow type of its column in Spark."""
 
     type: pa.DataType
     fields: tuple[Field, ...] = ()
     make: Callable[..., Any] | None = None  # an object, of the values of the fields in their order
     element: Shape | None = None  # of a list, and the values of a map
     key: Shape | None = None  # of a map
-    raw: pa.DataType | None = None  # what the objects have, if Arrow has to cast it
+    raw: pa.DataType | None = None  # Arrow type of the objects, if a cast is needed
     convert: Callable[[Any], Any] | None = None  # object to what Arrow takes
     revert: Callable[[Any], Any] | None = None  # and back
     finite: bool = False  # neither NaN nor infinite can be written
@@ -53,7 +53,7 @@ class Shape:
     elements_needed: bool = False
 
     def schema(self) -> pa.Schema:
-        """Of a struct: its fields as columns."""
+        """Return the fields of a struct as columns."""
         return pa.schema([pa.field(each.name, each.shape.type) for each in self.fields])
 
 
@@ -82,7 +82,7 @@ def _items(value: Any) -> Any:
 
 
 def array_of(shape: Shape, values: list[Any]) -> pa.Array:
-    """The column of these values. Raises an error of Arrow's, or DoesNotFit, if one does not fit."""
+    """Return the column of these values. Raises an error of Arrow, or DoesNotFit, if one does not fit."""
     if shape.fields:
         return _struct_array(shape, values)
     if shape.element is not None:
@@ -92,7 +92,7 @@ def array_of(shape: Shape, values: list[Any]) -> pa.Array:
         values = [None if value is None else convert(value) for value in values]
     if shape.raw is None:
         return pa.array(values, shape.type)
-    # Spark's times are of microseconds: what is finer is cut off, and nothing else.
+    # Spark's times have microseconds: finer parts are cut off, without other losses.
     finer = pa.types.is_temporal(shape.raw) and str(shape.raw).startswith("timestamp[ns")
     return pa.array(values, shape.raw).cast(shape.type, safe=not finer)
 
@@ -118,7 +118,7 @@ def _list_array(shape: Shape, values: list[Any]) -> pa.Array:
         raise DoesNotFit(f"{ends[-1]} elements in one batch")
     offsets[1:] = ends
     missing = np.fromiter((value is None for value in values), bool, len(values))
-    # A null list is told by the offset where it begins.
+    # A null offset marks a null list.
     begins = pa.array(offsets, mask=np.append(missing, False)) if missing.any() else pa.array(offsets)
     there = [value for value in values if value is not None]
     if shape.key is None:
@@ -134,9 +134,10 @@ def _list_array(shape: Shape, values: list[Any]) -> pa.Array:
 def columns_of(
     shape: Shape, objects: list[Any], names: Sequence[str] | None = None
 ) -> tuple[list[pa.Array], dict[int, str]]:
-    """The columns of a struct's fields, all or those named, and which objects do not fit, with the reasons.
+    """Return the columns of a struct's fields, all or those named, and the reasons of objects that do not
+    fit.
 
-    With reasons the columns are of no use: leave those objects out and call it again.
+    If there are reasons, the columns are invalid: call it again without those objects.
     """
     columns: list[pa.Array] = []
     reasons: dict[int, str] = {}
@@ -169,7 +170,7 @@ def _unfit(each: Field, values: list[Any]) -> dict[int, str]:
 
 
 def objects_of(shape: Shape, array: pa.Array, path: str = "") -> list[Any]:
-    """The objects of a column, null for null. Raises DoesNotFit for a null where there must be a value."""
+    """Return the objects of a column, None for null. Raises DoesNotFit for a null that is not allowed."""
     if shape.fields:
         return _made(shape, array, path)
     if shape.element is not None:
@@ -193,12 +194,12 @@ def _made(shape: Shape, array: pa.Array, path: str) -> list[Any]:
     there = None if not array.null_count else np.asarray(array.is_valid())
     children = []
     for place, each in enumerate(shape.fields):
-        child = array.field(place)  # with the nulls of its parent not seen in it
+        child = array.field(place)  # without the nulls of its parent
         name = f"{path}.{each.name}" if path else each.name
         if each.needed and child.null_count:
             lacking = child.is_null() if there is None else pc.and_(child.is_null(), pa.array(there))
             if pc.any(lacking).as_py():
-                raise DoesNotFit(f"field {name}: is null, and the schema says that it never is")
+                raise DoesNotFit(f"field {name}: is null, but the schema does not allow null")
         children.append(objects_of(each.shape, child, name))
     rows = zip(*children, strict=True)
     if there is None:
@@ -219,7 +220,7 @@ def _lists(shape: Shape, array: pa.Array, path: str) -> list[Any]:
 
     elements = inside(array.values if shape.key is None else array.items)
     if shape.elements_needed and elements.null_count:
-        raise DoesNotFit(f"field {path}: has a null element, and the schema says that none is null")
+        raise DoesNotFit(f"field {path}: has a null element, but the schema does not allow null")
     items = objects_of(shape.element, elements, f"{path}[]")
     if shape.key is None:
         return [items[a:b] if is_there else None for (a, b), is_there in zip(pieces, there, strict=True)]
@@ -234,7 +235,7 @@ def _lists(shape: Shape, array: pa.Array, path: str) -> list[Any]:
 
 
 def shown(value: object) -> str:
-    """A found value, shortened."""
+    """Return a found value, shortened."""
     if isinstance(value, bytes | str) and len(value) > SHOWN_CHARS:
         unit = "bytes" if isinstance(value, bytes) else "characters"
         return f"{value[:SHOWN_CHARS]!r}... ({len(value)} {unit})"
@@ -247,5 +248,5 @@ def reason(text: str) -> str:
 
 
 def told(error: BaseException) -> str:
-    """The first line of an error, without an end mark."""
+    """Return the first line of an error, without a final period."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

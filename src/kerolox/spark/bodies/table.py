@@ -1,4 +1,4 @@
-"""Messages with their bodies as columns: which columns there are, and batches of messages made such rows."""
+"""Message tables with bodies as columns: their schema, and conversion of batches of messages."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from kerolox.spark.columns import COLUMNS, arrow_schema, not_inflated
 
 BODY: Final = "body"
 ERROR: Final = "body_error"
-PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")  # where a row is in the log
+PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")  # columns that identify a message
 
 
 class BadBody(KeroloxError):
-    """A body that does not fit its schema, in a query without a place for it."""
+    """A body that does not fit its schema, in a query without a column for it."""
 
     def __init__(self, place: str, reason: str, count: int) -> None:
         more = f" (and {count - 1} more of this batch)" if count > 1 else ""
         super().__init__(
             sentences(
                 f"the body of {place} does not fit{more}: {reason}",
-                "set onBadBody to column to have such rows, with the reason in body_error and the "
+                "set onBadBody to column to keep such rows, with the reason in body_error and the "
                 "bytes in body; "
                 "a retry does not help",
             )
@@ -38,14 +38,14 @@ class BadBody(KeroloxError):
 
 @dataclass(frozen=True)
 class BodyTable:
-    """The rows a query gets."""
+    """Table of a query with decoded bodies."""
 
     declared: Declared
     columns: pa.Schema  # all of it, in order
     needed: pa.Schema  # columns of the messages it is made of
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Messages with the needed columns, to rows. Raises BadBody."""
+        """Convert messages with the needed columns to rows. Raises BadBody."""
         bodies = batch.column(BODY)
         form = self.declared.opened()
         into = self.declared.into
@@ -66,7 +66,7 @@ class BodyTable:
         for name in self.columns.names:
             if name == ERROR:
                 made[name] = reasons_array(decoded.reasons, len(bodies))
-            elif name == BODY:  # of rows that fit it is in the columns
+            elif name == BODY:  # rows that fit have it as columns
                 made[name] = only_bad(bodies, decoded.reasons)
             elif name in COLUMNS:
                 made[name] = batch.column(name)
@@ -78,7 +78,7 @@ class BodyTable:
 
 
 def whole_schema(declared: Declared, *, properties: str = "map") -> StructType:
-    """The table without a choice of columns."""
+    """Return the schema of the table with all columns."""
     names = [name for name in COLUMNS if name != "properties" or properties != "none"]
     if not declared.keep_bad:
         names.remove(BODY)
@@ -86,8 +86,10 @@ def whole_schema(declared: Declared, *, properties: str = "map") -> StructType:
 
 
 def chosen_schema(declared: Declared, names: Sequence[str], *, properties: str = "map") -> StructType:
-    """The table with these columns of messages, with all of the bodies, and with the place and the bytes of
-    rows that do not fit if they come."""
+    """Return the schema with these columns of messages and all columns of bodies.
+
+    If bad rows are kept, it also has their place and bytes.
+    """
     names = [*names, *(name for name in (*PLACE, BODY) if declared.keep_bad and name not in names)]
     return spark_schema_of(pa.schema([*arrow_schema(names, properties=properties), *body_columns(declared)]))
 
@@ -97,14 +99,13 @@ def spark_schema_of(schema: pa.Schema) -> StructType:
 
 
 def fields_of(declared: Declared) -> pa.Schema:
-    """The columns that bodies become."""
+    """Return the columns of decoded bodies."""
     schema = declared.opened().schema
     return pa.schema([pa.field(declared.into, pa.struct(list(schema)))]) if declared.into else schema
 
 
 def body_columns(declared: Declared) -> pa.Schema:
-    """The columns that bodies become, and the one for reasons. Raises OptionError for names that "
-    "are taken."""
+    """Return the columns of decoded bodies and of reasons. Raises OptionError for names already in use."""
     fields = list(fields_of(declared))
     taken: dict[str, str] = {name.lower(): "a column of messages" for name in (*COLUMNS, ERROR)}
     for field in fields:
@@ -116,19 +117,19 @@ def body_columns(declared: Declared) -> pa.Schema:
                 "example, puts all fields of "
                 "the schema into one struct column",
             )
-        taken[field.name.lower()] = "a field of the schema already (Spark does not look at the case)"
+        taken[field.name.lower()] = "a field of the schema already (Spark ignores case)"
     if declared.keep_bad:
         fields.append(pa.field(ERROR, pa.string()))
     return pa.schema(fields)
 
 
 def message_part(schema: StructType) -> StructType:
-    """The columns of messages in a schema that was asked for."""
+    """Return the columns of messages in a requested schema."""
     return StructType([field for field in schema.fields if field.name in COLUMNS])
 
 
 def body_table(declared: Declared, schema: StructType, messages: pa.Schema) -> BodyTable:
-    """The table that was asked for. ``messages``: the columns of messages in it, as checked."""
+    """Return the requested table. ``messages``: its columns of messages, already checked."""
     ours = body_columns(declared)
     expected = {field.name: field.dataType for field in spark_schema_of(ours).fields}
     fields: list[pa.Field] = []
@@ -151,7 +152,7 @@ def body_table(declared: Declared, schema: StructType, messages: pa.Schema) -> B
         raise OptionError(
             "onBadBody",
             "column",
-            f"the column {ERROR} in the schema that is asked for: rows that do not fit would be nulls",
+            f"the column {ERROR} in the requested schema: rows that do not fit would be nulls",
         )
     if BODY in columns.names and not declared.keep_bad:
         raise OptionError(
@@ -171,7 +172,7 @@ def body_table(declared: Declared, schema: StructType, messages: pa.Schema) -> B
 
 
 def _nulls(empty: Decoded, reason: str) -> Decoded:
-    """One row that has no columns, but a reason."""
+    """Return one row of nulls with a reason."""
     return Decoded([pa.nulls(1, column.type) for column in empty.columns], {0: reason})
 
 
@@ -188,7 +189,7 @@ def reasons_array(reasons: dict[int, str], count: int) -> pa.Array:
 
 
 def only_bad(bodies: pa.Array, reasons: dict[int, str]) -> pa.Array:
-    """The bodies of rows with reasons; null of the others."""
+    """Return the bodies of rows with reasons, null for others."""
     if not reasons:
         return pa.nulls(len(bodies), pa.binary())
     places = np.arange(len(bodies))
@@ -207,7 +208,7 @@ def struct_of(columns: Sequence[pa.Array], schema: pa.Schema, reasons: dict[int,
 
 
 def place_of(batch: pa.RecordBatch, row: int) -> str:
-    """A row's place in the log, as far as the table has it."""
+    """Return topic, queue and offset of a row as text, as far as the table has them."""
     found: dict[str, Any] = {
         name: batch.column(name)[row].as_py() for name in PLACE if name in batch.schema.names
     }

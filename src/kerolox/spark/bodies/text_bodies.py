@@ -1,4 +1,4 @@
-"""Bodies that are plain text: one column."""
+"""Bodies of plain text, decoded into one column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMN: Final = "text"
 
 
 class TextBodies(BodyFormat):
-    """``utf-8``, ``latin-1 line``: a charset, and the name of the column if it is not to be ``text``."""
+    """Text bodies, declared by a charset and optionally a column name: ``utf-8``, ``latin-1 line``."""
 
     def __init__(self, text: str = CHARSET) -> None:
         charset, *names = text.split() or [CHARSET]
@@ -27,7 +27,7 @@ class TextBodies(BodyFormat):
             self.charset = codecs.lookup(charset).name
         except LookupError:
             raise SchemaError(
-                f"bodySchema {text!r}: {charset} is no charset; utf-8, latin-1, gbk, ..."
+                f"bodySchema {text!r}: unknown charset {charset}; expected utf-8, latin-1, gbk, ..."
             ) from None
         self.shape = struct(
             [Field(names[0] if names else COLUMN, Shape(pa.string()), itemgetter(0), needed=True)], _single

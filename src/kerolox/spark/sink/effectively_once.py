@@ -1,4 +1,4 @@
-"""Every row once: where a write began, and what of it is in the queues already.
+"""Effectively-once writes: the start of a write, and its rows that are already in the queues.
 
 A row's message id is made of query, batch and partition (``row_ids.py``), so its messages can be told from
 all others in a topic. Before the first task of a micro-batch starts, the driver notes how far the target
@@ -55,22 +55,22 @@ QueueEnds = dict[str, dict[str, dict[str, int]]]  # topic → broker → queue �
 
 
 class NotTheSameRows(KeroloxError):
-    """A task that was tried again was given other rows than before."""
+    """A retried task got other rows than before."""
 
     next_step = (
         "make the query deterministic: the same input must give the same rows in each partition. "
-        "Take out what changes from run to run (rand, now, unordered limits), or write at-least-once"
+        "Remove expressions that change between runs (rand, now, unordered limits), or write at-least-once"
     )
 
     def __init__(self, partition: int, count: int) -> None:
         super().__init__(
-            f"an earlier attempt of partition {partition} sent {count} rows that this attempt was not given. "
+            f"an earlier attempt of partition {partition} sent {count} rows that this attempt did not get. "
             f"Next: {self.next_step}."
         )
 
 
 class Beginning(msgspec.Struct, frozen=True):
-    """When a write first began, and where the queues ended then."""
+    """Start of a write: its time, and the ends of the queues then."""
 
     write: str  # names the write: query and batch, or the job
     started_ms: int
@@ -78,7 +78,7 @@ class Beginning(msgspec.Struct, frozen=True):
     done: bool = False  # all rows were sent
 
     def start_of(self, cluster: SocketCluster, queue: Queue) -> int:
-        """From where on messages of this write can lie in a queue."""
+        """Return the first offset at which messages of this write can be in a queue."""
         known = self.offsets.get(queue.topic)
         if known is not None:
             noted = known.get(queue.broker, {}).get(str(queue.queue_id))
@@ -90,7 +90,7 @@ class Beginning(msgspec.Struct, frozen=True):
 
 
 def ends_of(sender: SocketSender, topics: Iterable[str]) -> QueueEnds:
-    """How far the queues of these topics are."""
+    """Return the end offsets of the queues of these topics."""
     found: QueueEnds = {}
     for topic in topics:
         table = found[topic] = {}
@@ -102,7 +102,7 @@ def ends_of(sender: SocketSender, topics: Iterable[str]) -> QueueEnds:
 
 
 class Stored:
-    """The messages of one task that are in the queues, as far as was looked."""
+    """Messages of one task that were found in the queues."""
 
     def __init__(
         self, sender: SocketSender, beginning: Beginning, ids: RowIds, group: str, settle_s: float
@@ -113,7 +113,7 @@ class Stored:
         self._group = group
         self._settle_s = settle_s
         self._read: dict[Queue, int] = {}  # how far
-        self._topics: set[str] = set()  # looked through
+        self._topics: set[str] = set()  # topics already read
         self._counts: Counter[bytes] = Counter()
         self._keys: set[bytes] = set()
         self._fresh = FRESH_ROWS
@@ -122,7 +122,7 @@ class Stored:
     # --- reading --------------------------------------------------------------------------------------
 
     def look(self, topic: str) -> None:
-        """Find all there is of the task in a topic, once."""
+        """Find all messages of the task in a topic, once."""
         if topic in self._topics:
             return
         self._topics.add(topic)
@@ -148,7 +148,7 @@ class Stored:
         return 1
 
     def _new_in(self, queue: Queue) -> Iterator[tuple[bytes, int, bytes, bytes]]:
-        """Id, flag, body and properties of the task's messages not read so far."""
+        """Yield id, flag, body and properties of the task's messages not read so far."""
         cluster = self._sender.cluster
         start = self._read.get(queue)
         if start is None:
@@ -175,7 +175,7 @@ class Stored:
     # --- what is missing --------------------------------------------------------------------------------
 
     def missing(self, topic: str, rows: Rows) -> Rows:
-        """The rows that are not in the queues. Each stored message counts for one row, also of equal ones."""
+        """Return the rows that are not in the queues. Each stored message stands for one of equal rows."""
         self.look(topic)
         if not self._counts:
             return rows
@@ -207,7 +207,7 @@ class Stored:
                 return fresh
 
     def check(self, partition: int) -> None:
-        """After the last row: nothing may be left over. Raises NotTheSameRows."""
+        """Check that every stored message belonged to a row. Raises NotTheSameRows."""
         left = +self._counts
         if left:
             raise NotTheSameRows(partition, left.total())
@@ -215,7 +215,7 @@ class Stored:
     # --- a lost answer ----------------------------------------------------------------------------------
 
     def doubt(self, parcel: Parcel, queue: Queue) -> Parcel | None:
-        """The messages of a request that are not in the queue it was sent to."""
+        """Return the messages of an unanswered request that are not in its queue."""
         whole = Stored(self._sender, self._beginning, self._ids, self._group, self._settle_s)
         there = {key for key, *_ in whole._new_in(queue)}
         while True:
@@ -240,7 +240,7 @@ _KEPT: Final = frozenset({names.KEYS, names.TAGS})
 
 
 def digest(topic: str, flag: int, body: bytes, packed: bytes) -> bytes:
-    """A hash of a message without its id and without what a broker adds to it."""
+    """Return a hash of a message without its id and the properties that a broker adds."""
     own = sorted(
         item for item in names.unpack(packed).items() if item[0] in _KEPT or item[0] not in names.RESERVED
     )

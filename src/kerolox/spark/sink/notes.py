@@ -1,4 +1,4 @@
-"""Notes of a streaming sink beside Spark's own in the checkpoint: where each micro-batch began.
+"""Notes of a streaming sink in the checkpoint: the start of each micro-batch.
 
 The folder ``kerolox-sink`` of the checkpoint has a file for each batch. A writer is made before its batch's
 tasks start, when the batch stands in Spark's offset log already: the last entry there is its number.
@@ -26,18 +26,18 @@ class Folder(Protocol):
     """Files of a checkpoint."""
 
     def numbers(self, name: str) -> list[int]:
-        """The files in a folder whose names are numbers."""
+        """Return the numeric file names in a folder."""
 
     def read(self, name: str) -> bytes | None: ...
 
     def write(self, name: str, content: bytes) -> None:
-        """As a whole or not at all."""
+        """Write a file atomically."""
 
     def remove(self, name: str) -> None: ...
 
 
 class LocalFolder:
-    """A checkpoint on a disk of this machine, or one that all machines see."""
+    """Checkpoint on a disk of this machine, or on a shared one."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -62,7 +62,7 @@ class LocalFolder:
 
 
 class RemoteFolder:
-    """A checkpoint on anything pyarrow has a file system for: an object store, HDFS."""
+    """Checkpoint on a file system of pyarrow: an object store, HDFS."""
 
     def __init__(self, files: fs.FileSystem, path: str) -> None:
         self._files = files
@@ -114,13 +114,13 @@ def open_folder(checkpoint: str) -> Folder:
 
 
 class Notes:
-    """Where the batches of one query began."""
+    """Starts of the batches of one query."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
 
     def batch(self) -> int:
-        """The batch that is being run."""
+        """Return the number of the running batch."""
         numbers = self._folder.numbers("offsets")
         if not numbers:
             raise KeroloxError(
@@ -129,7 +129,7 @@ class Notes:
         return max(numbers)
 
     def started_ms(self, batch: int) -> int:
-        """When Spark planned the batch; the same when it is run again."""
+        """Return the time when Spark planned the batch, which does not change when it is run again."""
         text = self._folder.read(f"offsets/{batch}")
         lines = (text or b"").splitlines()
         try:
@@ -138,7 +138,7 @@ class Notes:
             return 0
 
     def query(self) -> str:
-        """The id of the query, which stays over restarts."""
+        """Return the id of the query, which survives restarts."""
         text = self._folder.read("metadata") or b"{}"
         return str(msgspec.json.decode(text).get("id", ""))
 
@@ -150,7 +150,7 @@ class Notes:
         self._folder.write(f"{FOLDER}/{batch}", msgspec.json.encode(beginning))
 
     def finish(self, batch: int) -> None:
-        """All rows of a batch are sent: when it is run again, nothing is to be done."""
+        """Mark a batch as completely sent, so that a repeated run sends nothing."""
         found = self.find(batch)
         if found is not None and not found.done:
             self.keep(batch, msgspec.structs.replace(found, done=True))

@@ -1,4 +1,4 @@
-"""The properties that users give a row: packed, without the names that are the system's."""
+"""Users' properties of a row: packed, without names reserved by the system."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ COLUMN_OF: Final = {names.KEYS: "keys", names.TAGS: "tags", names.SHARDING_KEY: 
 
 
 def _constant(value: bytes) -> pa.Scalar:
-    """As ``pa.scalar``, which looks for pandas and so imports it: for whoever plans a write, that is half of
-    what all of it costs."""
+    """Return a scalar without ``pa.scalar``, which imports pandas: half of the cost of planning a write."""
     ends = pa.py_buffer(np.array([0, len(value)], np.int32))
     return pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(value)])[0]
 
@@ -39,7 +38,7 @@ class OwnProperties(NamedTuple):
 
 
 def own_properties(column: pa.Array, dropped: set[str], *, once: bool) -> OwnProperties:
-    """The user's properties, packed. Names that are the system's are left out, and empty values."""
+    """Pack the user's properties, without reserved names and empty values."""
     if pa.types.is_map(column.type):
         rows, keys, values = np.asarray(column.offsets), column.keys, column.items
     else:
@@ -95,7 +94,7 @@ def refuse_separators(values: pa.Array, column: str) -> None:
 
 
 def _having(name: str, keys: pa.Array, rows: Numbers) -> Mask:
-    """The rows that have a property; ``rows`` says where the properties of each begin."""
+    """Return the rows that have a property; ``rows``: begin of each row's properties."""
     hits = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(keys, name), False)))
     hits = hits[(hits >= rows[0]) & (hits < rows[-1])]  # a slice of a column has the keys of all of it
     found = np.zeros(len(rows) - 1, bool)

@@ -1,4 +1,4 @@
-"""The columns of rows to be sent, in the one Arrow form each is worked on in.
+"""Columns of rows to be sent, converted to one Arrow type each.
 
 The same table comes in many forms: ``split(...)`` gives lists whose elements are never null, ``array()``
 lists of nothing, a setting of Spark texts with 64-bit lengths, a literal NULL a column without a type. All
@@ -17,7 +17,7 @@ from kerolox.spark.columns import MAP, TIMESTAMP
 
 LIST: Final = pa.list_(pa.string())
 
-# A column that may come in two kinds has both; the first is for text and for nothing at all.
+# Accepted types of each column; the first also for columns of nulls.
 FORMS: Final[dict[str, tuple[pa.DataType, ...]]] = {
     "body": (pa.binary(),),
     "topic": (pa.string(),),
@@ -32,7 +32,7 @@ FORMS: Final[dict[str, tuple[pa.DataType, ...]]] = {
     "flag": (pa.int64(),),
 }
 INT_MAX: Final = (1 << 31) - 1
-# What the numbers of a message can be; a longer one would be cut to another number, silently.
+# Ranges of a message's numbers; a larger one would be truncated silently.
 RANGES: Final = {
     "queue_id": (0, INT_MAX),
     "delay_level": (0, INT_MAX),
@@ -41,7 +41,7 @@ RANGES: Final = {
 
 
 def in_one_form(batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
-    """The batch with every column in its form. Columns that have it already are not copied.
+    """Return the batch with every column in its type. Columns of that type are not copied.
 
     ``first_row``: the number of the batch's first row, for errors. Raises InvalidMessage for a number that
     does not fit into a message.
@@ -59,7 +59,7 @@ def _formed(column: pa.Array, forms: tuple[pa.DataType, ...]) -> pa.Array:
     form = next((each for each in forms if pa.types.is_nested(each) == nested), forms[0])
     if column.type == form:
         return column
-    # Times may be finer than microseconds, which nobody can be told.
+    # Times finer than microseconds are truncated: messages cannot hold them.
     return column.cast(form, safe=not pa.types.is_timestamp(form))
 
 
@@ -70,5 +70,5 @@ def _check_range(name: str, column: pa.Array, first_row: int) -> None:
     if wrong.any():
         place = int(np.argmax(wrong))
         raise InvalidMessage(
-            f"row {first_row + place}: {name} {numbers[place]}; it can be {low} to {high}, or null for none"
+            f"row {first_row + place}: {name} {numbers[place]}; expected {low} to {high}, or null for none"
         )

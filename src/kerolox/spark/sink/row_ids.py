@@ -29,7 +29,7 @@ _SHIFTS: Final = np.arange(28, -4, -4, dtype=np.int64)
 
 
 class RowIds:
-    """Makes the ids of one partition's rows, and knows them again."""
+    """Generator of the ids of one partition's rows, which also recognises them."""
 
     def __init__(self, write: str, partition: int, started_ms: int = 0) -> None:
         """``write`` names query and batch, or the job; ``started_ms`` is when that began, the same for every
@@ -55,7 +55,7 @@ class RowIds:
         return rows
 
     def has(self, unique_key: bytes) -> bool:
-        """Whether an id belongs to a row of this partition."""
+        """Return True if an id belongs to a row of this partition."""
         return len(unique_key) == 32 and unique_key[:12] == self.head and unique_key[20:] == self.tail
 
     @staticmethod

@@ -56,7 +56,7 @@ CHECKPOINT: Final = "checkpointlocation"
 
 @dataclass(frozen=True)
 class Sent(WriterCommitMessage):
-    """How many rows a task sent, and how many were stored before."""
+    """Counts of a task: rows sent, and rows stored before."""
 
     rows: int = 0  # sent by it
     there: int = 0  # that were there already
@@ -66,7 +66,7 @@ class Sent(WriterCommitMessage):
 
 @tells_shortly
 class BatchSink(DataSourceArrowWriter):
-    """Writes one table."""
+    """Writer of one table."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -110,7 +110,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             self.beginning = Beginning("", _planned_ms(self.checkpoint))
 
     def _begin(self) -> Beginning:
-        """The note of the batch: that of its first run, or a new one."""
+        """Return the note of the batch: that of its first run, or a new one."""
         if not self.checkpoint:
             raise OptionError(
                 "checkpointLocation",
@@ -159,7 +159,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 
 def write_name(query: str, batch: int) -> str:
-    """The name of one micro-batch, the same in every run of it."""
+    """Return the name of a micro-batch, the same in every run of it."""
     return f"{query}/{batch}"
 
 
@@ -201,7 +201,7 @@ def write_rows(
         batch_count=settings.batch_rows,
         compress_from=settings.compress_from,
     )
-    # The same for the whole task: rows of a key stay in one queue although a broker comes or goes.
+    # Fixed for the whole task, so that rows of a key stay in one queue when brokers come or go.
     queues = lru_cache(maxsize=None)(sender.queues)
     try:
         for batch in iterator if settings.bodies is None else _with_bodies(iterator, settings.bodies):
@@ -239,7 +239,7 @@ def _with_bodies(batches: Iterator[pa.RecordBatch], bodies: Declared) -> Iterato
 
 
 def check_attempts(task: TaskContext) -> None:
-    """Refuse what would start a second attempt of a task beside the first, or one that cannot be told."""
+    """Raise an error for settings that allow parallel or unnoticed second attempts of a task."""
     if (task.getLocalProperty("spark.speculation") or "").lower() == "true":
         raise OptionError(
             "deliveryGuarantee",

@@ -58,68 +58,68 @@ SOURCE: Final = OptionTable(
     "the rocketmq source",
     *CLUSTER,
     # --- what
-    Option("topic", words, "a name, or several with commas", "what is read", aliases=("topics",)),
-    Option("topicPattern", text, "a regular expression", "read all topics it matches, also later ones"),
-    Option("queueIds", numbers, "numbers with commas", "read these queues of each topic and broker only"),
-    Option("tags", text, "a || b", "only messages with one of these tags; the broker leaves out the others",
+    Option("topic", words, "a name, or several with commas", "topics to read", aliases=("topics",)),
+    Option("topicPattern", text, "a regular expression", "read all matching topics, including later ones"),
+    Option("queueIds", numbers, "numbers with commas", "read only these queues of each topic and broker"),
+    Option("tags", text, "a || b", "read only messages with one of these tags; the broker filters",
            aliases=("subExpression",)),
-    Option("sql92", text, "a condition", "only messages whose properties it is true of; the broker chooses"),
+    Option("sql92", text, "a condition", "read only messages whose properties match; the broker filters"),
     Option("properties", one_of("map", "string", "none"), "map, string or none",
-           "the column of that name: a map, the text as it is stored, or no such column", default="map"),
+           "form of this column: a map, the stored text, or no column", default="map"),
     # --- from where to where
     Option("startingOffsets", read_offsets, _OFFSETS,
-           "where a new query begins (streaming: latest, batch: earliest, unless told otherwise)"),
-    Option("startingTimestamp", moment, MOMENT, "begin with the first message stored then or later"),
+           "start of a new query (default: streaming latest, batch earliest)"),
+    Option("startingTimestamp", moment, MOMENT, "start at the first message stored at this time or later"),
     Option("startingOffsetsByTimestamp", read_times, _TIMES,
-           "the same with a time for each topic or queue; those that are not named from the earliest on"),
+           "start times by topic or queue; others start at the earliest offset"),
     Option("startingOffsetsByTimestampStrategy", one_of("latest", "error"), "latest or error",
-           "what to do about a queue without a message stored then or later: begin at its end, or fail",
+           "for a queue without a message since the time: start at its end, or fail",
            default="latest"),
-    Option("endingOffsets", read_offsets, _OFFSETS, "where a batch query ends; that offset is not read",
+    Option("endingOffsets", read_offsets, _OFFSETS, "end of a batch query, exclusive",
            default="latest", only="batch"),
-    Option("endingTimestamp", moment, MOMENT, "end before the first message stored then or later",
+    Option("endingTimestamp", moment, MOMENT, "end before the first message stored at this time or later",
            only="batch"),
     Option("endingOffsetsByTimestamp", read_times, _TIMES,
-           "the same with a time for each topic or queue; those that are not named to the latest",
+           "end times by topic or queue; others end at the latest offset",
            only="batch"),
     Option("failOnDataLoss", flag, YES_NO,
-           "fail when messages that should be read are gone; false: warn, and go on with the first there is",
+           "fail if messages to be read do not exist any more; false: warn, and skip them",
            default=True),
     # --- how much at a time
-    Option("maxOffsetsPerTrigger", number(1), "a number of messages", "at most so many in a batch",
+    Option("maxOffsetsPerTrigger", number(1), "a number of messages", "maximum number of messages in a batch",
            only="streaming"),
     Option("maxBytesPerTrigger", size, "bytes, or 64m",
-           "at most about so much in a batch, by the sizes of the first messages of each queue in it",
+           "approximate maximum size of a batch, estimated from the first messages of each queue",
            only="streaming"),
-    Option("minOffsetsPerTrigger", number(1), "a number of messages", "wait until there are so many",
+    Option("minOffsetsPerTrigger", number(1), "a number of messages", "minimum number of messages in a batch",
            only="streaming"),
-    Option("maxTriggerDelayMs", span(0), SPAN, "but no longer than this", default=900_000,
+    Option("maxTriggerDelayMs", span(0), SPAN, "maximum wait for minOffsetsPerTrigger", default=900_000,
            aliases=("maxTriggerDelay",), only="streaming"),
     Option("minPartitions", number(1), "a number",
-           "cut long ranges until there are so many tasks. Without it, and without maxRowsPerPartition, a "
-           "queue has a task, and queues with a few messages share one"),
-    Option("maxRowsPerPartition", number(1), "a number of messages", "cut ranges that have more",
+           "minimum number of tasks; long ranges are cut. Without it and maxRowsPerPartition, each queue "
+        "has a task, and queues with few messages share one"),
+    Option("maxRowsPerPartition", number(1), "a number of messages", "maximum number of messages in a task",
            aliases=("maxRecordsPerPartition",)),
     # --- how
     Option("group", text, "a name",
-           "who reads: rights, lag and progress go by it. A streaming query without one tells its progress "
-           f"under a group of its own, {GROUP}- and eight letters, which is kept in the checkpoint",
+           "consumer group for access rights, lag and progress. A streaming query without one uses "
+        f"its own group, {GROUP}- and eight letters, stored in the checkpoint",
            default=GROUP),
     Option("readFrom", one_of(LEADER, FOLLOWER), "leader or follower",
-           "follower: read from followers where there are some, to spare the leader. When the leader is gone "
-           "its followers are read in either case", default=LEADER),
+           "follower: read from followers if possible, to relieve the leader. If the leader is down, "
+        "followers are read in either case", default=LEADER),
     Option("pullBatchSize", number(1, 1 << 20), "a number of messages",
-           "asked for in one pull; brokers give 32 at most unless told otherwise, and brokers of ours what "
-           "scanBytes says, if this is not given", default=1024),
+           "messages requested per pull; brokers return at most 32 by default. kerolox's brokers use "
+        "scanBytes if this is not set", default=1024),
     Option("scanBytes", _scan_size, "bytes, or 1m; at most 12m",
-           "asked for in one pull where the broker is one of ours: it gives so much, up to its own limit "
-           "(maxTransferBytesOfScan, 1m), in place of 32 messages. 0: pulls as any consumer's",
+           "bytes requested per pull from kerolox's brokers, up to their own limit "
+        "(maxTransferBytesOfScan, 1m), instead of 32 messages. 0: ordinary pulls",
            default=SCAN_BYTES),
-    Option("pullsAhead", number(1, 256), "a number", "pulls on their way at once, per task", default=8),
-    Option("discoveryIntervalMs", span(1), SPAN, "how often new queues and topics are looked for",
+    Option("pullsAhead", number(1, 256), "a number", "concurrent pulls per task", default=8),
+    Option("discoveryIntervalMs", span(1), SPAN, "interval of the search for new queues and topics",
            default=10_000, only="streaming"),
     Option("idleWaitMs", span(0, 5_000), f"{SPAN}; at most 5s",
-           "how long an idle query waits for messages before Spark asks again", default=500,
+           "time an idle query waits for messages before Spark asks again", default=500,
            only="streaming"),
     # --- bodies
     *OF_SOURCES,
@@ -139,7 +139,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a query reads, and how. It travels to the tasks."""
+    """Settings of a query that reads topics. Sent to the tasks."""
 
     cluster: ClientOptions
     patience_s: float

@@ -1,7 +1,7 @@
-"""What a streaming query tells its group at the broker: how far it is, right after each batch.
+"""Commits of a streaming query's offsets for its group at the broker, right after each batch.
 
-Spark tells a source that a batch is done when it plans the next one, and never for the last. A listener hears
-of it at once. Offsets are the next to be read, as all consumers report them, and only go forward.
+Spark notifies a source of a finished batch only when it plans the next one, and never of the last. A
+listener is notified at once. Offsets are the next to be read, as for all consumers, and only increase.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 _TABLE = OptionTable("the progress of rocketmq sources", *CLUSTER)
 NEXT_BATCH = "the next batch tries again"
-IS_IT_UP = f"{NEXT_BATCH}; look whether the broker runs, and whether it asks for TLS"
+IS_IT_UP = f"{NEXT_BATCH}; check that the broker runs, and if it requires TLS"
 OF_KEYS = (
     f"{NEXT_BATCH}; for keys and TLS: spark.kerolox.accessKey and the like of the session, "
     "kerolox.spark.register(spark, accessKey=...), or the environment of the driver"

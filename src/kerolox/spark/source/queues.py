@@ -1,4 +1,4 @@
-"""Which queues a query reads, what they hold, and where in them it begins and ends."""
+"""Queues of a query, with their start and end offsets."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class DataLoss(KeroloxError):
-    """Messages that should be read are not there any more."""
+    """Messages that should be read do not exist any more."""
 
     next_step = (
-        "set failOnDataLoss to false to go on with the first message there is; to lose none, read sooner "
+        "set failOnDataLoss to false to continue with the first existing message; to lose none, read sooner "
         "than the broker deletes (its fileReservedTime)"
     )
 
@@ -83,7 +83,7 @@ class _AtTheLeader(DataLoss):
 
 
 class ClusterQueues:
-    """The queues of a query, as the cluster tells."""
+    """Queues of a query, by the routes of the cluster."""
 
     def __init__(self, cluster: SocketCluster, wanted: Wanted) -> None:
         self.cluster = cluster
@@ -138,7 +138,7 @@ class ClusterQueues:
         ]
 
     def places(self, start: Start, edges: Mapping[Queue, Edges], *, ending: bool = False) -> QueueOffsets:
-        """Where the queues are to be begun, or ended."""
+        """Return the start offsets of the queues, or their end offsets."""
         if start.times is not None:
             return self._at_times(start, start.times, edges, ending=ending)
         if start.offsets is not None:
@@ -198,8 +198,11 @@ class ClusterQueues:
         return found | self._checked(exact, edges)
 
     def go_on(self, places: QueueOffsets, last: LastReads, edges: Mapping[Queue, Edges]) -> QueueOffsets:
-        """Where to go on in queues that were read up to these places, with these last messages: there, if the
-        last message is still the one that was read, or was deleted by its age."""
+        """Return the offsets at which to resume queues read up to ``places``, after verifying the last
+        messages.
+
+        A queue resumes at its place if the last message is unchanged, or was deleted by its age.
+        """
         found = self._checked(places, edges)
         standing = {
             queue: at
@@ -227,7 +230,7 @@ class ClusterQueues:
         return {queue: self.within(queue, at, edges[queue]) for queue, at in places.items()}
 
     def within(self, queue: Queue, at: int, edges: Edges) -> int:
-        """The place itself if it is there; if not, the first there is, or an error."""
+        """Return the place if it exists in the queue, else the first offset, or raise an error."""
         if edges.first <= at <= edges.end:
             return at
         loss = DataLoss.outside(queue, at, edges)

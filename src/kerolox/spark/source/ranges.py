@@ -1,4 +1,4 @@
-"""What one task reads: a range of one queue, or short ones of several; and how ranges are chosen and cut."""
+"""Ranges of queues that tasks read: how they are chosen, cut and joined."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Ranges(InputPartition):
 def tasks(
     wanted: Iterable[Range], *, pieces_min: int | None = None, rows_max: int | None = None
 ) -> list[Ranges]:
-    """What tasks read. Short ranges are joined, unless the number or the length of tasks was chosen."""
+    """Return the ranges of each task. Short ones are joined, unless the user set number or size of tasks."""
     pieces = split(wanted, pieces_min=pieces_min, rows_max=rows_max)
     if pieces_min is not None or rows_max is not None:
         return [Ranges((piece,)) for piece in pieces]
@@ -71,7 +71,7 @@ def tasks(
 
 
 def ranges(starts: Mapping[Queue, int], ends: Mapping[Queue, int]) -> list[Range]:
-    """What lies between two places; nothing where the end is not behind the start."""
+    """Return the ranges between two offsets of each queue; none where the end is not after the start."""
     return [
         Range(queue, starts[queue], end)
         for queue, end in sorted(ends.items())

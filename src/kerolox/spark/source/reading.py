@@ -1,4 +1,4 @@
-"""What tasks do: pull a range of a queue from its broker, and hand it over as Arrow columns."""
+"""Tasks of sources: pull a range of a queue from its broker, and return it as Arrow columns."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ MESSAGE_BYTES = 1024.0  # taken for the size where nothing is known
 
 @tells_shortly
 class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The offsets of one query."""
+    """Stream reader of one query."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._wanted = read_wanted(options, "streaming")
@@ -109,7 +109,7 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _has(edge: Edges, at: int | None, target: int) -> bool:
-    """Whether a follower has the place a query goes on from, and more, if more is to be read."""
+    """Return True if a follower has the resume offset, and messages after it unless the target is reached."""
     if at is None:
         return True
     return edge.first <= at <= edge.end and (at < edge.end or at >= target)
@@ -122,7 +122,7 @@ def _standing(edge: Edges, at: int, late: bool) -> Edges:
 
 
 def between(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
-    """What a batch reads. Looks at nothing but the two: a batch done again is the same batch."""
+    """Return the ranges of a batch. They depend only on the two offsets, so a repeated batch is the same."""
     if start == end:
         return []
     first, last = StreamOffset.decode(start), StreamOffset.decode(end)
@@ -130,7 +130,7 @@ def between(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
 
 
 class QueryOffsets:
-    """How far a query may go, and where it begins."""
+    """Start and end offsets of a query's batches."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
@@ -211,14 +211,14 @@ class QueryOffsets:
         return self._mark(latest) | {"behind": behind(latest, self._planned)}
 
     def initial(self) -> dict[str, Any]:
-        """Where a new query begins. Spark asks twice, and again after a crash in the first batch."""
+        """Return the start of a new query. Spark asks twice, and again after a crash in the first batch."""
         if self._initial is None:
             wanted = self._wanted
             if wanted.has_own_group:
                 self._group = f"{wanted.group}-{secrets.token_hex(4)}"
             self._aim()
             edges = self._look(all_of_them=True)
-            if self._target is not None:  # what came later is not there yet
+            if self._target is not None:  # ignore messages stored later
                 edges = {
                     queue: edge._replace(end=min(edge.end, self._target.get(queue, 0)))
                     for queue, edge in edges.items()
@@ -229,9 +229,9 @@ class QueryOffsets:
     # --- how far --------------------------------------------------------------------------------------
 
     def latest(self, start: dict[str, Any], *, unlimited: bool) -> dict[str, Any]:
-        """Where the next batch ends; ``start`` itself when there is nothing to read.
+        """Return the end of the next batch; ``start`` if there is nothing to read.
 
-        Waits a little when there is nothing: Spark asks again at once, a hundred times a second.
+        Waits a little if there is nothing, because Spark asks again a hundred times a second.
         """
         mark = StreamOffset.decode(start)
         if self._wanted.has_own_group:  # the one it began with

@@ -79,7 +79,7 @@ class FileRun(NamedTuple):
         return self.pieces[number]
 
     def next_start(self, place: int) -> int:
-        """Where the next file begins; the end when there is none."""
+        """Return the begin of the next file; the end of the run if there is none."""
         number = bisect_right(self.pieces, place, key=_start_of)
         return self.pieces[number].start if number < len(self.pieces) else max(place, self.end)
 
@@ -226,13 +226,14 @@ class LogFiles(OpenFileRun):
         return ""
 
     def is_blank(self, place: int) -> bool:
-        """Whether the rest of the file is empty, so that the log goes on in the next one."""
+        """Return True if the rest of the file is blank, so that the log continues in the next one."""
         return self.read(place, 8)[4:] == BLANK_MAGIC
 
     def next_record(self, low: int, high: int) -> int:
-        """Where the next whole record begins, from ``low`` on; ``high`` when there is none before it.
+        """Return the begin of the next complete record from ``low`` on; ``high`` if there is none before it.
 
-        It has a magic number, lengths that agree, a body with the right CRC, and says that it lies here.
+        The record has a magic number, consistent lengths, a body with the right CRC, and this physical
+        offset.
         """
         for first, last in self.written(low, high + 4):
             place = first

@@ -1,4 +1,4 @@
-"""What to read of store directories, and in which pieces: decided once, on the driver.
+"""Plan of a query over store directories: the pieces to read, decided once on the driver.
 
 Both ways of reading go along the log, so that every byte of it is read once and in order. From queues: a
 piece is a range of the log and all the chosen queues; the entries that point into the range say where the
@@ -49,7 +49,7 @@ class QueueRange:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What one task reads: a range of a log, or the entries of queues that point into it."""
+    """Piece for one task: a range of a log, or the entries of queues that point into it."""
 
     broker: str
     log: FileRun
@@ -253,7 +253,7 @@ def _first_from(queue: QueueRange, files: QueueFiles, log: LogFiles, moment_ms: 
     while low < high:
         middle = probe = (low + high) // 2
         step = 1
-        # Where damage hides the time, that of a later message says enough.
+        # If a damaged record has no time, a later message is probed instead.
         while (stored_ms := log.stored_ms(files.entry(probe)[0])) < 0 and probe + step < high:
             probe += step
             step *= 2

@@ -37,7 +37,7 @@ ROWS_READ: Final = 4 * ROWS
 # Messages closer than this are read together with what lies between them: copying it costs less than a call.
 NEAR_BYTES: Final = 16 << 10
 WARNINGS_MAX: Final = 100  # of a task
-NO_ENTRY: Final = "there is no entry"
+NO_ENTRY: Final = "the entry is missing"
 
 REPORT: Final = pa.schema([
     ("broker", pa.string()), ("path", pa.string()), ("offset", pa.int64()), ("bytes", pa.int64()),
@@ -116,7 +116,9 @@ class SplitReading:
             place = self._pass_over(log, place, piece.end, len(block))
 
     def _pass_over(self, log: LogFiles, place: int, file_end: int, seen_bytes: int) -> int:
-        """What begins here is no record that was read: a blank one, a large one, or damage."""
+        """Handle the bytes after the last decoded record: a blank, a record larger than the block, or
+        damage.
+        """
         limit = min(file_end, self._split.end)
         head = log.read(place, 8)
         if log.is_blank(place):
@@ -142,7 +144,7 @@ class SplitReading:
         ends = places + sizes
         starts = np.array([piece.start for piece in log.run.pieces], np.int64)
         file = np.searchsorted(starts, places, "right")
-        # Where reading begins anew: in another file, or far behind the message before.
+        # True where a new read begins: in another file, or far after the message before.
         apart = np.ones(len(places), bool)
         apart[1:] = (places[1:] - np.maximum.accumulate(ends)[:-1] > NEAR_BYTES) | (file[1:] != file[:-1])
         costs = np.where(apart, sizes, np.diff(np.maximum.accumulate(ends), prepend=0))
@@ -180,7 +182,7 @@ class SplitReading:
             parts.append((places[real & good], sizes[real & good]))
         places = np.concatenate([part[0] for part in parts])
         sizes = np.concatenate([part[1] for part in parts])
-        # Where a message is lost, the entry points at the next one; and light queues share messages.
+        # Entries of lost messages point at the next message, and light queues share messages.
         places, once = np.unique(places, return_index=True)
         return places, sizes[once]
 
@@ -299,7 +301,7 @@ class SplitReading:
         if not self._choice.skip:
             raise CorruptRecord(
                 f"{path} at byte {offset}: {reason} ({end - start} bytes). To read around it: "
-                "onCorrupt = skip. To see all of it: report = corrupt. To mend it: kerolox store repair.",
+                "onCorrupt = skip. To see all of it: report = corrupt. To repair it: kerolox store repair.",
                 path=path,
                 offset=offset,
             )
@@ -314,7 +316,7 @@ class SplitReading:
         self.regions.append(Region(path, offset, end - start, reason))
 
     def warn(self) -> None:
-        """Say what was skipped."""
+        """Log the skipped regions."""
         for region in self.regions[:WARNINGS_MAX]:
             logger.warning(
                 "corrupt_region_skipped path=%s offset=%d bytes=%d reason=%r next='kerolox store verify'",
@@ -325,7 +327,7 @@ class SplitReading:
 
 
 def _chain(block: memoryview) -> tuple[Positions, Positions]:
-    """Where records begin and how long they are, by their sizes alone, as far as they are in the block."""
+    """Return begins and sizes of the complete records in the block, by their size fields only."""
     starts, stop = record_starts(block, 0, len(block))
     positions = np.frombuffer(starts, np.int64)
     sizes = np.diff(positions, append=stop)
