@@ -87,7 +87,7 @@ async def test_the_whole_story(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         assert far == {"slow": behind["slow"], "quick": behind["quick"]}
 
         # and the commands.
-        told = f"slow was disabled at broker-a: {reason}. To let it consume: kerolox group enable slow"
+        told = f"slow was disabled at broker-a: {reason}. Enable it again: kerolox group enable slow"
         shown = await command(running, "group", "list")
         assert told in shown
         assert ["slow", "1", "no"] in [line.split()[:3] for line in shown.splitlines()]

@@ -73,8 +73,8 @@ def test_users_and_rules_are_those_of_the_broker(commands: Commands) -> None:
     assert (told["allowed"], told["at"]) == (False, [commands.address])
     commands.ok("policy", "delete", "alice", "Topic:a", "Topic:b")
     assert [one["resource"] for one in commands.json("policy", "list", "alice")] == ["Cluster:DefaultCluster"]
-    assert "there is no cluster 'DefaultClustr'" in commands.error("user", "list", "-c", "DefaultClustr")
-    assert "there is no user 'zoe'" in commands.error("policy", "list", "zoe")
+    assert "cluster 'DefaultClustr' does not exist" in commands.error("user", "list", "-c", "DefaultClustr")
+    assert "user 'zoe' does not exist" in commands.error("policy", "list", "zoe")
 
 
 def test_who_is_not_known_learns_nothing(commands: Commands) -> None:
@@ -103,7 +103,7 @@ def test_a_password_that_was_not_set_leaves_no_file(commands: Commands, tmp_path
 def test_copies_between_brokers_and_files(commands: Commands, tmp_path: Path) -> None:
     file = tmp_path / "access.json"
     to_file = ("--from", commands.address, "--to", str(file))
-    assert "passwords are told to Super users alone" in commands.error("user", "copy", *to_file, who=ALICE)
+    assert "only Super users receive passwords" in commands.error("user", "copy", *to_file, who=ALICE)
     assert not file.exists()
     assert set(commands.json("user", "copy", "--policies", *to_file)["users"]) == {"admin", "inner", "alice"}
     copied = decode_book(file.read_bytes())

@@ -121,5 +121,5 @@ def test_users_without_anybody_who_may_administer_them(tmp_path: Path) -> None:
     users.make()
     words = ["access", "user", "delete", "admin", "--yes", "--file", str(users.access)]
     assert CliRunner().invoke(app, words).exit_code == 0
-    with pytest.raises(Exception, match="no Super user that is enabled"):
+    with pytest.raises(Exception, match="no enabled Super user"):
         users.make()

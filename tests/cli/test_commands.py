@@ -141,18 +141,18 @@ def test_topic_route(address: str) -> None:
     assert shown[0] == "topic t2"
     assert shown[3].split() == ["broker-a", "c1", "read", "4", "4", "127.0.0.1:1", "127.0.0.1:2"]
     assert "read, write" in ok("topic", "route", "[t1]", "-n", address)
-    assert "there is no topic 'nowhere'" in error("topic", "route", "nowhere", "-n", address)
+    assert "topic 'nowhere' does not exist" in error("topic", "route", "nowhere", "-n", address)
 
 
 def test_kv(address: str) -> None:
-    assert ok("kv", "put", "n", "k", "v", "-n", address) == "n k is set\n"
+    assert ok("kv", "put", "n", "k", "v", "-n", address) == "n k was set\n"
     assert ok("kv", "get", "n", "k", "-n", address) == "v\n"
     assert as_json("kv", "get", "n", "k", "-n", address) == "v"
     assert as_json("kv", "put", "n", "k2", "v2", "-n", address)["value"] == "v2"
     assert as_json("kv", "list", "n", "-n", address) == {"k": "v", "k2": "v2"}
-    assert ok("kv", "delete", "n", "k", "-n", address) == "n k is deleted\n"
-    assert "there is no key 'k' in namespace 'n'" in error("kv", "get", "n", "k", "-n", address)
-    assert "there is no namespace 'x'" in error("kv", "list", "x", "-n", address)
+    assert ok("kv", "delete", "n", "k", "-n", address) == "n k was deleted\n"
+    assert "has no key 'k'" in error("kv", "get", "n", "k", "-n", address)
+    assert "namespace 'x' does not exist" in error("kv", "list", "x", "-n", address)
 
 
 def test_name_servers_are_tried_in_turn_and_found_in_the_environment(address: str) -> None:
@@ -251,7 +251,8 @@ def test_print_config(tmp_path: Path) -> None:
     file.write_text("listenport=9999\n")
     told = runner.invoke(app, arguments).stderr
     assert (
-        told == f"kerolox: listenport in {file} is no option, and has no effect. Did you mean listenPort?\n"
+        told
+        == f"kerolox: listenport in {file} is not an option and has no effect. Did you mean listenPort?\n"
     )
 
 

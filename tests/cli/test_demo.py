@@ -64,7 +64,7 @@ def test_a_broker_is_killed_and_no_order_is_lost(tmp_path: Path) -> None:
     texts = ["".join(each.itertext()) for each in page.iter() if each.tag in ("h1", "h2", "text", "td")]
     assert f"{told['acknowledged']:,} orders, one broker killed, none lost" in texts
     assert f"{steady['messages']:,}" in texts
-    assert {"orders so far", "orders a second", "megabytes"} <= set(texts)  # every axis has its unit
+    assert {"orders so far", "orders per second", "megabytes"} <= set(texts)  # every axis has its unit
     assert any(text.startswith("broker killed, back after") for text in texts)
 
 
@@ -128,7 +128,7 @@ def test_spark_adds_all_orders_up_and_every_alert_comes_back(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "moment",
     [
-        "4. Orders as fast as it goes",
+        "4. Orders at full speed",
         pytest.param("5. Spark starts", marks=pytest.mark.long),
         pytest.param("6. Spark", marks=pytest.mark.long),
     ],
@@ -154,7 +154,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, moment: str) -> None:
     finally:
         process.kill()
         process.wait()
-    assert (process.returncode, errors.strip()) == (130, "Stopped. Nothing is left running.")
+    assert (process.returncode, errors.strip()) == (130, "Stopped. No process is left running.")
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,10 @@ def cluster() -> Iterator[Cluster]:
 
 
 def test_create_list_delete(cluster: Cluster) -> None:
-    assert cluster.ok("group", "create", "made", "--retries", "3", "--no-consume") == "made is at broker-a\n"
+    assert (
+        cluster.ok("group", "create", "made", "--retries", "3", "--no-consume")
+        == "made was created at broker-a\n"
+    )
     rows = {row["group"]: row for row in cluster.json("group", "list")}
     assert rows["made"] == {
         "group": "made",
@@ -34,7 +37,7 @@ def test_create_list_delete(cluster: Cluster) -> None:
     assert ["made", "1", "no", "no", "3"] in [
         line.split() for line in cluster.ok("group", "list").splitlines()
     ]
-    assert cluster.ok("group", "delete", "made", "--yes") == "made is deleted\n"
+    assert cluster.ok("group", "delete", "made", "--yes") == "made was deleted\n"
     assert "made" not in {row["group"] for row in cluster.json("group", "list")}
     assert "INVALID_PARAMETER" in cluster.error("group", "create", "no good")
 
@@ -45,7 +48,7 @@ def test_a_group_that_exists_is_not_reset_by_create(cluster: Cluster) -> None:
     cluster.ok("group", "update", "kept", "--retries", "5")
     row = {row["group"]: row for row in cluster.json("group", "list")}["kept"]
     assert (row["retryMax"], row["consumeEnabled"]) == (5, False)
-    assert "there is no group 'none'" in cluster.error("group", "update", "none", "--retries", "5")
+    assert "group 'none' does not exist" in cluster.error("group", "update", "none", "--retries", "5")
     assert "at least one setting" in cluster.error("group", "update", "kept")
 
 
@@ -61,7 +64,7 @@ def test_lag_of_all_groups_and_the_consumers_of_a_topic(cluster: Cluster) -> Non
     consumers = {row["group"]: row for row in cluster.json("topic", "consumers", "t")}
     assert consumers["all-1"] == {"group": "all-1", "members": 0, "lag": 3}
     assert "all-2" not in consumers
-    assert "there is no topic 'u'" in cluster.error("topic", "consumers", "u")
+    assert "topic 'u' does not exist" in cluster.error("topic", "consumers", "u")
 
 
 def test_reset_and_lag(cluster: Cluster) -> None:
@@ -116,4 +119,4 @@ def test_enable_and_disable(cluster: Cluster) -> None:
     }
     row = {row["group"]: row for row in cluster.json("group", "list")}["switched"]
     assert (row["consumeEnabled"], row["retryMax"]) == (True, 5)
-    assert "there is no group 'unknown'" in cluster.error("group", "enable", "unknown")
+    assert "group 'unknown' does not exist" in cluster.error("group", "enable", "unknown")

@@ -115,7 +115,7 @@ def test_the_first_that_fails_ends_it_and_is_named(cluster: Cluster, tmp_path: P
     assert (told["failed"], told["failedNumbers"]) == (1, [3])
     assert 4 <= following <= 3 + 64
     assert "1 not sent (line 3): " in errors
-    assert f"Stopped there: line {following} and after were not tried" in errors
+    assert f"Stopped: line {following} and later were not sent" in errors
     sent = [line for number, line in enumerate(lines, 1) if number < following and number != 3]
     assert told["sent"] == len(sent)
     assert bodies(cluster.json("message", "find", "ended", "--max", "1000")) == sent
@@ -136,7 +136,7 @@ def test_delays(cluster: Cluster) -> None:
     (third,) = cluster.json("message", "find", "SCHEDULE_TOPIC_XXXX")["messages"]
     assert third["properties"]["REAL_TOPIC"] == "later"
     told = cluster.error("send", "later", "c", "--delay", "1m", "--delay-level", "3")
-    assert "one delay, not two" in told
+    assert "only one of --delay-level" in told
     assert "--delay" in cluster.error("send", "later", "c", "--deliver-at", "2h")
     assert "500ms, 90s" in cluster.error("send", "later", "c", "--delay", "soon")
     assert len(cluster.json("message", "find", "rmq_sys_wheel_timer")["messages"]) == 2
@@ -179,7 +179,7 @@ def test_get_by_both_ids(cluster: Cluster) -> None:
     beyond = message["offsetMessageId"][:-16] + "00000000FFFFFFFF"
     assert "it has no message at offset 4294967295" in cluster.error("message", "get", beyond)
     nowhere = "7F000001" + "00000001" + "0" * 16  # port 1
-    assert "broker 127.0.0.1:1: it cannot be reached" in cluster.error("message", "get", nowhere)
+    assert "broker 127.0.0.1:1: the broker is unreachable" in cluster.error("message", "get", nowhere)
 
 
 def test_find_says_when_there_is_more(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,9 +190,9 @@ def test_find_says_when_there_is_more(cluster: Cluster, monkeypatch: pytest.Monk
     out, errors = cluster.run("message", "find", "much", "--max", "4", "--json")
     assert bodies(json.loads(out)) == ["0", "1", "2", "3"]
     assert json.loads(out)["complete"] is False
-    assert "not all: the first 4 of more" in errors
+    assert "truncated: the first 4 of more" in errors
     out, errors = cluster.run("message", "find", "much", "--key", "k", "--max", "4")
-    assert "not all: the first 4 of 10" in errors
+    assert "truncated: the first 4 of 10" in errors
     monkeypatch.setattr(lookups, "COUNT_MAX", 5)
     out, errors = cluster.run("message", "find", "much", "--key", "k", "--json")
     assert len(json.loads(out)["messages"]) == 5

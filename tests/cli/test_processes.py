@@ -93,7 +93,7 @@ def test_a_missing_config_file_is_one_line_and_says_what_to_do(command: str, tmp
     assert "Errno" not in line
     assert f"option --config-file = '{tmp_path}/missing.conf'" in line
     assert "No such file or directory" in line
-    assert "leave the option out" in line
+    assert "omit the option" in line
 
 
 def test_a_broken_kv_file_is_one_line_and_exit_code_1(config: Path, tmp_path: Path) -> None:

@@ -123,17 +123,17 @@ def test_a_follower_leads_when_its_leader_was_killed(machine: Machine) -> None:
     assert machine.registered() == {0: follower}
     code, _, error = machine.run("broker", "promote", "-b", follower)
     assert code == 1
-    assert "leads already" in error
+    assert "is the leader already" in error
 
 
 def test_which_follower_is_to_be_said(machine: Machine) -> None:
     for name in ("nameserver", "broker-a-s"):
         machine.start(name)
     for words, expected in (
-        (("--broker", "broker-x"), "there are: broker-a"),
-        (("--broker", "broker-a", "--id", "3"), "there are: 1 at"),
-        ((), "one of the two"),
-        (("--broker", "broker-a", "-b", "127.0.0.1:1"), "one of the two"),
+        (("--broker", "broker-x"), "Registered: broker-a"),
+        (("--broker", "broker-a", "--id", "3"), "Registered: 1 at"),
+        ((), "either a name, or --address"),
+        (("--broker", "broker-a", "-b", "127.0.0.1:1"), "either a name, or --address"),
         (("--broker", "broker-a"), "never heard how far its leader was"),
     ):
         code, _, error = machine.run("broker", "promote", *words)

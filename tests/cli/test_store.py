@@ -56,7 +56,7 @@ def test_a_store_is_found_below_the_folder_of_up(store: Path) -> None:
     (store.parent / "other" / "commitlog").mkdir(parents=True)
     said = run("verify", store.parent, *conf(store), code=2)
     assert f"one of the 2 stores below it: {store.parent / 'other'}, {store}" in " ".join(said.split())
-    assert "is whole" in run("verify", store, *conf(store))
+    assert "is clean" in run("verify", store, *conf(store))
 
 
 def bad_body(store: Path, number: int) -> int:
@@ -109,11 +109,11 @@ def test_inspect_says_what_it_cannot_tell(store: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     assert "--kind" in run("inspect", tmp_path / "notes.txt", code=1)
     assert "checkpoint" in run("inspect", tmp_path / "notes.txt", "--kind", "nonsense", code=1)
-    assert "is not there" in run("inspect", store / "commitlog/5", "--kind", "log", code=1)
+    assert "does not exist" in run("inspect", store / "commitlog/5", "--kind", "log", code=1)
 
 
 def test_verify_exit_codes(store: Path, tmp_path: Path) -> None:
-    assert "the store is whole" in run("verify", store, *conf(store))
+    assert "the store is clean" in run("verify", store, *conf(store))
     offset = bad_body(store, 7)
     out = run("verify", store, *conf(store), code=1)
     assert f"--skip {offset}" in out

@@ -94,7 +94,7 @@ def test_it_says_what_it_finds_asks_and_does_it(store: Path, leader: Cluster) ->
     assert aside.parent == store
     assert json.loads((aside / "README.json").read_text())["leader"] == address
     told = run(store, "--leader", address, *conf)
-    assert "Nothing is to be done: start the broker" in told
+    assert "Nothing to do. Start the broker" in told
     # What was put aside is read like any log.
     shown = CliRunner().invoke(app, ["store", "inspect", str(aside / f"commitlog/{0:020d}"), "--json"])
     rows = [json.loads(line) for line in shown.stdout.splitlines()]

@@ -25,7 +25,7 @@ def test_create_update_delete(cluster: Cluster) -> None:
     topics = cluster.running.broker.tables.topics
     assert topics.find("t1").attributes == {"message.type": "FIFO"}  # type: ignore[union-attr]
     assert "t1" in cluster.json("topic", "list")
-    assert "is at broker-a already" in cluster.error("topic", "create", "t1")
+    assert "exists at broker-a" in cluster.error("topic", "create", "t1")
     (changed,) = cluster.json("topic", "update", "t1", "--perm", "4", "--attribute", "-message.type")
     assert (changed["perm"], changed["writeQueues"]) == (4, 4)  # what is not named stays
     found = topics.find("t1")
@@ -33,9 +33,9 @@ def test_create_update_delete(cluster: Cluster) -> None:
     assert (found.perm, found.write_queue_nums, found.attributes) == (4, 4, {})
     (changed,) = cluster.json("topic", "update", "t1", "--queues", "2", "--read-queues", "4", "--order")
     assert (changed["writeQueues"], changed["readQueues"], changed["order"]) == (2, 4, True)
-    assert cluster.ok("topic", "delete", "t1", "--yes") == "t1 is deleted\n"
+    assert cluster.ok("topic", "delete", "t1", "--yes") == "t1 was deleted\n"
     assert "t1" not in cluster.json("topic", "list")
-    assert "there is no topic 't1'" in cluster.error("topic", "delete", "t1", "--yes")
+    assert "topic 't1' does not exist" in cluster.error("topic", "delete", "t1", "--yes")
     assert "topic create" in cluster.error("topic", "update", "t1", "--perm", "6")
 
 
@@ -51,7 +51,7 @@ def test_list_shows_what_people_made(cluster: Cluster) -> None:
     assert shown == cluster.json("topic", "list")
     assert "mine" in shown
     assert not {"TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", "DefaultCluster"} & {*shown}
-    assert f"{len(everything) - len(shown)} topics of the system" in errors
+    assert f"{len(everything) - len(shown)} system, retry and dead-letter topics" in errors
     cluster.ok("topic", "delete", "mine", "--yes")
 
 
@@ -89,10 +89,10 @@ def test_delete_asks_first(cluster: Cluster) -> None:
 
 def test_errors(cluster: Cluster) -> None:
     assert "INVALID_PARAMETER" in cluster.error("topic", "create", "no good")
-    assert "no cluster 'c9'; there are: DefaultCluster" in cluster.error(
+    assert "cluster 'c9' does not exist. Registered: DefaultCluster" in cluster.error(
         "topic", "create", "t", "--cluster", "c9"
     )
-    assert "there are brokers: broker-a" in cluster.error("topic", "create", "t", "--broker", "b9")
+    assert "Registered: broker-a" in cluster.error("topic", "create", "t", "--broker", "b9")
 
 
 def test_stats(cluster: Cluster) -> None:

@@ -209,7 +209,7 @@ async def test_a_send_that_meets_a_kill_tells_what_it_did(start: type[Up], tmp_p
     following = told["notTriedFrom"]
     assert told["failed"] == len(told["failedNumbers"]) > 0
     assert told["sent"] + told["failed"] == following - 1
-    assert f"Stopped there: line {following} and after were not tried" in errors.decode()
+    assert f"Stopped: line {following} and later were not sent" in errors.decode()
     up = start("up", "--data", str(tmp_path / "data"), *FREE)
     finding = command("message", "find", "T", "--max", "2000", "--json", "-n", up.nameserver)
     found, _ = finding.communicate(timeout=60)

@@ -33,7 +33,7 @@ class Secured:
         assert self.process.stdout is not None
         lines = [self.process.stdout.readline().rstrip("\n") for _ in range(2)]
         assert READY.match(lines[0]), self.process.communicate()
-        assert lines[1] == "Access control is on. What a client needs, in a shell:"
+        assert lines[1] == "Access control is on. Set these variables for clients:"
         self.variables: dict[str, str] = {}
         for _ in range(4 if "0.0.0.0:0" in args else 2):
             name, _, value = (
@@ -99,7 +99,7 @@ def test_loopback() -> None:
 def test_users_that_were_there_are_not_forgotten(tmp_path: Path) -> None:
     CliRunner().invoke(app, ["access", "init", str(tmp_path)])
     line = refused("up", "--data", str(tmp_path), *FREE)
-    assert f"there are users in {tmp_path / 'access.json'}" in line
+    assert f"{tmp_path / 'access.json'} has users" in line
     assert "either --access or --open" in refused("up", "--data", str(tmp_path), "--access", "--open")
 
 
@@ -177,7 +177,7 @@ def test_several_brokers_share_their_users(tmp_path: Path) -> None:
         assert [(one["resource"], len(one["at"])) for one in rules] == [("Group:b", 2), ("Topic:a", 2)]
         up.run("access", "policy", "delete", "alice", "--all", **keys)
         up.run("access", "user", "delete", "alice", "--yes", **keys)
-        assert "there is no user" in up.run("access", "user", "delete", "alice", "--yes", fails=True, **keys)
+        assert "does not exist" in up.run("access", "user", "delete", "alice", "--yes", fails=True, **keys)
 
 
 def test_beyond_this_machine_servers_speak_tls_alone(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def described(option: Any) -> str | None:
     default = option.default
     told = str(getattr(default, "value", default))
     is_said = not option.required and not isinstance(default, bool) and told not in ("", "None", "0", "0.0")
-    cells = (name, plain(option.help) + (f" `{told}` unless given." if is_said else ""))
+    cells = (name, plain(option.help) + (f" Default: `{told}`." if is_said else ""))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 

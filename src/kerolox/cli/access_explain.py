@@ -35,12 +35,14 @@ def explain(
     action: Annotated[
         str,
         typer.Argument(
-            help="Pub, Sub, Create, Update, Delete, Get or List; several, joined by /: any of them."
+            help="Pub, Sub, Create, Update, Delete, Get or List. With several, joined by /, any one suffices."
         ),
     ],
-    resource: Annotated[str, typer.Argument(help="As in Topic:orders, Group:shop, Cluster:DefaultCluster.")],
+    resource: Annotated[
+        str, typer.Argument(help="Resource: Topic:orders, Group:shop or Cluster:DefaultCluster.")
+    ],
     source: Annotated[
-        str | None, typer.Option("--from", help="The address a request comes from.", metavar="ADDRESS")
+        str | None, typer.Option("--from", help="Source address of the request.", metavar="ADDRESS")
     ] = None,
     address: AddressOption = None,
     cluster: ClusterOption = None,
@@ -48,7 +50,7 @@ def explain(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Say what would be decided about a request, and by which rule."""
+    """Show whether a request would be allowed, and which rule decides."""
     needs = parse_needs(action, resource)
     at = _address(source)
 
@@ -63,7 +65,7 @@ def explain(
     document: list[dict[str, object]] = []
     for need in needs:
         answers: dict[str, tuple[Explanation, list[str]]] = {}
-        for name, (known, acl) in found.items():  # brokers that agree are told of together
+        for name, (known, acl) in found.items():  # brokers with the same decision are listed together
             one = _explained(known, acl, need, at)
             answers.setdefault(repr(one), (one, []))[1].append(name)
         for one, names in answers.values():
@@ -79,7 +81,7 @@ def explain(
 
 
 def parse_needs(action: str, resource: str) -> list[Need]:
-    """What requests need who do this. Retries and dead letters are asked for as their group."""
+    """Return the rights that such a request needs. Retry and dead-letter topics need those of their group."""
     from kerolox.access.needs import names
     from kerolox.access.resources import Action, Kind, Need, parse_action, parse_resource
     from kerolox.access.rules import ClusterView
@@ -87,7 +89,7 @@ def parse_needs(action: str, resource: str) -> list[Need]:
 
     actions = frozenset(parse_action(text) for text in action.split("/"))
     if Action.ALL in actions:
-        raise OptionError("action", action, "what a request wants to do: All is for rules")
+        raise OptionError("action", action, "an action of a request; All is valid only in rules")
     found = parse_resource(resource)
     if found.kind is Kind.TOPIC and found.name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
         view = ClusterView("DefaultCluster")

@@ -1,10 +1,9 @@
-"""What a secured server has beside its data: users, the keys of the first one, and what servers say to each
-other.
+"""Access files in the data folder of secured servers: users, the administrator's keys, and certificates.
 
-``access.json`` are users and rules; servers of one machine share it. ``tools.yml`` are the keys of the first
-user, in the form of RocketMQ's tools. Beyond loopback there are ``tls-server.pem``, the servers' key and
-certificate, and ``tls-ca.pem``, the certificate alone, for clients to trust. Nobody but the owner may read
-what is secret.
+``access.json`` has users and rules, shared by the servers of one machine. ``tools.yml`` has the keys of the
+first user, in the form of RocketMQ's tools. Beyond loopback there are also ``tls-server.pem``, the servers'
+key and certificate, and ``tls-ca.pem``, only the certificate, for clients to trust. Files with secrets are
+readable only by their owner.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ if TYPE_CHECKING:
 
 FIRST_USER = "admin"
 INNER_USER = "inner"
-ACCESS_IS_ON = "Access control is on. What a client needs, in a shell:"
+ACCESS_IS_ON = "Access control is on. Set these variables for clients:"
 
 
 class NoFirstUser(KeroloxError):
-    """Nobody could administer the servers."""
+    """The access file has no enabled administrator."""
 
 
 class Made(NamedTuple):
-    """Users that were made, with their passwords."""
+    """Created users with their passwords; ``first`` is None if the file existed."""
 
     first: Credentials | None
     inner: Credentials
@@ -50,8 +49,10 @@ class AccessFolder:
         return self.access.exists()
 
     def make(self, first: str = FIRST_USER, inner: str = INNER_USER) -> Made:
-        """Users and the keys of the first one, where there are none yet; of those that are there, who the
-        servers are. Raises a KeroloxError."""
+        """Create the users and the key file of the first user, if the access file does not exist.
+
+        Otherwise return only the existing credentials of the servers. Raises a KeroloxError.
+        """
         from kerolox.access.book import Book
         from kerolox.access.book_file import lock_book, save_book
         from kerolox.cli.access_secrets import ClientFile, new_secret
@@ -83,7 +84,7 @@ class AccessFolder:
         book = self.read()
         if not any(user.is_super and user.is_enabled for user in book.users.values() if user.name != inner):
             raise NoFirstUser(
-                f"{self.access} has no Super user that is enabled. Make one: kerolox access user create "
+                f"{self.access} has no enabled Super user. Create one: kerolox access user create "
                 f"{FIRST_USER} --type Super --generate --file {self.access}"
             )
         if book.ensure_super(inner, new_secret()):
@@ -99,7 +100,7 @@ class AccessFolder:
             raise BookBroken(str(self.access), error) from error
 
     def settings(self, inner: Credentials) -> dict[str, str]:
-        """What every server is told, by RocketMQ's keys."""
+        """Return the access control settings of every server, by RocketMQ's keys."""
         return {
             "authenticationEnabled": "true",
             "authorizationEnabled": "true",
@@ -110,7 +111,7 @@ class AccessFolder:
     # --- TLS -----------------------------------------------------------------------------------------
 
     def make_certificate(self) -> None:
-        """A key and a certificate for all servers of this folder, and a copy for clients."""
+        """Create a key and a certificate for all servers of this folder, and a CA file for clients."""
         from kerolox.atomic_file import write_atomically
         from kerolox.net.self_signed import self_signed
 
@@ -120,7 +121,7 @@ class AccessFolder:
             write_atomically(self.authority, begin + rest)
 
     def tls_settings(self) -> dict[str, str]:
-        """What servers are told of it, by RocketMQ's keys."""
+        """Return the TLS settings of every server, by RocketMQ's keys."""
         return {
             "tls.server.mode": "enforcing",
             "tls.server.certPath": str(self.certificate),
@@ -128,10 +129,10 @@ class AccessFolder:
             "tls.client.trustCertPath": str(self.authority),
         }
 
-    # --- what clients need ---------------------------------------------------------------------------
+    # --- settings of clients -------------------------------------------------------------------------
 
     def client_variables(self, nameserver: str, settings: Mapping[str, str]) -> dict[str, str]:
-        """The environment in which commands and clients are let in. No secret is in it."""
+        """Return the environment variables that commands and clients need. They contain no secret."""
         variables = {"NAMESRV_ADDR": nameserver}
         if self.keys.exists():
             variables["KEROLOX_KEYS_FILE"] = str(self.keys)
@@ -142,7 +143,7 @@ class AccessFolder:
         return variables
 
     def client_lines(self, nameserver: str, settings: Mapping[str, str]) -> list[str]:
-        """The same as lines for a shell."""
+        """Return these variables as ``export`` lines for a shell, after a heading."""
         import shlex
 
         variables = self.client_variables(nameserver, settings)
@@ -150,7 +151,7 @@ class AccessFolder:
 
 
 def client_tls(settings: Mapping[str, str]) -> ClientTls | None:
-    """How to speak to servers with these settings."""
+    """Return the TLS options of a client of servers with these settings; None without TLS."""
     from kerolox.net.tls import ClientTls
 
     if settings.get("tls.server.mode") != "enforcing":

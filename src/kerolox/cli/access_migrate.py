@@ -23,19 +23,21 @@ ENDINGS = (".yml", ".yaml")
 @one_line_errors
 def migrate(
     sources: Annotated[
-        list[Path], typer.Argument(help="plain_acl.yml, and more such files or folders of them.")
+        list[Path], typer.Argument(help="plain_acl.yml, further such files, or folders of them.")
     ],
     file: Annotated[
         Path,
-        typer.Option("--file", help="The access.json to add to; made if it is not there.", metavar="FILE"),
+        typer.Option("--file", help="access.json to add to. Created if missing.", metavar="FILE"),
     ] = Path("access.json"),
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be made, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show the users to create, without changes.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Make users and rules of the accounts of RocketMQ 4, as RocketMQ 5.3 does. Users that are there stay as
-    they are. What has no counterpart, such as white lists, is told."""
+    """Convert accounts of RocketMQ 4 into users and rules, as RocketMQ 5.3 does.
+
+    Existing users are not changed. Settings without a counterpart, such as white lists, are reported.
+    """
     from kerolox.access.plain.migration import migrate_into
 
     accounts, left_over = _read(sources)
@@ -64,17 +66,17 @@ def migrate(
         for name in accounts
         if name in book.users
     ]
-    rows = [(*list(row.values())[:3], "made" if row["made"] else "was there") for row in document]
+    rows = [(*list(row.values())[:3], "created" if row["made"] else "existed") for row in document]
     out = output(json)
     out.show({"users": document, "leftOver": left_over, "file": str(file)}, OutputTable(COLUMNS, rows))
     if not json:
         for line in left_over:
-            say(f"left over: {line}")
-    out.note("nothing was written: --dry-run" if dry_run else f"{len(made)} users made in {file}")
+            say(f"not converted: {line}")
+    out.note("nothing was written: --dry-run" if dry_run else f"{len(made)} users created in {file}")
 
 
 def _read(sources: list[Path]) -> tuple[dict[str, Account], list[str]]:
-    """All accounts; of one that is in two files the first counts. And what is told of white lists."""
+    """Return all accounts, the first definition of each, and reports about the rest and about white lists."""
     from kerolox.access.plain.migration import left_over_white
     from kerolox.access.plain.yaml_file import parse
 
@@ -85,13 +87,11 @@ def _read(sources: list[Path]) -> tuple[dict[str, Account], list[str]]:
         read = parse(path.read_bytes(), str(path))
         for name, account in read.accounts.items():
             if name in accounts:
-                left_over.append(f"{name}: once more in {path}; what stands in the file before counts")
+                left_over.append(f"{name}: defined again in {path}; the earlier definition is used")
             accounts.setdefault(name, account)
         left_over += left_over_white(read.white)
     if not accounts:
-        raise OptionError(
-            "sources", ", ".join(map(str, sources)), "files with accounts: there are none in them"
-        )
+        raise OptionError("sources", ", ".join(map(str, sources)), "files with accounts; these have none")
     return accounts, left_over
 
 

@@ -1,7 +1,7 @@
-"""Where users and rules are: at brokers, or in the file of a server.
+"""Places that store users and rules: brokers, or the access file of a server.
 
-Commands work on places. What is read is read from all of them, so that differences show; what is changed is
-changed at all of them, one after the other, and a change that did not reach all says which it reached.
+Commands read from all chosen places, so that differences are visible, and change all of them, one after the
+other. If a change fails at some places, the error lists those that have it.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 AddressOption = Annotated[
-    str | None, typer.Option("--address", "-b", help="At the broker there only.", metavar="HOST:PORT")
+    str | None, typer.Option("--address", "-b", help="Address of a single broker.", metavar="HOST:PORT")
 ]
 ClusterOption = Annotated[
     str | None,
-    typer.Option("--cluster", "-c", help="At all brokers of this cluster; else of all.", metavar="NAME"),
+    typer.Option("--cluster", "-c", help="Name of the cluster. Default: all clusters.", metavar="NAME"),
 ]
 FileOption = Annotated[
     Path | None,
     typer.Option(
         "--file",
-        help="In this access.json itself, without asking anybody; a server that runs reads it again.",
+        help="Path of an access.json, instead of brokers. Running servers reload a changed file.",
         metavar="FILE",
     ),
 ]
 
 
 class NotEverywhere(KeroloxError):
-    """A change reached some brokers, and not all."""
+    """A change was made at some brokers but not at all."""
 
 
 class Place(Protocol):
-    """What :class:`kerolox.client.admin.access.BrokerAccess` does."""
+    """Interface to users and rules; :class:`kerolox.client.admin.access.BrokerAccess` is one."""
 
     name: str
 
@@ -65,7 +65,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Where:
-    """The options that say where."""
+    """Options that choose the places."""
 
     nameserver: str
     address: str | None = None
@@ -73,7 +73,7 @@ class Where:
     file: Path | None = None
 
     def run(self, work: Callable[[list[Place]], Coroutine[Any, Any, T]]) -> T:
-        """Run a command's work on the places that were named."""
+        """Run a command's work on the chosen places."""
         from kerolox.net.loop import run
 
         given = [one for one in (self.address, self.cluster, self.file) if one is not None]
@@ -92,9 +92,11 @@ class Where:
 
 
 async def _brokers(admin: Admin, cluster: str | None) -> list[str]:
-    """The brokers of a cluster, or all: masters first. Followers are told as well, as mqadmin does: those of
-    Apache do not copy users."""
-    masters = await admin.masters(cluster=cluster)  # says when there is no such cluster
+    """Return the addresses of the brokers of a cluster, or of all brokers, masters first.
+
+    Followers are included, as in mqadmin: Apache's followers do not replicate users.
+    """
+    masters = await admin.masters(cluster=cluster)  # raises for an unknown cluster
     info = await admin.cluster_info()
     followers = {
         address
@@ -109,8 +111,10 @@ async def _brokers(admin: Admin, cluster: str | None) -> list[str]:
 
 
 async def read_all(places: Sequence[Place], ask: Callable[[Place], Coroutine[Any, Any, T]]) -> dict[str, T]:
-    """What each place says, by its name. One that does not answer is told of; the first error is raised when
-    none does."""
+    """Return the answer of each place, by its name.
+
+    Print a warning for each place that fails. If all fail, raise the first error.
+    """
     found: dict[str, T] = {}
     errors: list[tuple[str, KeroloxError]] = []
     for place in places:
@@ -121,12 +125,12 @@ async def read_all(places: Sequence[Place], ask: Callable[[Place], Coroutine[Any
     if not found and errors:
         raise errors[0][1]
     for name, why in errors:
-        say(f"{name} does not tell: {why}")
+        say(f"{name} failed: {why}")
     return found
 
 
 async def change_all(places: Sequence[Place], change: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
-    """Change each place. Raises NotEverywhere when some were changed before one failed."""
+    """Change each place. Raises NotEverywhere if one fails after others were changed."""
     done: list[str] = []
     for place in places:
         try:
@@ -136,13 +140,14 @@ async def change_all(places: Sequence[Place], change: Callable[[Place], Coroutin
                 raise
             left = [one.name for one in places if one.name not in done]
             raise NotEverywhere(
-                f"done at {', '.join(done)}, and not at {', '.join(left)}: {error} Repeat it there with -b"
+                f"changed at {', '.join(done)}, but not at {', '.join(left)}: {error} Repeat the command for "
+                "these with -b"
             ) from error
         done.append(place.name)
 
 
 async def known_user(places: Sequence[Place], name: str) -> dict[str, User]:
-    """The user as each place that knows it has it. Raises NotFound when none does."""
+    """Return the user's entry at each place that has one. Raises NotFound if none has."""
     from kerolox.client.admin.admin import NotFound
 
     found = await read_all(places, lambda place: place.user(name))
@@ -150,7 +155,7 @@ async def known_user(places: Sequence[Place], name: str) -> dict[str, User]:
     if not known:
         others = await read_all(places, lambda place: place.users())
         near = nearest(name, {one.username or "" for users in others.values() for one in users})
-        raise NotFound(f"there is no user {name!r} at {', '.join(found)}.{near}")
+        raise NotFound(f"user {name!r} does not exist at {', '.join(found)}.{near}")
     return known
 
 
@@ -158,7 +163,7 @@ async def known_user(places: Sequence[Place], name: str) -> dict[str, User]:
 
 
 class FileAccess:
-    """The file of a server, which may run: it reads the file again when it changed."""
+    """Access file of a server. A running server reloads the file after a change."""
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
         self.name = str(path)
@@ -175,13 +180,13 @@ class FileAccess:
             if self._new:
                 return Book()
             raise OptionError(
-                "--file", self.name, "an access.json that is there. Make one: kerolox access init"
+                "--file", self.name, "an existing access.json. Create one: kerolox access init"
             ) from None
         except KeroloxError as error:
             raise BookBroken(self.name, error) from error
 
     def change(self, change: Callable[[Book], object]) -> None:
-        """Change the book by a function of it, while nobody else does."""
+        """Apply a change to the book under the file's lock, and save it."""
         import os
 
         from kerolox.access.book_file import lock_book, save_book
@@ -245,7 +250,7 @@ class FileAccess:
 
 
 def _about(acl: Acl | None, resource: str) -> Acl | None:
-    """The entries whose resource contains a text; None if there are none."""
+    """Return the entries whose resource contains the text; None if no entry does."""
     import msgspec
 
     if acl is None:
@@ -268,7 +273,7 @@ def run_between(
     from kerolox.client.admin.access import BrokerAccess
 
     if source == target:
-        raise OptionError("--to", target, f"another place than --from {source}")
+        raise OptionError("--to", target, f"a place different from --from {source}")
 
     def place(admin: Admin, text: str, new: bool) -> Place:
         host, separator, port = text.rpartition(":")

@@ -26,7 +26,7 @@ from kerolox.errors import OptionError, nearest
 if TYPE_CHECKING:
     from kerolox.protocol.bodies.access import Acl
 
-app = typer.Typer(help="Rules: what users may do, and to what.", no_args_is_help=True)
+app = typer.Typer(help="Manage access policies: the rules for each user.", no_args_is_help=True)
 
 UserArgument = Annotated[str, typer.Argument(help="Name of the user.")]
 COLUMNS = ("user", "policy", "resource", "actions", "from", "decision", "at")
@@ -40,22 +40,26 @@ class PolicyType(Enum):
 
 PolicyOption = Annotated[
     PolicyType,
-    typer.Option("--policy", help="Default is asked where no rule of Custom matches.", case_sensitive=False),
+    typer.Option(
+        "--policy",
+        help="Kind of policy. Default rules apply only if no Custom rule matches.",
+        case_sensitive=False,
+    ),
 ]
 
 
 @app.command("list", epilog="Example: kerolox access policy list alice")
 @one_line_errors
 def list_rules(
-    user: Annotated[str, typer.Argument(help="Only those of this user.")] = "",
-    resource: Annotated[str, typer.Option(help="Only for resources whose text contains this.")] = "",
+    user: Annotated[str, typer.Argument(help="Name of the user. Default: all users.")] = "",
+    resource: Annotated[str, typer.Option(help="Only rules whose resource contains this text.")] = "",
     address: AddressOption = None,
     cluster: ClusterOption = None,
     file: FileOption = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """List rules, and where each holds."""
+    """List rules, with the places that have each."""
     from kerolox.client.admin.access import subject_of
     from kerolox.client.admin.admin import NotFound
 
@@ -63,7 +67,7 @@ def list_rules(
         if user:
             await known_user(places, user)
         found = await read_all(places, lambda place: place.all_rules(user, resource))
-        wanted = subject_of(user)  # others' names may contain this one
+        wanted = subject_of(user)  # brokers also return users whose name contains this one
         return {at: [acl for acl in acls if not user or acl.subject == wanted] for at, acls in found.items()}
 
     found = Where(nameserver, address, cluster, file).run(work)
@@ -71,9 +75,9 @@ def list_rules(
         dict(zip(KEYS, (*content, at), strict=True)) for content, at in sorted(_by_content(found).items())
     ]
     whose = f" of {user}" if user else ""
-    about = f" for a resource with {resource!r} in its text" if resource else ""
+    about = f" for a resource that contains {resource!r}" if resource else ""
     if resource and not document:
-        raise NotFound(f"there are no rules{whose}{about} at {', '.join(found)}")
+        raise NotFound(f"no rules{whose}{about} at {', '.join(found)}")
     rows = [
         (
             *(row["user"], row["policyType"], row["resource"], ", ".join(row["actions"])),
@@ -81,7 +85,7 @@ def list_rules(
         )
         for row in document
     ]
-    empty = f"there are no rules{whose} at {', '.join(found)}: what no rule allows is denied"
+    empty = f"no rules{whose} at {', '.join(found)}: requests that no rule allows are denied"
     output(json).show(document, OutputTable(COLUMNS, rows, empty=empty))
 
 
@@ -93,17 +97,19 @@ def set_rules(
     user: UserArgument,
     resources: Annotated[
         list[str],
-        typer.Argument(help="Topic:, Group: or Cluster: with a name, a prefix* or *; or * for everything."),
+        typer.Argument(
+            help="Resources: Topic:, Group: or Cluster: with a name, a prefix* or *; or * for all."
+        ),
     ],
     actions: Annotated[
-        str, typer.Option(help="Of Pub, Sub, Create, Update, Delete, Get, List and All, joined by commas.")
+        str, typer.Option(help="Comma-separated actions: Pub, Sub, Create, Update, Delete, Get, List or All.")
     ],
-    deny: Annotated[bool, typer.Option("--deny", help="Forbid it, instead of allowing it.")] = False,
+    deny: Annotated[bool, typer.Option("--deny", help="Deny the actions instead of allowing them.")] = False,
     sources: Annotated[
         list[str] | None,
         typer.Option(
             "--from",
-            help="Only from this address or network, as in 10.0.0.0/8; may be repeated.",
+            help="Apply only to requests from this address or network, such as 10.0.0.0/8. Repeatable.",
             metavar="ADDRESS",
         ),
     ] = None,
@@ -114,13 +120,13 @@ def set_rules(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Allow or forbid a user some actions. A rule for the same resource is replaced; the others stay."""
+    """Allow or deny actions to a user. Replaces an existing rule for the same resource."""
     from kerolox.access.policies import entry_body, parse_entry
     from kerolox.client.admin.access import subject_of
     from kerolox.protocol.bodies.access import Acl, AclEntry, AclPolicy
 
     wanted = [one.strip() for one in actions.split(",") if one.strip()]
-    # What is wrong with it is told here: Apache's brokers drop actions they do not know.
+    # Checked here, because Apache's brokers silently drop unknown actions.
     entries = [
         parse_entry(
             AclEntry(
@@ -158,9 +164,9 @@ def set_rules(
 def delete(
     user: UserArgument,
     resources: Annotated[
-        list[str] | None, typer.Argument(help="The rules for these resources, written as they are listed.")
+        list[str] | None, typer.Argument(help="Resources of the rules, as shown by the list command.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All rules of the user.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all rules of the user.")] = False,
     policy: PolicyOption = PolicyType.CUSTOM,
     address: AddressOption = None,
     cluster: ClusterOption = None,
@@ -182,7 +188,7 @@ def delete(
 
         async def change(place: Place) -> None:
             if await place.rules(user) is None:
-                return  # brokers that share a file: the first has deleted them
+                return  # brokers that share a file: already deleted by the first one
             for resource in wanted or (None,):
                 await place.delete_rules(user, resource, policy.value if resource else None)
 
@@ -191,15 +197,13 @@ def delete(
 
     places = Where(nameserver, address, cluster, file).run(work)
     out = output(json)
-    out.note(
-        f"the rules of {user} for {', '.join(wanted) or 'everything'} are deleted at {', '.join(places)}"
-    )
+    out.note(f"deleted the rules of {user} for {', '.join(wanted) or 'all resources'} at {', '.join(places)}")
     if json:
         out.show({"user": user, "resources": wanted or None, "at": places})
 
 
 async def _check_there(places: list[Place], user: str, policy: PolicyType, wanted: list[str]) -> None:
-    """Raises NotFound when a rule that is to be deleted is nowhere."""
+    """Raise NotFound if a rule to delete exists at no place."""
     from kerolox.client.admin.admin import NotFound
 
     found = await read_all(places, lambda place: place.rules(user))
@@ -216,8 +220,8 @@ async def _check_there(places: list[Place], user: str, policy: PolicyType, wante
         if resource not in known:
             near = nearest(resource, known)
             raise NotFound(
-                f"{user} has no {policy.value} rule for {resource} at {', '.join(found)}; it has some for: "
-                f"{', '.join(sorted(known)) or 'nothing'}.{near}"
+                f"{user} has no {policy.value} rule for {resource} at {', '.join(found)}. Existing rules: "
+                f"{', '.join(sorted(known)) or 'none'}.{near}"
             )
 
 
@@ -226,14 +230,17 @@ async def _check_there(places: list[Place], user: str, policy: PolicyType, wante
 )
 @one_line_errors
 def copy(
-    source: Annotated[str, typer.Option("--from", help="A broker's address, or a file.", metavar="PLACE")],
-    target: Annotated[str, typer.Option("--to", help="A broker's address, or a file.", metavar="PLACE")],
-    users: Annotated[list[str] | None, typer.Argument(help="Of these users; of all without.")] = None,
+    source: Annotated[
+        str, typer.Option("--from", help="Source: a broker's address or a file.", metavar="PLACE")
+    ],
+    target: Annotated[
+        str, typer.Option("--to", help="Target: a broker's address or a file.", metavar="PLACE")
+    ],
+    users: Annotated[list[str] | None, typer.Argument(help="Names of users. Default: all.")] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Copy rules from one place to another, in place of those that the users have there. The users must be
-    there."""
+    """Copy rules from one place to another. Replaces the users' rules there; the users must exist there."""
 
     async def work(origin: Place, place: Place) -> list[str]:
         from kerolox.client.admin.access import SUBJECT_PREFIX
@@ -251,13 +258,13 @@ def copy(
 
     copied = run_between(source, target, work, nameserver)
     out = output(json)
-    out.note(f"rules of {', '.join(copied) or 'nobody'} copied from {source} to {target}")
+    out.note(f"rules of {', '.join(copied) or 'no user'} copied from {source} to {target}")
     if json:
         out.show({"users": copied, "from": source, "to": target})
 
 
 def _by_content(found: dict[str, list[Acl]]) -> dict[tuple[Any, ...], list[str]]:
-    """A rule → where it holds."""
+    """Return rule → places that have it."""
     from kerolox.client.admin.access import SUBJECT_PREFIX
 
     rules: dict[tuple[Any, ...], list[str]] = {}

@@ -1,5 +1,5 @@
-"""Secrets: where commands get them from, and where they put them. Never on a command line, where everybody on
-the machine can read them, and on a terminal only when asked."""
+"""Input and output of secrets. Never on a command line, which every user of the machine can read; on a
+terminal only on request."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ import typer
 
 from kerolox.errors import KeroloxError, OptionError
 
-SECRET_BYTES = 24  # of randomness; 32 letters
+SECRET_BYTES = 24  # of randomness; 32 characters
 LINE_MAX = 4096
 
 StdinOption = Annotated[
     bool, typer.Option("--password-stdin", help="Read the password from the first line of stdin.")
 ]
 GenerateOption = Annotated[
-    bool, typer.Option("--generate", help="Make a random password, and write it into the client's file.")
+    bool, typer.Option("--generate", help="Generate a random password and write it to the client file.")
 ]
 ClientFileOption = Annotated[
     Path | None,
     typer.Option(
-        help="Write the keys there, as a tools.yml that only its owner can read. NAME.yml with --generate.",
+        help="File for the keys, in the form of tools.yml, readable only by its owner. Default with "
+        "--generate: NAME.yml.",
         metavar="FILE",
     ),
 ]
 ShowSecretOption = Annotated[
-    bool, typer.Option("--show-secret", help="Show the password, instead of writing it into a file.")
+    bool, typer.Option("--show-secret", help="Print the password instead of writing it to a file.")
 ]
 
 
 class FileThere(KeroloxError):
-    """A file that would be overwritten."""
+    """The file to write exists."""
 
 
 def new_secret() -> str:
@@ -44,7 +45,7 @@ def new_secret() -> str:
 
 
 def ask_password(name: str, *, from_stdin: bool, generate: bool) -> str:
-    """A password: generated, from stdin, or typed twice."""
+    """Return a password: generated, read from stdin, or typed twice."""
     if from_stdin and generate:
         raise OptionError("--generate", True, "either --generate or --password-stdin")
     if generate:
@@ -55,29 +56,32 @@ def ask_password(name: str, *, from_stdin: bool, generate: bool) -> str:
             raise OptionError("--password-stdin", "", "a line with the password on stdin")
         return password
     return str(
-        typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt="Once more", err=True)
+        typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt="Repeat it", err=True)
     )
 
 
 def keys_text(name: str, password: str) -> str:
-    """Keys as RocketMQ's tools.yml has them. Quoted: YAML would take a secret of digits for a number."""
+    """Return the keys in the form of RocketMQ's tools.yml. Quoted, since YAML reads digits as a number."""
     import json
 
     return f"accessKey: {json.dumps(name)}\nsecretKey: {json.dumps(password)}\n"
 
 
 class ClientFile:
-    """The keys of one user in a file of its own. It is prepared before the user is changed, so that a
-    password that was made is never lost, and takes its place after."""
+    """Key file of one user.
+
+    A temporary file is written before the user is changed, so that a generated password is never lost;
+    :meth:`keep` then renames it.
+    """
 
     def __init__(self, path: Path, name: str, password: str) -> None:
-        """Raises FileThere when there is a file that does not hold older keys of the same user."""
+        """Raises FileThere if the file exists and does not have keys of the same user."""
         self.path = path.absolute()
         self._prepared = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         if self.path.exists():
             first = self.path.read_bytes()[:LINE_MAX].splitlines()[:1]
             if first != keys_text(name, "").encode().splitlines()[:1]:
-                raise FileThere(f"{path} is there already, and not with keys of {name}: give another file")
+                raise FileThere(f"{path} exists and does not contain keys of {name}. Choose another file")
         write_private(self._prepared, keys_text(name, password))
 
     def keep(self) -> None:
@@ -88,12 +92,12 @@ class ClientFile:
 
 
 def write_private(path: Path, text: str) -> None:
-    """A new file that only its owner can read. Raises FileThere rather than to overwrite one."""
+    """Create a file that only its owner can read. Raises FileThere if it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise FileThere(f"{path} is there already, and is not overwritten") from None
+        raise FileThere(f"{path} exists and is not overwritten. Remove it or choose another file") from None
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -35,9 +35,9 @@ from kerolox.errors import KeroloxError, OptionError, RequestFailed
 if TYPE_CHECKING:
     from kerolox.protocol.bodies.access import User
 
-app = typer.Typer(help="Users: who may sign requests.", no_args_is_help=True)
+app = typer.Typer(help="Manage users.", no_args_is_help=True)
 
-NameArgument = Annotated[str, typer.Argument(help="Name of the user: its access key.")]
+NameArgument = Annotated[str, typer.Argument(help="Name of the user, which is its access key.")]
 COLUMNS = ("user", "type", "status", "at")
 
 
@@ -49,7 +49,7 @@ class UserType(Enum):
 TypeOption = Annotated[
     UserType | None,
     typer.Option(
-        "--type", help="Super: may do everything. Normal: what its rules say.", case_sensitive=False
+        "--type", help="Super: all rights. Normal: the rights its rules allow.", case_sensitive=False
     ),
 ]
 
@@ -57,14 +57,14 @@ TypeOption = Annotated[
 @app.command("list", epilog="Example: kerolox access user list -b 127.0.0.1:10911")
 @one_line_errors
 def list_users(
-    part: Annotated[str, typer.Argument(help="Only those whose name contains this.")] = "",
+    part: Annotated[str, typer.Argument(help="Only users whose name contains this text.")] = "",
     address: AddressOption = None,
     cluster: ClusterOption = None,
     file: FileOption = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """List users, and where each is known. Never their passwords."""
+    """List users, with the places that have each. Passwords are never shown."""
     from kerolox.client.admin.admin import NotFound
 
     async def work(places: list[Place]) -> dict[str, list[User]]:
@@ -76,9 +76,9 @@ def list_users(
         for user, at in sorted(_by_content(found).items())
     ]
     if part and not document:
-        raise NotFound(f"there is no user with {part!r} in its name at {', '.join(found)}")
+        raise NotFound(f"no user name contains {part!r} at {', '.join(found)}")
     rows = [(*list(row.values())[:3], ", ".join(row["at"])) for row in document]
-    empty = f"there are no users at {', '.join(found)}; make one: kerolox access user create NAME --generate"
+    empty = f"no users at {', '.join(found)}. Create one: kerolox access user create NAME --generate"
     output(json).show(document, OutputTable(COLUMNS, rows, empty=empty))
 
 
@@ -97,7 +97,7 @@ def create(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Create a user. The password is asked for, unless it is generated or comes from stdin."""
+    """Create a user. Prompts for the password unless it is generated or read from stdin."""
     from kerolox.client.admin.admin import AlreadyThere
     from kerolox.protocol.bodies.access import User
 
@@ -110,19 +110,22 @@ def create(
         known = sorted(at for at, one in there.items() if one is not None)
         if known:
             raise AlreadyThere(
-                f"user {name!r} is at {', '.join(known)} already: kerolox access user update; to make the "
-                "same one elsewhere: kerolox access user copy"
+                f"user {name!r} exists at {', '.join(known)}. Change it: kerolox access user update; or copy "
+                "it to other places: kerolox access user copy"
             )
         await change_all(places, lambda place: _create(place, user, places[0]))
         return [place.name for place in places]
 
     keys = _keys_kept(name, password, generate, client_file, show_secret)
     places = _with_keys(keys, lambda: Where(nameserver, address, cluster, file).run(work))
-    _say_done(f"user {name} is created", user, places, keys, show_secret, json)
+    _say_done(f"user {name} was created", user, places, keys, show_secret, json)
 
 
 async def _create(place: Place, user: User, first: Place) -> None:
-    """Brokers that share a file, or copy users from another, know it as soon as the first does."""
+    """Create a user at a place, or update it if it exists by now.
+
+    Brokers that share a file, or replicate users, have the user as soon as the first broker has it.
+    """
     try:
         await place.create_user(user)
     except RequestFailed:
@@ -135,14 +138,14 @@ async def _create(place: Place, user: User, first: Place) -> None:
 @one_line_errors
 def update(
     name: NameArgument,
-    password: Annotated[bool, typer.Option("--password", help="Ask for a new password.")] = False,
+    password: Annotated[bool, typer.Option("--password", help="Prompt for a new password.")] = False,
     password_stdin: StdinOption = False,
     generate: GenerateOption = False,
     client_file: ClientFileOption = None,
     show_secret: ShowSecretOption = False,
     type: TypeOption = None,
     enabled: Annotated[
-        bool | None, typer.Option("--enable/--disable", help="Whether what it signs is let in.")
+        bool | None, typer.Option("--enable/--disable", help="Accept or reject the user's requests.")
     ] = None,
     address: AddressOption = None,
     cluster: ClusterOption = None,
@@ -150,8 +153,10 @@ def update(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Change a user where it is known: its password, its type, or whether it is let in. What is not named
-    stays as it is."""
+    """Change the password, type or status of a user, at every place that has it.
+
+    Settings without an option are not changed.
+    """
     from kerolox.protocol.bodies.access import User
 
     changes_password = password or password_stdin or generate
@@ -174,21 +179,21 @@ def update(
 
     keys = _keys_kept(name, secret or "", generate, client_file, show_secret)
     places = _with_keys(keys, lambda: Where(nameserver, address, cluster, file).run(work))
-    _say_done(f"user {name} is changed", user, places, keys, show_secret, json)
+    _say_done(f"user {name} was changed", user, places, keys, show_secret, json)
 
 
 @app.command("delete", epilog="Example: kerolox access user delete alice --yes")
 @one_line_errors
 def delete(
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     address: AddressOption = None,
     cluster: ClusterOption = None,
     file: FileOption = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Delete a user with its rules. Nothing it signs is let in from then on."""
+    """Delete a user and its rules. Its requests are rejected from then on."""
     if not yes:
         typer.confirm(f"Delete user {name} and its rules?", abort=True, err=True)
 
@@ -199,7 +204,7 @@ def delete(
 
     places = Where(nameserver, address, cluster, file).run(work)
     out = output(json)
-    out.note(f"user {name} is deleted at {', '.join(places)}")
+    out.note(f"user {name} was deleted at {', '.join(places)}")
     if json:
         out.show({"username": name, "at": places})
 
@@ -207,19 +212,26 @@ def delete(
 @app.command("copy", epilog="Example: kerolox access user copy --from 10.0.0.1:10911 --to access.json")
 @one_line_errors
 def copy(
-    source: Annotated[str, typer.Option("--from", help="A broker's address, or a file.", metavar="PLACE")],
-    target: Annotated[
-        str, typer.Option("--to", help="A broker's address, or a file, made if not there.", metavar="PLACE")
+    source: Annotated[
+        str, typer.Option("--from", help="Source: a broker's address or a file.", metavar="PLACE")
     ],
-    names: Annotated[list[str] | None, typer.Argument(help="These users; all without.")] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            "--to", help="Target: a broker's address, or a file, created if missing.", metavar="PLACE"
+        ),
+    ],
+    names: Annotated[list[str] | None, typer.Argument(help="Names of users. Default: all.")] = None,
     policies: Annotated[
-        bool, typer.Option("--policies", help="With their rules, in place of those they have there.")
+        bool, typer.Option("--policies", help="Copy their rules, too, replacing those at the target.")
     ] = False,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Copy users with their passwords from one place to another: made there, or made the same. Brokers tell
-    passwords to Super users alone."""
+    """Copy users with their passwords from one place to another. Existing users are overwritten.
+
+    Brokers send passwords only to Super users.
+    """
 
     async def work(origin: Place, place: Place) -> list[str]:
         users = [
@@ -229,7 +241,7 @@ def copy(
         ]
         for name in names or ():
             if name not in {user.username for user in users}:
-                await known_user([origin], name)  # says what there is
+                await known_user([origin], name)  # raises with a suggestion
         await _check_passwords(origin, users)
         for user in users:
             known = await place.user(user.username or "")
@@ -240,13 +252,13 @@ def copy(
 
     copied = run_between(source, target, work, nameserver)
     out = output(json)
-    out.note(f"{len(copied)} users copied from {source} to {target}: {', '.join(copied) or 'there are none'}")
+    out.note(f"{len(copied)} users copied from {source} to {target}: {', '.join(copied) or 'none'}")
     if json:
         out.show({"users": copied, "from": source, "to": target})
 
 
 async def replace_rules(origin: Place, place: Place, name: str) -> None:
-    """Give a user the rules it has elsewhere, and no others."""
+    """Replace the user's rules at a place with those at the origin."""
     rules = await origin.rules(name)
     if await place.rules(name) is not None:
         await place.delete_rules(name)
@@ -258,8 +270,8 @@ async def _check_passwords(origin: Place, users: Sequence[User]) -> None:
     hidden = [user.username or "" for user in users if not user.password]
     if hidden:
         raise KeroloxError(
-            f"{origin.name} does not tell the password of {', '.join(hidden)}: passwords are told to Super "
-            "users alone. Set KEROLOX_ACCESS_KEY and KEROLOX_SECRET_KEY to the keys of one"
+            f"{origin.name} did not send the password of {', '.join(hidden)}: only Super users receive "
+            "passwords. Set KEROLOX_ACCESS_KEY and KEROLOX_SECRET_KEY to the keys of a Super user"
         )
 
 
@@ -267,11 +279,14 @@ async def _check_passwords(origin: Place, users: Sequence[User]) -> None:
 
 
 def _keys_kept(name: str, password: str, generated: bool, path: Path | None, show: bool) -> ClientFile | None:
-    """Where the password will be kept, if anywhere: one that was made must be somewhere."""
+    """Return the key file to write; None if no file is wanted.
+
+    A generated password is always written to a file or shown.
+    """
     if path is None and generated and not show:
         path = Path(f"{name}.yml")
         if path.name != str(path) or name in (".", ".."):
-            raise OptionError("--client-file", None, f"a file: {name!r} is no name for one")
+            raise OptionError("--client-file", None, f"a file; {name!r} cannot be used as its name")
     if path is None:
         return None
     if not password:
@@ -282,7 +297,7 @@ def _keys_kept(name: str, password: str, generated: bool, path: Path | None, sho
 
 
 def _with_keys(keys: ClientFile | None, work: Any) -> list[str]:
-    """Do the work, and keep the keys if it was done, at some places at least."""
+    """Do the work, and keep the key file if the work succeeded at one place at least."""
     from kerolox.cli.access_places import NotEverywhere
 
     try:
@@ -310,7 +325,7 @@ def _say_done(
     if show and user.password:
         out.note(f"its password is {user.password}")
     if user.user_type == "Normal":
-        out.note(f"it may do what its rules say: kerolox access policy set {user.username} --help")
+        out.note(f"it has only the rights of its rules: kerolox access policy set {user.username} --help")
     if json:
         document: dict[str, Any] = {
             "username": user.username,
@@ -325,7 +340,7 @@ def _say_done(
 
 
 def _by_content(found: dict[str, list[User]]) -> dict[tuple[str, str, str], list[str]]:
-    """Name, type and status → where it is so."""
+    """Return name, type and status of a user → places that have it so."""
     users: dict[tuple[str, str, str], list[str]] = {}
     for at, listed in found.items():
         for user in listed:

@@ -1,7 +1,7 @@
-"""``kerolox bench``: RocketMQ's benchmark programs, with their flags and the words of their results.
+"""``kerolox bench``: RocketMQ's benchmark programs, with the same flags and result lines.
 
-What RocketMQ's benchmark calls threads are tasks here: each has one message on its way. All of them share one
-connection to a broker, as in RocketMQ.
+The threads of RocketMQ's benchmark are asyncio tasks here, each with one message in flight. As in RocketMQ,
+all tasks share one connection to a broker.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
 
 app = typer.Typer(
-    help="Measure sending and consuming, with the flags of RocketMQ's benchmark programs.",
+    help="Measure send and consume rates, with the flags of RocketMQ's benchmark programs.",
     no_args_is_help=True,
 )
 
 ASYNC_IN_FLIGHT = 1024
-ACCESS_KEY, SECRET_KEY = "rocketmq2", "12345678"  # those of RocketMQ's benchmark
+ACCESS_KEY, SECRET_KEY = "rocketmq2", "12345678"  # defaults of RocketMQ's benchmark
 
 TopicOption = Annotated[str, typer.Option("-t", "--topic", help="Topic name.")]
 IntervalOption = Annotated[
     int, typer.Option("-ri", "--reportInterval", help="Milliseconds between reports.", min=1)
 ]
 TraceOption = Annotated[
-    str, typer.Option("-m", "--msgTraceEnable", help="true: messages are traced, to RMQ_SYS_TRACE_TOPIC.")
+    str, typer.Option("-m", "--msgTraceEnable", help="true: trace messages to RMQ_SYS_TRACE_TOPIC.")
 ]
-AclOption = Annotated[str, typer.Option("-a", "--aclEnable", help="true: requests are signed.")]
-AccessKeyOption = Annotated[str, typer.Option("-ak", "--accessKey", help="With this access key.")]
+AclOption = Annotated[str, typer.Option("-a", "--aclEnable", help="true: sign requests.")]
+AccessKeyOption = Annotated[str, typer.Option("-ak", "--accessKey", help="Access key, with -a true.")]
 SecretKeyOption = Annotated[
-    str, typer.Option("-sk", "--secretKey", help="And this secret key.", envvar="KEROLOX_SECRET_KEY")
+    str, typer.Option("-sk", "--secretKey", help="Secret key, with -a true.", envvar="KEROLOX_SECRET_KEY")
 ]
 QuantityOption = Annotated[
     int,
-    typer.Option("-q", "--messageQuantity", help="Stop after so many messages; 0 runs until Ctrl-C.", min=0),
+    typer.Option(
+        "-q", "--messageQuantity", help="Stop after this number of messages; 0: run until Ctrl-C.", min=0
+    ),
 ]
 
 
@@ -56,37 +58,39 @@ QuantityOption = Annotated[
 def send(
     topic: TopicOption = "BenchmarkTest",
     threads: Annotated[
-        int, typer.Option("-w", "--threadCount", help="Messages on their way at once.", min=1)
+        int, typer.Option("-w", "--threadCount", help="Number of concurrent messages in flight.", min=1)
     ] = 64,
-    size: Annotated[int, typer.Option("-s", "--messageSize", help="Bytes of a body.", min=1)] = 128,
+    size: Annotated[int, typer.Option("-s", "--messageSize", help="Body size, bytes.", min=1)] = 128,
     batch: Annotated[
-        int, typer.Option("-b", "--batchSize", help="Messages of a batch; 1 sends them singly.", min=1)
+        int, typer.Option("-b", "--batchSize", help="Messages per batch; 1: no batches.", min=1)
     ] = 1,
-    keys: Annotated[str, typer.Option("-k", "--keyEnable", help="true: messages have a key.")] = "false",
+    keys: Annotated[str, typer.Option("-k", "--keyEnable", help="true: set a key.")] = "false",
     property_size: Annotated[
-        int, typer.Option("-p", "--propertySize", help="Bytes of user properties.", min=0)
+        int, typer.Option("-p", "--propertySize", help="Size of user properties, bytes.", min=0)
     ] = 0,
-    tags: Annotated[int, typer.Option("-l", "--tagCount", help="Different tags; 0 for none.", min=0)] = 0,
+    tags: Annotated[
+        int, typer.Option("-l", "--tagCount", help="Number of different tags; 0: none.", min=0)
+    ] = 0,
     quantity: QuantityOption = 0,
-    delay: Annotated[str, typer.Option("-d", "--delayEnable", help="true: messages are delayed.")] = "false",
-    delay_level: Annotated[int, typer.Option("-e", "--delayLevel", help="By this level.", min=1)] = 1,
+    delay: Annotated[str, typer.Option("-d", "--delayEnable", help="true: delay messages.")] = "false",
+    delay_level: Annotated[
+        int, typer.Option("-e", "--delayLevel", help="Delay level, with -d true.", min=1)
+    ] = 1,
     asynchronous: Annotated[
         str,
         typer.Option(
-            "-y", "--asyncEnable", help=f"true: send on without waiting, with {ASYNC_IN_FLIGHT} on their way."
+            "-y", "--asyncEnable", help=f"true: send asynchronously, with {ASYNC_IN_FLIGHT} in flight."
         ),
     ] = "false",
     compress: Annotated[
-        str, typer.Option("-c", "--compressEnable", help="true: large bodies are compressed.")
+        str, typer.Option("-c", "--compressEnable", help="true: compress large bodies.")
     ] = "false",
-    compress_type: Annotated[
-        str, typer.Option("-ct", "--compressType", help="By ZLIB, LZ4 or ZSTD.")
-    ] = "ZLIB",
+    compress_type: Annotated[str, typer.Option("-ct", "--compressType", help="ZLIB, LZ4 or ZSTD.")] = "ZLIB",
     compress_level: Annotated[
-        int, typer.Option("-cl", "--compressLevel", help="This much effort.", min=0, max=22)
+        int, typer.Option("-cl", "--compressLevel", help="Compression level.", min=0, max=22)
     ] = 5,
     compress_from: Annotated[
-        int, typer.Option("-ch", "--compressOverHowMuch", help="From so many bytes on.", min=0)
+        int, typer.Option("-ch", "--compressOverHowMuch", help="Smallest compressed body, bytes.", min=0)
     ] = 4096,
     trace: TraceOption = "false",
     acl: AclOption = "false",
@@ -96,7 +100,7 @@ def send(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Send messages as fast as they are answered. Prints rates and response times."""
+    """Send messages at full speed. Prints rates and response times."""
     from kerolox.cli.bench_load import PRODUCER_GROUP, Compression, Senders, tracing
     from kerolox.protocol.message import OutgoingMessage
 
@@ -151,7 +155,7 @@ def send(
 
 
 def user_properties(size_bytes: int) -> dict[str, str]:
-    """As many as RocketMQ makes for this size: names and values until they are longer."""
+    """Return the user properties that RocketMQ's benchmark makes for this size."""
     found: dict[str, str] = {}
     length = 0
     while length < size_bytes:
@@ -173,21 +177,19 @@ def consume(
     topic: TopicOption = "BenchmarkTest",
     threads: Annotated[
         int,
-        typer.Option("-w", "--threadCount", help="Of no effect: messages are counted as they come.", min=1),
+        typer.Option("-w", "--threadCount", help="No effect; accepted for compatibility.", min=1),
     ] = 20,
     group: Annotated[str, typer.Option("-g", "--group", help="Consumer group.")] = "benchmark_consumer",
     suffix: Annotated[
-        str, typer.Option("-p", "--groupPrefixEnable", help="true: a suffix makes the group a new one.")
+        str, typer.Option("-p", "--groupPrefixEnable", help="true: add a suffix to the group name.")
     ] = "false",
     filter_type: Annotated[str, typer.Option("-f", "--filterType", help="TAG or SQL92.")] = "TAG",
     expression: Annotated[
-        Path | None, typer.Option("-e", "--expression", help="File with the filter; none takes everything.")
+        Path | None, typer.Option("-e", "--expression", help="File with the filter. Default: no filter.")
     ] = None,
     fail_rate: Annotated[
         float,
-        typer.Option(
-            "-r", "--failRate", help="This share of messages, 0 to 1, fails and is given back.", min=0, max=1
-        ),
+        typer.Option("-r", "--failRate", help="Share of messages to fail and retry, 0 to 1.", min=0, max=1),
     ] = 0.0,
     trace: TraceOption = "false",
     acl: AclOption = "false",
@@ -198,7 +200,7 @@ def consume(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Consume all queues of a topic from where the group is, alone. Prints rates and delays."""
+    """Consume a topic from the group's offsets, as the only member. Prints rates and delays."""
     from kerolox.cli.bench_consume import Consumers
     from kerolox.cli.bench_load import tracing
     from kerolox.clock import SYSTEM_CLOCK
@@ -235,7 +237,7 @@ def consume(
 
 
 def truth(flag: str, text: str) -> bool:
-    """RocketMQ's flags take ``true`` or ``false``."""
+    """Parse ``true`` or ``false``, the values of RocketMQ's flags."""
     if text.lower() not in ("true", "false"):
         raise OptionError(flag, text, "true or false")
     return text.lower() == "true"

@@ -1,4 +1,4 @@
-"""The consumers of ``kerolox bench``: tasks that consume, and the figures they print."""
+"""Consumers of ``kerolox bench``: consuming tasks and their figures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PULL_COUNT = 32
 HOLD_MS = 15_000
 HEARTBEAT_S = 30.0
 TRIES_MAX = 16
-ROUTE_TRIES, ROUTE_PAUSE_S = 20, 0.1  # until a new retry topic is known
+ROUTE_TRIES, ROUTE_PAUSE_S = 20, 0.1  # lookups of a new retry topic
 _GOES_ON = (
     0,
     ResponseCode.PULL_NOT_FOUND,
@@ -44,9 +44,10 @@ _GOES_ON = (
 
 
 class Consumers:
-    """One task for every queue, which commits with every pull what it has consumed.
+    """Consuming tasks, one for each queue. Every pull commits the consumed offset.
 
-    Messages that fail, as ``fail_rate`` of them do, are given back, and come again by the retry topic.
+    A share ``fail_rate`` of the messages fails and is sent back to the broker, which delivers them again
+    through the retry topic.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Consumers:
         echo("Consumer Started.", err=json)
         ended = asyncio.create_task(self._done.wait())
         try:
-            # A task that ends before that has failed: its error is ours.
+            # A task that ends earlier has failed; its error is raised below.
             await asyncio.wait([ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (ended, *tasks):
@@ -105,7 +106,7 @@ class Consumers:
                 raise result
 
     async def _retry_queues(self) -> list[BrokerQueue]:
-        """Those of the retry topic, which brokers make after the first heartbeat of a group."""
+        """Return the queues of the retry topic, which brokers create after the group's first heartbeat."""
         for _ in range(ROUTE_TRIES):
             try:
                 return await self._admin.queues(RETRY_PREFIX + self._group)
@@ -151,7 +152,7 @@ class Consumers:
                     if self._tracer is not None:
                         for record in records:
                             self._trace(self._tracer, record, record in failing)
-                    for record in records:  # only now: those counted are done with
+                    for record in records:  # counted only after processing
                         self._count(now_ms - record.born_timestamp, now_ms - record.store_timestamp)
                 offset = answer.header(PullAnswer).next_begin_offset
                 if self._quantity and self.messages >= self._quantity:
@@ -186,7 +187,7 @@ class Consumers:
         asked = SendBackRequest(
             offset=record.physical_offset,
             group=self._group,
-            delay_level=0,  # the broker's choice: longer from time to time
+            delay_level=0,  # the broker chooses: longer with each retry
             origin_msg_id=record.message_id,
             origin_topic=record.topic,
             max_reconsume_times=TRIES_MAX,
@@ -224,7 +225,7 @@ class Consumers:
             await self._admin.ask(address, RequestCode.HEART_BEAT, body=data.encode())
 
     def document(self, seconds: float) -> dict[str, object]:
-        """The figures of the whole run, for programs."""
+        """Return the figures of the whole run as a JSON document."""
         count = self.messages
         return {
             "topic": self._topic,

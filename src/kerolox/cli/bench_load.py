@@ -1,4 +1,4 @@
-"""The load of ``kerolox bench``: tasks that send, and the figures of both they and consumers print."""
+"""Load of ``kerolox bench``: sender tasks, and the figures that senders and consumers print."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from kerolox.protocol.message import OutgoingMessage
 from kerolox.protocol.properties import pack
 from kerolox.protocol.reserved import TEMPLATE_TOPIC, TRACE_TOPIC
 
-STORED = (0, 10, 11, 12)  # the last three: stored, but not as safe as promised
+STORED = (0, 10, 11, 12)  # the last three: stored, but not flushed or replicated as required
 TIMEOUT_S = 3.0
 AFTER_FAILURE_S = 3.0  # a sender that failed waits, as in RocketMQ
-SNAPSHOTS = 10  # a line is about the last ten seconds
+SNAPSHOTS = 10  # a line covers the last ten seconds
 NEW_TOPIC_QUEUES = 4
 PRODUCER_GROUP = "benchmark_producer"
 
 
 class Compression(NamedTuple):
-    """How bodies are compressed, and from which size on."""
+    """Compression of bodies: algorithm, level and smallest size."""
 
     kind: int
     level: int
@@ -83,7 +83,7 @@ def trace_sent(
 async def tracing(
     nameservers: str, group: str, role: str, keys: tuple[str, str] | None
 ) -> AsyncIterator[Tracer]:
-    """A tracer with connections of its own, as clients have them. ``keys``: those that sign requests."""
+    """Run a tracer with separate connections, as in a client. ``keys`` sign its requests."""
     access_key, secret_key = keys or ("", "")
     options = ClientOptions(nameservers, access_key=access_key, secret_key=secret_key)
     async with Client(options) as client:
@@ -95,7 +95,7 @@ async def tracing(
 
 
 class BenchFigures:
-    """Snapshots every second, and a line about the last ten of them now and then."""
+    """Figures of a run: a snapshot every second, and periodic lines about the last ten snapshots."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class BenchFigures:
 
 
 class Senders:
-    """Tasks that send to the queues of a topic in turn, and what came of it."""
+    """Tasks that send to the queues of a topic in turn, and their figures."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Senders:
     async def run(self, count: int, interval_ms: int, *, json: bool = False) -> None:
         self._queues = await self._admin.queues(self._topic, for_sending=True)
         if not await self._exists():
-            # Those of the template, which are more than the topic is going to have.
+            # The queues of the template topic, which has more queues than the new topic will have.
             self._queues = [queue for queue in self._queues if queue.queue_id < NEW_TOPIC_QUEUES]
         if not self._queues:
             raise OptionError("-t", self._topic, "a topic with a writable queue")
@@ -280,7 +280,7 @@ class Senders:
         )
 
     def document(self, seconds: float) -> dict[str, object]:
-        """The figures of the whole run, for programs."""
+        """Return the figures of the whole run as a JSON document."""
         return {
             "topic": self._topic,
             "messages": self.messages,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: kerolox broker -c broker.conf -n 127.0.0.1:9876 --store /var/lib/kerolox"
 
 
-app = typer.Typer(help="Run a broker, or administer running ones.")
+app = typer.Typer(help="Run a broker, or administer running brokers.")
 app.command("followers", epilog=broker_followers.EXAMPLE)(broker_followers.show)
 app.command("status", epilog=broker_upkeep.STATUS_EXAMPLE)(broker_upkeep.status)
 app.command("settings", epilog=broker_upkeep.SETTINGS_EXAMPLE)(broker_upkeep.settings)
@@ -41,10 +41,11 @@ app.command("promote", epilog=broker_promote.EXAMPLE)(broker_promote.promote)
 def serve(
     context: typer.Context,
     config_file: Annotated[
-        Path | None, typer.Option("--config-file", "-c", help="RocketMQ's broker.conf, a properties file.")
+        Path | None,
+        typer.Option("--config-file", "-c", help="Properties file, such as RocketMQ's broker.conf."),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(help="Where to listen; port 0 takes a free one.", metavar="HOST:PORT")
+        str | None, typer.Option(help="Listen address. Port 0 picks a free port.", metavar="HOST:PORT")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the broker.")] = None,
     store: Annotated[
@@ -52,23 +53,25 @@ def serve(
     ] = None,
     nameserver: Annotated[
         str | None,
-        typer.Option("--nameserver", "-n", help="Name servers, joined by ';'.", metavar="HOST:PORT"),
+        typer.Option(
+            "--nameserver", "-n", help="Name server addresses, separated by ';'.", metavar="HOST:PORT"
+        ),
     ] = None,
     advertised_host: Annotated[
-        str | None, typer.Option(help="Address clients are told; found out if not given.", metavar="HOST")
+        str | None, typer.Option(help="Address advertised to clients. Default: detected.", metavar="HOST")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any option by RocketMQ's key; may be repeated.", metavar="KEY=VALUE"),
+        typer.Option("--set", help="Set any option by RocketMQ's key. Repeatable.", metavar="KEY=VALUE"),
     ] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Show every option and its source, and exit.")
+        bool, typer.Option("--print-config", help="Print every option with its value and source, then exit.")
     ] = False,
     json: JsonFlag = False,
-    log_level: Annotated[LogLevel, typer.Option(help="What to log, on stderr.")] = LogLevel.INFO,
+    log_level: Annotated[LogLevel, typer.Option(help="Lowest log level, on stderr.")] = LogLevel.INFO,
     parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")] = None,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT; or, with one of the commands below, administer running ones."""
+    """Run a broker until SIGTERM or SIGINT. The commands below administer running brokers."""
     if context.invoked_subcommand is not None:
         return
     from kerolox.broker.broker import Broker
@@ -86,7 +89,7 @@ def serve(
             "store_path": ("--store", None if store is None else str(store)),
             "nameservers": ("--nameserver", nameserver),
             "advertised_host": ("--advertised-host", advertised_host),
-            # Options changed at run time are written to the file they came from, as in RocketMQ.
+            # Options changed at run time are saved to the file they were read from, as in RocketMQ.
             "config_path": ("--config-file", None if config_file is None else str(config_file)),
         },
     )
@@ -102,7 +105,7 @@ def serve(
 def merged(
     chosen: Mapping[str, Any], options: type[Options], flags: Mapping[str, tuple[str, Any]]
 ) -> dict[str, Any]:
-    """Join values of ``--set`` with flags (by our names: the flag and its value, None if it was not used).
+    """Merge values of ``--set`` with flags (option name → flag and value; None for an unused flag).
 
     Raises OptionError when both set one option to different values.
     """
@@ -119,7 +122,7 @@ def merged(
 
 
 def refuse_own(settings: list[str], own: Mapping[str, str]) -> None:
-    """Raise OptionError for a ``--set`` of an option that the command chooses by a flag of its own."""
+    """Raise OptionError if ``--set`` names an option that the command controls by a separate flag."""
     for text in settings:
         key = text.partition("=")[0].strip()
         if key in own:
@@ -127,7 +130,7 @@ def refuse_own(settings: list[str], own: Mapping[str, str]) -> None:
 
 
 def by_key(options: Any, settings: list[str]) -> dict[str, Any]:
-    """``key=value`` texts → values by our names, the last of a key counting."""
+    """Parse ``key=value`` texts into values by option name; the last value of a key wins."""
     from kerolox.options import NO_EFFECT, is_rocketmqs, meant, refuse_absent, specs
 
     known = {spec.key: spec for spec in specs(options)}
@@ -140,7 +143,7 @@ def by_key(options: Any, settings: list[str]) -> dict[str, Any]:
         if key not in known:
             expected = f"a key that --print-config shows.{meant(key, known)}"
             if is_rocketmqs(key):
-                expected = f"another one: it is {NO_EFFECT}. Remove it"
+                expected = f"an option with an effect; this one is {NO_EFFECT}. Remove it"
             raise OptionError("--set", text, expected)
         found[known[key].name] = known[key].parse(value, "--set")
     return found

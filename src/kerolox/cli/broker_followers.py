@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: kerolox broker followers --broker broker-a"
 
 ASK_S = 3.0
-UNKNOWN = "-"  # of what Apache's brokers do not tell
+UNKNOWN = "-"  # value that Apache's brokers do not report
 COLUMNS = (
     *("broker", "leader", "follower", "id", "connection", "acked", "behind", "for s", "in sync", "bytes/s"),
     "why",
@@ -39,16 +39,18 @@ CONTROLLED_KEYS = (
 @one_line_errors
 def show(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
-    broker: Annotated[str | None, typer.Option(help="Of this broker only.", metavar="NAME")] = None,
+    broker: Annotated[
+        str | None, typer.Option(help="Name of the broker. Default: all brokers.", metavar="NAME")
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option(
-            "--address", "-b", help="Of the broker there; no name server is asked.", metavar="HOST:PORT"
+            "--address", "-b", help="Address of the broker, without name servers.", metavar="HOST:PORT"
         ),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show who copies from each leader: how far, how far behind, and if it does not, why."""
+    """Show the followers of each leader: acknowledged offset, lag, and why a follower does not replicate."""
     from kerolox.client.admin.admin import NotFound
 
     async def work(admin: Admin) -> list[_Found]:
@@ -62,7 +64,7 @@ def show(
     if not rows and not turned_away and not controlled:
         where = f"the broker at {address}" if address else broker or f"any broker at {nameserver}"
         raise NotFound(
-            f"nobody follows {where}. A follower has its leader's brokerName and brokerClusterName, "
+            f"{where} has no follower. A follower needs its leader's brokerName and brokerClusterName, "
             "brokerRole=SLAVE and a brokerId above 0"
         )
     tables = [OutputTable(COLUMNS, [[_shown(row[key]) for key in KEYS] for row in rows])]
@@ -79,7 +81,7 @@ def show(
             for one in turned_away
         ]
         columns = ("broker", "connection", "last", "times", "why", "text")
-        tables.append(OutputTable(columns, lately, title="turned away in the last ten minutes"))
+        tables.append(OutputTable(columns, lately, title="rejected in the last ten minutes"))
     shown = {"followers": rows, "turnedAway": turned_away}
     if controlled:
         shown["controlled"] = controlled
@@ -89,7 +91,7 @@ def show(
 
 
 class _Found(NamedTuple):
-    """Of one broker name."""
+    """Tables about the brokers of one name."""
 
     rows: list[dict[str, Any]]
     turned_away: list[dict[str, Any]]
@@ -101,27 +103,27 @@ def _shown(value: object) -> object:
 
 
 async def _groups(admin: Admin, broker: str | None) -> dict[str, dict[int, str]]:
-    """Broker name → address by id."""
+    """Return broker name → address by id."""
     from kerolox.client.admin.admin import NotFound
     from kerolox.errors import nearest
 
     table = (await admin.cluster_info()).broker_addr_table
     if broker is not None and broker not in table:
         known = ", ".join(sorted(table)) or "none"
-        raise NotFound(f"no broker {broker!r} is registered; there are: {known}.{nearest(broker, table)}")
+        raise NotFound(f"broker {broker!r} is not registered. Registered: {known}.{nearest(broker, table)}")
     wanted = sorted(table) if broker is None else [broker]
     return {name: dict(sorted(table[name].broker_addrs.items())) for name in wanted}
 
 
 async def _of_group(admin: Admin, name: str, members: dict[int, str]) -> _Found:
-    """The followers of one name, as the leader sees them and as they see themselves."""
+    """Return the followers of one broker name, as reported by the leader and by the followers."""
     import asyncio
 
     asked = await asyncio.gather(*(_ask(admin, address) for address in members.values()))
     statuses = dict(zip(members, asked, strict=True))
     leader = next((id for id, (found, _) in statuses.items() if found is not None and found.master), None)
     if leader is None and 0 in members:
-        leader = 0  # which does not answer, or not to this question
+        leader = 0  # it does not answer, or does not support the request
     seen = None if leader is None else statuses[leader][0]
     leader_address = None if leader is None else members[leader]
     rows: list[dict[str, Any]] = []
@@ -135,7 +137,7 @@ async def _of_group(admin: Admin, name: str, members: dict[int, str]) -> _Found:
         own = None if status is None else status.ha_client_runtime_info
         why = error or (own and own.link_text) or "it is not connected to its leader"
         if leader is not None and seen is None:
-            why = f"the leader does not tell: {statuses[leader][1]}"
+            why = f"the leader does not report its followers: {statuses[leader][1]}"
         elif leader is None and id >= 0:
             why = f"no leader is registered; {why}"
         rows.append(
@@ -165,7 +167,7 @@ async def _of_group(admin: Admin, name: str, members: dict[int, str]) -> _Found:
 
 
 def _controlled(name: str, address: str, told: ControlledStatus) -> dict[str, Any]:
-    """How a broker stands with its controller."""
+    """Return the state of a broker under its controller."""
     in_sync = told.in_sync_set
     return {
         "broker": name,
@@ -182,7 +184,7 @@ def _controlled(name: str, address: str, told: ControlledStatus) -> dict[str, An
 
 
 def _alone(own: HaClient | None) -> dict[str, Any]:
-    """What a follower says that no leader tells of."""
+    """Return the fields of a follower that its leader does not report, from the follower's own status."""
     told = own is not None and own.leader_end is not None
     return {
         "acked": None if own is None else own.max_offset,
@@ -204,13 +206,16 @@ def _connected(one: HaConnection) -> dict[str, Any]:
         "behindSeconds": None if one.behind_ms is None else one.behind_ms / 1000,
         "inSync": one.in_sync,
         "bytesPerSecond": one.transferred_byte_in_second,
-        "why": why if has_said else "it has not said yet where its log ends",
+        "why": why if has_said else "it has not reported the end of its log yet",
     }
 
 
 def _who(connection: HaConnection, left: dict[int, tuple[str, HaStatus | None, str]]) -> int | None:
-    """Which registered follower a connection is of: under a controller its id says so, ours say it
-    themselves, of others the host may tell."""
+    """Return the id of the registered follower of a connection; None if it cannot be identified.
+
+    The connection is identified by the broker id (under a controller), by the local address that kerolox's
+    followers report, or by the host, if only one follower runs there.
+    """
     if connection.broker_id is not None and connection.broker_id in left:
         return connection.broker_id
     host = (connection.addr or "").rpartition(":")[0]
@@ -233,5 +238,7 @@ async def _ask(admin: Admin, address: str) -> tuple[HaStatus | None, str]:
         return None, str(error)
     return (
         status,
-        "" if status is not None else f"{address} is a RocketMQ 4, which does not tell of followers",
+        ""
+        if status is not None
+        else f"{address} is a RocketMQ 4 broker, which does not report its followers",
     )

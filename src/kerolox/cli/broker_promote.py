@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: kerolox broker promote --broker broker-a"
 
-CHANGE_S = 60.0  # it asks others, reads its log and starts to deliver
-SEEN_S = 10.0  # name servers show it by then
+CHANGE_S = 60.0  # limit of the promotion: the broker asks its peers, reads its log and starts to deliver
+SEEN_S = 10.0  # limit until name servers show the new leader
 
 
 class LeaderRole(Enum):
@@ -27,36 +27,41 @@ class LeaderRole(Enum):
 
 
 class NotPromoted(KeroloxError):
-    """The follower stays one."""
+    """The follower was not promoted."""
 
 
 @one_line_errors
 def promote(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     broker: Annotated[
-        str | None, typer.Option(help="Promote a follower of this broker.", metavar="NAME")
+        str | None, typer.Option(help="Name of the broker whose follower to promote.", metavar="NAME")
     ] = None,
     id: Annotated[
-        int | None, typer.Option(min=1, help="Which of its followers, if it has several.", metavar="ID")
+        int | None, typer.Option(min=1, help="Id of the follower, if the broker has several.", metavar="ID")
     ] = None,
     address: Annotated[
-        str | None, typer.Option("--address", "-b", help="Promote the follower there.", metavar="HOST:PORT")
+        str | None,
+        typer.Option(
+            "--address", "-b", help="Address of the follower, instead of --broker.", metavar="HOST:PORT"
+        ),
     ] = None,
     role: Annotated[
         LeaderRole,
         typer.Option(
-            help="What it becomes. A SYNC_MASTER that has no follower answers sends with SLAVE_NOT_AVAILABLE."
+            help="New role. A SYNC_MASTER without a follower answers sends with SLAVE_NOT_AVAILABLE."
         ),
     ] = LeaderRole.ASYNC_MASTER,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Go on though messages are known to be lost by it.")
+        bool, typer.Option("--accept-loss", help="Promote even if messages are lost.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Let a follower lead, when its leader is gone for good. Refuses while a leader lives, and when messages
-    would be lost."""
+    """Promote a follower to leader after its leader is permanently lost.
+
+    Fails while a leader is alive, and if messages would be lost.
+    """
     if (broker is None) == (address is None):
-        raise OptionError("--broker", broker, "a name, or --address of the follower: one of the two")
+        raise OptionError("--broker", broker, "either a name, or --address of the follower")
 
     async def work(admin: Admin) -> dict[str, Any]:
         at = address or await _follower(admin, broker or "", id)
@@ -77,27 +82,28 @@ async def _follower(admin: Admin, name: str, id: int | None) -> str:
     table = (await admin.cluster_info()).broker_addr_table
     if name not in table:
         known = ", ".join(sorted(table)) or "none"
-        raise NotFound(f"no broker {name!r} is registered; there are: {known}.{nearest(name, table)}")
+        raise NotFound(f"broker {name!r} is not registered. Registered: {known}.{nearest(name, table)}")
     followers = {one: at for one, at in sorted(table[name].broker_addrs.items()) if one != 0}
     shown = ", ".join(f"{one} at {at}" for one, at in followers.items()) or "none"
     if id is not None and id not in followers:
-        raise NotFound(f"broker {name} has no follower {id}; there are: {shown}")
+        raise NotFound(f"broker {name} has no follower {id}. Registered: {shown}")
     if id is None and len(followers) != 1:
-        what = "has several followers: say which by --id" if followers else "has no registered follower"
-        raise NotFound(f"broker {name} {what}; there are: {shown}")
+        what = "has several followers: choose one with --id" if followers else "has no registered follower"
+        raise NotFound(f"broker {name} {what}. Registered: {shown}")
     return followers[id if id is not None else next(iter(followers))]
 
 
 def _check(address: str, status: HaStatus | None, role: LeaderRole) -> None:
     if status is None or (not status.master and status.ha_client_runtime_info.link_state is None):
         raise NotPromoted(
-            f"the follower at {address} is Apache's, which takes no other role while it runs. By hand: make "
-            "sure that its leader is stopped, and that no other follower has a larger commitLogMaxOffset "
-            f"(mqadmin brokerStatus -b ADDRESS); stop it; set brokerRole={role.value} and brokerId=0 in its "
-            "broker.conf; start it. Empty the old leader's store before it comes back as a follower"
+            f"the follower at {address} is Apache's, which cannot change its role while it runs. Promote it "
+            "manually: make sure that its leader is stopped, and that no other follower has a larger "
+            "commitLogMaxOffset (mqadmin brokerStatus -b ADDRESS); stop the follower; set "
+            f"brokerRole={role.value} and brokerId=0 in its broker.conf; start it. Empty the old leader's "
+            "store before that broker returns as a follower"
         )
     if status.master:
-        raise NotPromoted(f"the broker at {address} leads already; its log ends at {_end(status)}")
+        raise NotPromoted(f"the broker at {address} is the leader already; its log ends at {_end(status)}")
 
 
 async def _change(admin: Admin, address: str, role: LeaderRole, accept_loss: bool) -> None:
@@ -117,7 +123,7 @@ async def _change(admin: Admin, address: str, role: LeaderRole, accept_loss: boo
 
 
 async def _after(admin: Admin, address: str, role: LeaderRole) -> dict[str, Any]:
-    """What came of it; waits until name servers show it."""
+    """Return the outcome of a promotion, after waiting until name servers show the new leader."""
     import asyncio
 
     name = None
@@ -129,7 +135,7 @@ async def _after(admin: Admin, address: str, role: LeaderRole) -> dict[str, Any]
                 if name is None:
                     await asyncio.sleep(0.1)
     except (KeroloxError, TimeoutError):
-        pass  # it is told below
+        pass  # the row below reports it: registered is False
     status = await admin.ha_status(address)
     return {
         "broker": name,

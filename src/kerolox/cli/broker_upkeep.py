@@ -42,7 +42,7 @@ def status(
     address: AddressOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show the runtime figures of brokers."""
+    """Show the runtime statistics of brokers."""
     from kerolox.client.admin.servers import Servers
 
     async def work(admin: Admin) -> dict[str, dict[str, str]]:
@@ -69,7 +69,7 @@ def settings(
 
     wanted = changes_of(changes)
     if wanted and broker is None and address is None:
-        raise OptionError("--set", (changes or [""])[0], "--broker NAME or --address HOST:PORT beside it")
+        raise OptionError("--set", (changes or [""])[0], "--broker NAME or --address HOST:PORT as well")
 
     async def work(admin: Admin) -> dict[str, dict[str, str]]:
         show, update = RequestCode.GET_BROKER_CONFIG, RequestCode.UPDATE_BROKER_CONFIG
@@ -89,7 +89,7 @@ def settings(
 def drain(
     broker: NameArgument, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
 ) -> None:
-    """Take a broker's topics out of the routes for sending. Producers follow within 30 s."""
+    """Remove a broker's topics from the routes for sending. Producers notice within 30 s."""
     _drain(broker, nameserver, json, writable=False)
 
 
@@ -97,7 +97,7 @@ def drain(
 def undrain(
     broker: NameArgument, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
 ) -> None:
-    """Put a drained broker's topics back into the routes for sending."""
+    """Restore a drained broker's topics in the routes for sending."""
     _drain(broker, nameserver, json, writable=True)
 
 

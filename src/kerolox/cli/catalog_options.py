@@ -1,4 +1,4 @@
-"""Iceberg tables and their catalogs, as commands take them."""
+"""Command options for Iceberg tables and their catalogs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ IcebergName = Annotated[
     str | None,
     typer.Option(
         "--iceberg",
-        help="An Iceberg table. Needs: pip install 'kerolox\\[spark,iceberg]'.",
+        help="Name of an Iceberg table. Needs: pip install 'kerolox\\[spark,iceberg]'.",
         metavar="NAMESPACE.TABLE",
     ),
 ]
 CatalogName = Annotated[
     str | None,
-    typer.Option("--catalog", help="Its catalog, by the name in ~/.pyiceberg.yaml.", metavar="NAME"),
+    typer.Option("--catalog", help="Iceberg catalog, by its name in ~/.pyiceberg.yaml.", metavar="NAME"),
 ]
 CatalogUri = Annotated[
     str | None,
     typer.Option(
         "--catalog-uri",
-        help="Its catalog, by address: sqlite:///FILE, postgresql://HOST/DB, or http(s)://HOST for REST.",
+        help="Iceberg catalog, by address: sqlite:///FILE, postgresql://HOST/DB, or http(s)://HOST for REST.",
         metavar="URI",
     ),
 ]
@@ -36,21 +36,21 @@ CatalogOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--catalog-option",
-        help="Of the catalog, as pyiceberg names it: token=T, s3.endpoint=URL. Secrets are better in "
-        "~/.pyiceberg.yaml or PYICEBERG_CATALOG__KEROLOX__....",
+        help="Catalog property of pyiceberg: token=T, s3.endpoint=URL. Repeatable. Keep secrets in "
+        "~/.pyiceberg.yaml or in PYICEBERG_CATALOG__KEROLOX__... variables.",
         metavar="NAME=VALUE",
     ),
 ]
 Warehouse = Annotated[
     str | None,
-    typer.Option(help="Where the catalog makes tables: a folder or s3://BUCKET/FOLDER.", metavar="ADDRESS"),
+    typer.Option(help="Folder or s3://BUCKET/FOLDER in which the catalog creates tables.", metavar="ADDRESS"),
 ]
 
 
 def catalog_place(
     name: str | None, uri: str | None, options: list[str] | None, warehouse: str | None
 ) -> CatalogPlace:
-    """The catalog that is meant; not opened yet."""
+    """Return the catalog chosen by the options, not opened yet."""
     try:
         from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
     except ModuleNotFoundError as error:
@@ -64,12 +64,12 @@ def catalog_place(
 
 
 def check_one(to: str | None, iceberg: str | None, *more: object) -> None:
-    """Exactly one of ``--to`` and ``--iceberg``; what belongs to a catalog, with a table only."""
+    """Require exactly one of ``--to`` and ``--iceberg``; accept catalog options only with ``--iceberg``."""
     if to and iceberg:
         raise OptionError(
-            "--iceberg", iceberg, "either --to or --iceberg: a table's catalog knows where it is"
+            "--iceberg", iceberg, "either --to or --iceberg: the catalog decides where a table is stored"
         )
     if not to and not iceberg:
         raise OptionError("--to", "", "an address, or --iceberg NAMESPACE.TABLE")
     if to and any(more):
-        raise OptionError("--to", to, "--iceberg NAMESPACE.TABLE with a catalog and a warehouse")
+        raise OptionError("--to", to, "--iceberg NAMESPACE.TABLE when a catalog or a warehouse is given")

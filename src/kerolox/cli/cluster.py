@@ -13,19 +13,19 @@ from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
 
-app = typer.Typer(help="Clusters and their brokers.", no_args_is_help=True)
+app = typer.Typer(help="List clusters, or run one on this machine.", no_args_is_help=True)
 
 app.command("up", epilog=cluster_up.UP_EXAMPLE)(cluster_up.up)
 app.command("status", epilog=cluster_up.STATUS_EXAMPLE)(cluster_up.status)
 app.command("down", epilog=cluster_up.DOWN_EXAMPLE)(cluster_up.down)
 
-ASK_S = 1.5  # a broker that is too busy to answer is shown without figures
+ASK_S = 1.5  # a broker that does not answer within this time is listed without statistics
 
 
 @app.command("list", epilog="Example: kerolox cluster list -n '10.0.0.1:9876;10.0.0.2:9876'")
 @one_line_errors
 def list_clusters(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
-    """List clusters, the brokers that are registered in each, and how they are."""
+    """List clusters and their registered brokers, with version, rates and disk usage."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         import asyncio
@@ -58,7 +58,7 @@ def list_clusters(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag
 
 
 async def ask_figures(admin: Admin, address: str) -> dict[str, Any]:
-    """What a broker says of itself; nothing when it does not answer."""
+    """Return the statistics of a broker; every value is None if it does not answer."""
     from kerolox.errors import KeroloxError
 
     try:
@@ -77,7 +77,7 @@ async def ask_figures(admin: Admin, address: str) -> dict[str, Any]:
 
 
 def _rate(text: str | None) -> float | None:
-    """The first of some numbers."""
+    """Return the first number of a text; None if there is none."""
     try:
         return round(float((text or "").split()[0]), 2)
     except (ValueError, IndexError):

@@ -1,8 +1,8 @@
-"""The folder of a cluster on one machine: settings, ports, stores and logs, and who runs in it.
+"""Folder of a cluster on one machine: settings, ports, stores, logs, and the list of running servers.
 
-``conf/NAME.conf`` are ordinary files, each good for ``kerolox broker -c`` or ``kerolox nameserver -c``. They
-are made once; from then on they are what holds, so ports stay, and so does what was changed in them since: by
-hand, by updateBrokerConfig, by a promotion. ``cluster.json`` tells programs who runs.
+``conf/NAME.conf`` are ordinary configuration files, usable with ``kerolox broker -c`` or ``kerolox nameserver
+-c``. They are created once and then authoritative: ports and later changes (by an editor, by
+updateBrokerConfig, by a promotion) persist. ``cluster.json`` lists the servers for programs.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 FIRST_PORT = 10911
 PORTS_APART = 10  # between brokers: each takes its own port, the one two below, and the next
-PLACES = 1900  # all below the ports that systems give to clients
-PORT_KEYS = {"controller": "controllerListenPort"}  # of servers whose key is another one than listenPort
-NAMESERVER_PORT, CONTROLLER_PORT = 9876, 9878  # where commands look for them
+PLACES = 1900  # all ports are below the ephemeral port range
+PORT_KEYS = {"controller": "controllerListenPort"}  # servers whose port key is not listenPort
+NAMESERVER_PORT, CONTROLLER_PORT = 9876, 9878  # default ports of the commands
 NAMESERVER_ADDRESS = f"127.0.0.1:{NAMESERVER_PORT}"
 INNER_KEY = "innerClientAuthenticationCredentials"
-LEFT_OVER_S = 60.0  # servers whose parent was killed have so long to stop
+LEFT_OVER_S = 60.0  # limit for servers of a killed supervisor to stop
 
 
 class ClusterRuns(KeroloxError):
-    """Somebody has the folder already."""
+    """Another process runs a cluster in the folder."""
 
 
 class NoCluster(KeroloxError):
-    """The folder holds none."""
+    """The folder contains no cluster."""
 
 
 class ClusterFolder:
@@ -52,34 +52,36 @@ class ClusterFolder:
     # --- one at a time --------------------------------------------------------------------------------
 
     def take(self) -> int:
-        """Make this process the one that runs the cluster. The descriptor servers inherit: while one of them
-        lives, whatever became of its parent, the folder is not free. Raises ClusterRuns."""
+        """Lock the folder for this process, and return the lock descriptor that servers inherit.
+
+        The folder stays locked while any server lives, even if its parent was killed. Raises ClusterRuns.
+        """
         (self.path / "conf").mkdir(parents=True, exist_ok=True)
         mine = self._lock("cluster.lock")
         if mine is None and self.holder() is None:
-            mine = self._lock("cluster.lock")  # somebody only looked
+            mine = self._lock("cluster.lock")  # the first attempt met a short check by ``cluster status``
         if mine is None:
             raise ClusterRuns(
-                f"a cluster runs in {self.path} already, by process {self.holder() or 'unknown'}. Look: "
-                f"kerolox cluster status --data {self.path}; end it: kerolox cluster down --data {self.path}"
+                f"process {self.holder() or 'unknown'} runs a cluster in {self.path} already. Show it: "
+                f"kerolox cluster status --data {self.path}; stop it: kerolox cluster down --data {self.path}"
             )
         mine.truncate(0)
         mine.write(b"%d\n" % os.getpid())
         mine.flush()
         until_s = time.monotonic() + LEFT_OVER_S
         while (theirs := self._lock("servers.lock")) is None:
-            # Who ran the cluster before was killed: its servers notice, and stop.
+            # The previous supervisor was killed. Its servers detect this and stop.
             if time.monotonic() >= until_s:
                 left = [f"{one['name']} {one['pid']}" for one in self.read() if one["pid"]]
                 raise ClusterRuns(
-                    f"servers of a cluster whose parent is gone still run in {self.path} after "
-                    f"{LEFT_OVER_S:.0f} s: {', '.join(left) or 'unknown'}. End them, then start again"
+                    f"servers of a killed cluster still run in {self.path} after {LEFT_OVER_S:.0f} s: "
+                    f"{', '.join(left) or 'unknown'}. Stop these processes, then start the cluster again"
                 )
             time.sleep(0.05)
         return theirs.fileno()
 
     def holder(self) -> int | None:
-        """The process that runs the cluster; None if there is none."""
+        """Return the id of the process that runs the cluster; None if none does."""
         free = self._lock("cluster.lock", keep=False)
         if free is not None:
             free.close()
@@ -90,7 +92,7 @@ class ClusterFolder:
             return None
 
     def is_left(self) -> bool:
-        """Whether servers run: whoever started them may be gone."""
+        """Return True if servers run, with or without their supervisor."""
         free = self._lock("servers.lock", keep=False)
         if free is not None:
             free.close()
@@ -102,12 +104,12 @@ class ClusterFolder:
         self._locks.clear()
 
     def _lock(self, name: str, *, keep: bool = True) -> IO[bytes] | None:
-        """A lock that ends with the last process that has its descriptor."""
+        """Take a lock that is released with its last open descriptor; None if another process holds it."""
         import fcntl
 
         path = self.path / name
         try:
-            # Another user may have put a link there: what it leads to would be overwritten.
+            # O_NOFOLLOW: another user may have planted a link, and its target would be overwritten.
             file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+b")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,7 +117,7 @@ class ClusterFolder:
                 file.close()
                 return None
         except FileNotFoundError:
-            raise NoCluster(f"there is no cluster in {self.path}. Start one: kerolox cluster up") from None
+            raise NoCluster(f"no cluster exists in {self.path}. Start one: kerolox cluster up") from None
         except OSError as error:
             raise KeroloxError(
                 f"the lock {path} cannot be opened: {error}. Remove it if it is a link"
@@ -135,9 +137,11 @@ class ClusterFolder:
         etcd: str | None = None,
         access: Mapping[str, str] = MappingProxyType({}),
     ) -> list[Path]:
-        """Write the settings of all servers that have none yet, and those that are asked for now. Controllers
-        are told of ``etcd``, or of the members that are among the servers; all servers of ``access``. The
-        files that are new."""
+        """Write the settings of all new servers, and update those of existing servers with the given ones.
+
+        Controllers get the endpoints ``etcd``, or those of the members among the servers; all servers get
+        ``access``. Return the paths of the new files.
+        """
         self._check_same(like)
         kept = self.settings(NAMESERVER.name)
         host, port = self.nameserver_at(nameserver)
@@ -168,11 +172,11 @@ class ClusterFolder:
         return new
 
     def _write(self, path: Path, text: str) -> None:
-        """Nobody else may read settings with a secret among them."""
+        """Write a file atomically; only its owner may read it if it contains a secret."""
         write_atomically(path, text.encode(), private=INNER_KEY in text)
 
     def nameserver_at(self, given: str | None) -> tuple[str, int]:
-        """Where the name server listens: as was said, as before, or where it does by default."""
+        """Return host and port of the name server: as given, as in the previous run, or the default."""
         kept = self.settings(NAMESERVER.name)
         if given is None:
             given = f"{_bracketed(kept['bindAddress'])}:{kept['listenPort']}" if kept else NAMESERVER_ADDRESS
@@ -184,7 +188,7 @@ class ClusterFolder:
         return self.settings(NAMESERVER.name).get("authenticationEnabled") == "true"
 
     def dialer(self) -> Dialer:
-        """Connections to its servers, as they speak to each other."""
+        """Return a dialer with the credentials and TLS settings that the servers use among themselves."""
         from msgspec.structs import replace
 
         from kerolox.cli.access_folder import client_tls
@@ -216,7 +220,7 @@ class ClusterFolder:
         return self.path / "logs" / f"{name}.log"
 
     def settings(self, name: str) -> dict[str, str]:
-        """What the file of a server says; nothing if there is none."""
+        """Return the settings in the file of a server; empty if the file does not exist."""
         try:
             return read_properties(self.config(name).read_bytes())
         except FileNotFoundError:
@@ -228,7 +232,7 @@ class ClusterFolder:
             raise OptionError(
                 "--like",
                 like,
-                f"{' or '.join(sorted(before))}, as the cluster in {self.path} is, or another --data",
+                f"{' or '.join(sorted(before))}, the layout of the cluster in {self.path}, or another --data",
             )
 
     # --- who runs -------------------------------------------------------------------------------------
@@ -240,7 +244,7 @@ class ClusterFolder:
             return []
         except ValueError as error:
             raise NoCluster(
-                f"{self.file} is no list of servers: {error}. Move it away, and start again"
+                f"{self.file} does not contain a list of servers: {error}. Move it away and start again"
             ) from error
         return list(found)
 
@@ -249,7 +253,7 @@ class ClusterFolder:
 
 
 class _Around:
-    """What servers of one machine must know of each other."""
+    """Addresses that the servers of one machine need of each other."""
 
     def __init__(
         self, servers: tuple[Planned, ...], host: str, ports: Mapping[str, int], etcd: str | None
@@ -282,8 +286,8 @@ class _Around:
 
 
 class _FreePorts:
-    """Ports nobody has. The folder's name says where the search begins, so two clusters that start at the
-    same moment do not want the same ones."""
+    """Free ports. The search begins at a number derived from the folder's path, so that two clusters that
+    start at the same moment do not choose the same ports."""
 
     def __init__(self, host: str, folder: ClusterFolder) -> None:
         self._host = host
@@ -291,7 +295,7 @@ class _FreePorts:
         self._taken = {port_of(folder.settings(path.stem)) for path in (folder.path / "conf").glob("*.conf")}
 
     def take(self, who: str, usual: int = 0) -> int:
-        """Return a free port: the usual one of this server if it is free."""
+        """Return a free port: ``usual`` if it is free."""
         if usual and usual not in self._taken and self._is_free(usual):
             self._taken.add(usual)
             return usual
@@ -316,7 +320,7 @@ class _FreePorts:
 
 
 def port_of(settings: Mapping[str, str]) -> int:
-    """The port of a server; 0 if its settings have none."""
+    """Return the port in a server's settings; 0 if they have none."""
     text = settings.get("listenPort") or settings.get(PORT_KEYS["controller"]) or ""
     return int(text) if text.isdigit() else 0
 
@@ -326,7 +330,7 @@ def _bracketed(host: str) -> str:
 
 
 def _text(like: str, one: Planned, own: Mapping[str, str]) -> str:
-    """A file of settings, with where each comes from."""
+    """Return the text of a settings file, in sections by the source of the settings."""
     parts: list[str] = []
     stock = {key: value for key, value in one.stock.items() if key not in own}
     added = {key: value for key, value in one.added.items() if key not in own}

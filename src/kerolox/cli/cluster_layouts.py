@@ -1,8 +1,9 @@
-"""Which clusters ``kerolox cluster up`` knows: those of RocketMQ's ``conf`` folder, file by file, and three
-brokers under a controller.
+"""Layouts of ``kerolox cluster up``: those of RocketMQ's ``conf`` folder, file by file, and three brokers
+under a controller.
 
-A layout says what its files say. What they leave to the reader (ports, paths, name servers, and what a
-synchronous cluster needs to be one) is added for one machine, and told apart in the files that are written.
+A layout has the settings of RocketMQ's files. The settings that these files omit (ports, paths, name servers,
+and the in-sync replicas of a synchronous cluster) are added for one machine, in a separate section of the
+written files.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from kerolox.cli.up import EMBEDDED
 from kerolox.errors import OptionError, nearest
 
-# What all of RocketMQ's files of these clusters say.
+# Settings that all of RocketMQ's files of these clusters share.
 COMMON = {
     "brokerClusterName": "DefaultCluster",
     "deleteWhen": "04",
@@ -24,13 +25,13 @@ COMMON = {
 
 @dataclass(frozen=True)
 class Planned:
-    """One server of a layout. ``name`` is that of its file; ``server`` the command that runs it."""
+    """Server of a layout. ``name`` is the name of its file; ``server`` is the command that runs it."""
 
     name: str
     server: str
     stock: Mapping[str, str] = field(default_factory=dict)  # RocketMQ's settings
-    added: Mapping[str, str] = field(default_factory=dict)  # ours, beside ports, paths and name servers
-    source: str = ""  # the file in RocketMQ's conf that says so
+    added: Mapping[str, str] = field(default_factory=dict)  # kerolox's, besides ports, paths and name servers
+    source: str = ""  # the file in RocketMQ's conf with the stock settings
 
     @property
     def follows(self) -> bool:
@@ -41,7 +42,7 @@ NAMESERVER = Planned("nameserver", "nameserver")
 
 
 def layout(name: str, controllers: int = 1, etcd_members: int = 0) -> tuple[Planned, ...]:
-    """The servers of a cluster like this one, in the order they start in. Raises OptionError."""
+    """Return the servers of a layout, in start order. Raises OptionError for an unknown name."""
     known = LAYOUTS.get(name)
     if known is None:
         raise OptionError("--like", name, f"one of {', '.join(LAYOUTS)}.{nearest(name, LAYOUTS)}")
@@ -49,8 +50,11 @@ def layout(name: str, controllers: int = 1, etcd_members: int = 0) -> tuple[Plan
 
 
 def controlled(controllers: int, etcd_members: int) -> tuple[Planned, ...]:
-    """Three brokers of one name, and the controllers that elect their master; several share their state
-    through members of etcd, which are here or elsewhere."""
+    """Return three brokers of one name and the controllers that elect their master.
+
+    Several controllers share their state through etcd; ``etcd_members`` counts the members run by the
+    cluster.
+    """
     small = {key: str(value) for key, value in EMBEDDED.items()}
     stock = {
         **COMMON,
@@ -84,7 +88,7 @@ def _brokers(role: str, *, follower: bool, in_sync: int = 1) -> tuple[Planned, .
         found.append(Planned(name, "broker", leads, {**waits, **added}))
         if follower:
             follows = {**COMMON, "brokerName": name, "brokerId": "1", "brokerRole": "SLAVE"}
-            # As its leader's, for the day it leads.
+            # The leader's settings, which apply when this follower is promoted.
             found.append(Planned(f"{name}-s", "broker", follows, {**waits, **added}))
     return tuple(sorted(found, key=lambda one: one.follows))
 

@@ -1,9 +1,9 @@
-"""The servers of a cluster on one machine: each a process, started again when it ends by itself.
+"""Servers of a cluster on one machine: one process each, restarted when it exits unexpectedly.
 
-Leaders stop before followers, so that those get what was sent last. Controllers stop before their brokers,
-which would be elected one after the other while they stop, and in the end one alone would be in sync. Name
-servers stop when nobody is left to register. A server whose parent is gone stops by itself: nobody would
-start it again.
+Leaders stop before followers, so that followers receive the last messages. Controllers stop before their
+brokers; otherwise they would elect one stopping broker after the other, and only one replica would remain in
+sync. Name servers stop last, after all brokers. A server stops automatically when its parent process has
+ended, because no process would restart it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 READY_S = 60.0
 STOP_S = 60.0
-STEADY_S = 10.0  # who lived so long did not fail to start
+STEADY_S = 10.0  # uptime after which an exit does not count as a failed start
 PAUSE_FIRST_S = 0.5
-PAUSE_MAX_S = 5.0  # a server that dies again and again while it starts is not left dead for longer
+PAUSE_MAX_S = 5.0  # longest pause before the restart of a server that exits repeatedly
 LAST_LINES = 5
 LOG_BYTES_READ = 16 << 10
-LOOK_S = 1.0  # how often it is looked whether settings changed
+LOOK_S = 1.0  # interval of the checks for changed settings
 
 Tell = Callable[[str, dict[str, Any]], None]
 
@@ -39,12 +39,12 @@ class NotStarted(KeroloxError):
 
 
 class ClusterServer:
-    """One server: its process, and what is known of it."""
+    """Server of the cluster: its process and its state."""
 
     def __init__(
         self, planned: Planned, folder: ClusterFolder, like: str, changed: Callable[[], None]
     ) -> None:
-        """``changed`` hears of another process, and of another state."""
+        """``changed`` is called when the process or the state of the server changes."""
         self.planned = planned
         self._changed = changed
         self.restarts = 0
@@ -64,7 +64,7 @@ class ClusterServer:
         return self.planned.server == "broker" and self.entry()["role"] == "leader"
 
     def entry(self) -> dict[str, Any]:
-        """This server in ``cluster.json``."""
+        """Return the entry of this server in ``cluster.json``."""
         settings = self._folder.settings(self.name)
         is_running = self.process is not None and self.process.returncode is None
         host, port = settings.get("bindAddress", ""), port_of(settings)
@@ -77,7 +77,7 @@ class ClusterServer:
         }
         if settings.get("enableControllerMode") == "true":
             found |= {
-                "role": "replica",  # which of them is master, the controllers say
+                "role": "replica",  # the controllers elect the master
                 "broker": settings.get("brokerName", ""),
                 "ha_address": f"{host}:{settings.get('haListenPort') or port + 1}",
             }
@@ -100,12 +100,12 @@ class ClusterServer:
     # --- start and stop -------------------------------------------------------------------------------
 
     async def start(self, lock: int) -> None:
-        """Start it, and wait until it says that it is ready. Raises NotStarted."""
+        """Start the process and wait until it reports that it is ready. Raises NotStarted."""
         self.state, self._started_s = "starting", time.monotonic()
         path = self._folder.log(self.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as log:
-            if self._folder.is_secured:  # lines name topics, users and addresses
+            if self._folder.is_secured:  # log lines contain topics, users and addresses
                 os.fchmod(log.fileno(), 0o600)
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "kerolox", self.planned.server,
@@ -115,7 +115,7 @@ class ClusterServer:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 pass_fds=[lock],
-                start_new_session=True,  # a Ctrl-C is for us, and we tell them
+                start_new_session=True,  # Ctrl-C reaches only this process, which stops the servers in order
             )  # fmt: skip
         self._changed()
         assert self.process.stdout is not None
@@ -126,7 +126,7 @@ class ClusterServer:
             line = f"not ready after {READY_S:.0f} s"
         if " ready on " not in line:
             await self.stop()
-            raise NotStarted(f"{self.name} did not start: {self.last_words() or line}. Its log: {path}")
+            raise NotStarted(f"{self.name} did not start: {self.last_words() or line}. See its log: {path}")
         self.state = "up"
         self._changed()
 
@@ -143,12 +143,12 @@ class ClusterServer:
             await process.wait()
 
     async def ended(self) -> int:
-        """Wait until the process has ended; its exit code."""
+        """Wait until the process has ended, and return its exit code."""
         assert self.process is not None
         return await self.process.wait()
 
     def pause_s(self) -> float:
-        """How long to wait before it is started again: longer each time it ends soon after its start."""
+        """Return the pause before the next restart. It grows with each exit soon after a start."""
         if time.monotonic() - self._started_s >= STEADY_S:
             self._failures = 0
         pause_s: float = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(self._failures, 10))
@@ -156,7 +156,7 @@ class ClusterServer:
         return pause_s
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the last lines of the server's log."""
         try:
             with self._folder.log(self.name).open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES_READ))
@@ -167,7 +167,7 @@ class ClusterServer:
 
 
 class ClusterServers:
-    """All of them. ``tell`` hears what happens: a word, and the server's entry with more beside it."""
+    """All servers of the cluster. ``tell`` receives events: a word and the server's entry with details."""
 
     def __init__(self, folder: ClusterFolder, like: str, planned: tuple[Planned, ...], tell: Tell) -> None:
         self._written: list[dict[str, Any]] = []
@@ -180,15 +180,18 @@ class ClusterServers:
         return [one.entry() for one in self.all]
 
     def write(self) -> None:
-        """Tell programs, if anything is different now."""
+        """Update ``cluster.json`` if an entry has changed."""
         entries = self.entries()
         if entries != self._written:
             self._folder.write(entries)
             self._written = entries
 
     async def start(self, lock: int) -> None:
-        """Start name servers first, then etcd and the controllers on it, then all brokers at once. A server
-        that is ready is started again when it ends, also while others start. Raises NotStarted."""
+        """Start name servers first, then etcd, then controllers, then all brokers at once.
+
+        A server that was ready once is restarted when it exits, also while others still start. Raises
+        NotStarted.
+        """
         for group in map(self._of, ("nameserver", "etcd-member", "controller", "broker")):
             found = await asyncio.gather(*(self._begin(one, lock) for one in group), return_exceptions=True)
             for error in found:
@@ -200,13 +203,13 @@ class ClusterServers:
         self._keeping.append(asyncio.create_task(self._keep(one, lock)))
 
     async def keep(self, told: asyncio.Event) -> None:
-        """Return when told to stop. Until then servers that end are started again."""
+        """Restart servers that exit, until ``told`` is set."""
         while not told.is_set():
             try:
                 async with asyncio.timeout(LOOK_S):
                     await told.wait()
             except TimeoutError:
-                self.write()  # a role in the settings may be another one now
+                self.write()  # a role in the settings may have changed
             for task in self._keeping:
                 if task.done():
                     task.result()
@@ -247,5 +250,5 @@ class ClusterServers:
             try:
                 await one.start(lock)
             except NotStarted:
-                continue  # its end is told like any other
+                continue  # the next turn reports this exit, too
             self._tell("started", one.entry())

@@ -1,4 +1,4 @@
-"""``kerolox cluster up``, ``status`` and ``down``: a whole cluster on one machine, for trying and testing."""
+"""``kerolox cluster up``, ``status`` and ``down``: a whole cluster on one machine, for trials and tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UP_EXAMPLE = "Example: kerolox cluster up --like 2m-2s-sync --data ./cluster"
 STATUS_EXAMPLE = "Example: kerolox cluster status --data ./cluster"
 DOWN_EXAMPLE = "Example: kerolox cluster down --data ./cluster"
 
-COPYING_S = 30.0  # followers have so long to begin to copy, before the cluster is called up
+COPYING_S = 30.0  # limit until all followers replicate; then the cluster is reported as up anyway
 ASK_S = 3.0
 DOWN_S = 180.0
 COLUMNS = ("name", "role", "broker", "id", "address", "followers at", "state", "pid", "restarts")
@@ -49,8 +49,8 @@ def up(
     like: Annotated[
         str,
         typer.Option(
-            help="Which cluster, by the name of its folder in RocketMQ's conf: 2m-2s-sync, 2m-2s-async or "
-            "2m-noslave; or controller-3: three brokers of one name under a controller.",
+            help="Layout of the cluster: a folder of RocketMQ's conf (2m-2s-sync, 2m-2s-async or "
+            "2m-noslave), or controller-3 (three brokers of one name under a controller).",
             metavar="NAME",
         ),
     ],
@@ -58,29 +58,29 @@ def up(
     nameserver_listen: Annotated[
         str | None,
         typer.Option(
-            help="Where the name server listens, and on which address brokers do; port 0 takes a free one. "
-            "127.0.0.1:9876, or what it was before, unless given.",
+            help="Listen address of the name server; brokers use the same host. Port 0 picks a free port. "
+            "Default: the address of the previous run, or 127.0.0.1:9876.",
             metavar="HOST:PORT",
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="An option of all brokers by RocketMQ's key; may be repeated.", metavar="KEY=VALUE"
+            "--set", help="Set an option of all brokers by RocketMQ's key. Repeatable.", metavar="KEY=VALUE"
         ),
     ] = None,
     controllers: Annotated[
         int | None,
         typer.Option(
-            help="Of controller-3: how many controllers, 1 or 3. Three share their state through etcd.",
+            help="Number of controllers for controller-3: 1 or 3. Three share their state through etcd.",
             metavar="COUNT",
         ),
     ] = None,
     etcd: Annotated[
         str | None,
         typer.Option(
-            help="Of controller-3: the etcd that controllers use. Without, three members are started with "
-            "three controllers, if etcd is installed.",
+            help="Endpoints of an etcd that the controllers of controller-3 use. Default: with three "
+            "controllers, three members are started on this machine; etcd must be installed.",
             metavar="URL,URL",
         ),
     ] = None,
@@ -88,8 +88,10 @@ def up(
     open_to_all: OpenFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Run a cluster as processes on this machine until SIGTERM or SIGINT; who ends is started again. On
-    addresses beyond this machine they let in whom --access or --open says."""
+    """Run a cluster as processes on this machine until SIGTERM or SIGINT.
+
+    Servers that exit are restarted. Non-loopback addresses require --access or --open.
+    """
     from kerolox.broker.options import BrokerOptions
     from kerolox.cli.access_folder import AccessFolder
     from kerolox.cli.broker import by_key, refuse_own
@@ -105,14 +107,14 @@ def up(
     planned = _planned(folder, like, controllers, etcd)
     chosen = settings or []
     refuse_own(chosen, OWN)
-    by_key(BrokerOptions, chosen)  # a wrong one is told before anything starts
+    by_key(BrokerOptions, chosen)  # raises for a wrong option before any server starts
     if nameserver_listen is not None:
         listen_address(nameserver_listen, "--nameserver-listen")
     host, _ = folder.nameserver_at(nameserver_listen)
     given = dict(setting.split("=", 1) for setting in chosen)
     if open_to_all and folder.is_secured:
-        known = f"the settings in {folder.path / 'conf'} say authenticationEnabled=true"
-        raise OptionError("--open", True, f"nothing here: {known}. Edit them there")
+        known = f"{folder.path / 'conf'} sets authenticationEnabled=true"
+        raise OptionError("--open", True, f"no --open: {known}. Edit the files there to open the cluster")
     check_posture([host], access=access or folder.is_secured, open_to_all=open_to_all, folder=users)
     lock = folder.take()
     try:
@@ -124,9 +126,9 @@ def up(
             added = sorted({key for one in planned for key in one.added})
             stock = next((one.source.rpartition("/")[0] for one in planned if one.source), f"conf/{like}")
             events.note(
-                f"Settings are those of RocketMQ's {stock}, in {folder.path / 'conf'}. Added for one "
-                f"machine: ports, paths, name server; and {', '.join(added)}. Edit them there: they are not "
-                "made again."
+                f"The settings of RocketMQ's {stock} were written to {folder.path / 'conf'}. Added for one "
+                f"machine: ports, paths, name server; and {', '.join(added)}. To change settings, edit these "
+                "files: they are not overwritten."
             )
         run(_run(folder, servers, lock, events))
     finally:
@@ -136,7 +138,7 @@ def up(
 def _planned(
     folder: ClusterFolder, like: str, controllers: int | None, etcd: str | None
 ) -> tuple[Planned, ...]:
-    """The servers: as they were, if they were there before. Raises OptionError."""
+    """Return the servers to run; for an existing cluster, those of the previous run. Raises OptionError."""
     from kerolox.cli.cluster_layouts import CONTROLLED, layout
     from kerolox.controller.etcd_access import read_endpoints
     from kerolox.testing.etcd import find_etcd
@@ -155,8 +157,8 @@ def _planned(
             raise OptionError(
                 "--controllers",
                 controllers,
-                f"{count}, with etcd at {kept or 'none'}, as in {folder.path}: their state would be left "
-                "behind. Or another --data",
+                f"{count}, with etcd at {kept or 'none'}, as in {folder.path}; other values would lose the "
+                "controllers' state. For a new cluster, choose another --data",
             )
         return layout(like, count, sum(bool(folder.settings(f"etcd-{number}")) for number in range(3)))
     if controllers not in (None, 1, 3):
@@ -164,7 +166,9 @@ def _planned(
     own = 3 if controllers == 3 and etcd is None else 0
     if own and find_etcd() is None:
         raise OptionError(
-            "--controllers", 3, "an etcd: apt-get install etcd-server, or --etcd URL,URL of one that runs"
+            "--controllers",
+            3,
+            "etcd to be installed (apt-get install etcd-server), or --etcd URL,URL of a running one",
         )
     return layout(like, controllers or 1, own)
 
@@ -192,7 +196,7 @@ async def _start(folder: ClusterFolder, servers: ClusterServers, lock: int) -> N
 
 
 async def _unless_told(work: Any, told: asyncio.Event) -> bool:
-    """Whether the work came to its end. Raises what it raises."""
+    """Run the work until it ends or ``told`` is set. Return True if it ended. Raises the work's errors."""
     import asyncio
 
     doing = asyncio.ensure_future(work)
@@ -211,7 +215,7 @@ async def _unless_told(work: Any, told: asyncio.Event) -> bool:
 
 
 async def _copying(servers: ClusterServers, dialer: Dialer) -> None:
-    """Wait until every leader has its followers: a message sent before would be answered as not copied."""
+    """Wait until every leader has its followers; earlier synchronous sends would lack a replica."""
     import asyncio
 
     from kerolox.protocol.bodies.stats import HaStatus
@@ -231,7 +235,7 @@ async def _copying(servers: ClusterServers, dialer: Dialer) -> None:
                     await asyncio.sleep(0.05)
         except (KeroloxError, TimeoutError):
             say(
-                f"{leader['name']} has not all of its followers after {COPYING_S:.0f} s. Look: "
+                f"{leader['name']} does not have all of its followers after {COPYING_S:.0f} s. Check them: "
                 f"kerolox broker followers -b {leader['address']}"
             )
 
@@ -256,20 +260,20 @@ async def _in_sync(servers: ClusterServers, dialer: Dialer) -> None:
                     if sum(len(one.in_sync_replicas) for one in found.values()) >= wanted:
                         return
                 except KeroloxError:
-                    pass  # asked again
+                    pass  # retried below
                 await asyncio.sleep(0.1)
     except TimeoutError:
         say(
-            f"not all replicas are in sync after {COPYING_S:.0f} s. Look: kerolox controller status "
+            f"some replicas are not in sync after {COPYING_S:.0f} s. Check them: kerolox controller status "
             f"-a '{';'.join(at)}'"
         )
 
 
 class _Events:
-    """What happens, as lines: sentences for people, objects for programs."""
+    """Event lines on stdout: sentences for people, or JSON objects with ``json``."""
 
     def __init__(self, json: bool, users: AccessFolder, access: Mapping[str, str]) -> None:
-        """``access``: what the servers were told of access control; nothing if there is none."""
+        """``access``: the access control settings of the servers; empty without access control."""
         self._json = json
         self._users = users
         self._access = access
@@ -286,7 +290,7 @@ class _Events:
             return
         output(False).show(entries, _table(entries))
         controllers = ";".join(one["address"] for one in entries if one["role"] == "controller")
-        told = f"; who is master: kerolox controller status -a '{controllers}'" if controllers else ""
+        told = f"; show the master: kerolox controller status -a '{controllers}'" if controllers else ""
         self._line(f"kerolox cluster ready: nameserver {nameserver}{told}")
         if self._access:
             for line in self._users.client_lines(nameserver, self._access):
@@ -297,13 +301,13 @@ class _Events:
             self._object({"event": what, **entry})
         elif what == "ended":
             code = entry["code"]
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+            how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
             self._line(
-                f"{entry['name']} (process {entry['pid']}) {how}; it is started again in "
-                f"{entry['again_in_s']:g} s. Its last words: {entry['last_words'] or 'none'}"
+                f"{entry['name']} (process {entry['pid']}) {how}; restart in "
+                f"{entry['again_in_s']:g} s. End of its log: {entry['last_words'] or 'empty'}"
             )
         elif what == "started":
-            self._line(f"{entry['name']} is up again, as process {entry['pid']}.")
+            self._line(f"{entry['name']} was restarted as process {entry['pid']}.")
 
     def _object(self, document: dict[str, Any]) -> None:
 
@@ -330,26 +334,26 @@ def _table(entries: list[dict[str, Any]]) -> OutputTable:
 
 @one_line_errors
 def status(data: DataOption = Path("cluster"), json: JsonFlag = False) -> None:
-    """Show the servers of a cluster that was started by ``cluster up``, running or not."""
+    """Show the servers of a cluster created by ``cluster up``, running or not."""
     from kerolox.cli.cluster_folder import ClusterFolder, NoCluster
 
     folder = ClusterFolder(data)
     entries = folder.read()
     if not entries:
-        raise NoCluster(f"there is no cluster in {folder.path}. Start one: kerolox cluster up --data {data}")
+        raise NoCluster(f"no cluster exists in {folder.path}. Start one: kerolox cluster up --data {data}")
     holder = folder.holder()
     if holder is None and not folder.is_left():
-        for one in entries:  # nobody may have been left to write it down
+        for one in entries:  # a killed supervisor could not record the stop
             one["pid"], one["state"] = None, "stopped"
     output(json).note(
-        f"run by process {holder}" if holder else "nobody runs it: kerolox cluster up starts it again"
+        f"run by process {holder}" if holder else "not running. Start it again: kerolox cluster up"
     )
     output(json).show({"pid": holder, "servers": entries}, _table(entries))
 
 
 @one_line_errors
 def down(data: DataOption = Path("cluster"), json: JsonFlag = False) -> None:
-    """Stop a cluster that was started by ``cluster up``, and wait until it has stopped."""
+    """Stop a cluster started by ``cluster up``, and wait until it has stopped."""
     import signal
     import time
 
@@ -358,13 +362,14 @@ def down(data: DataOption = Path("cluster"), json: JsonFlag = False) -> None:
     folder = ClusterFolder(data)
     holder = folder.holder() if folder.file.exists() else None
     if holder is None:
-        raise NoCluster(f"no cluster runs in {folder.path}")
+        raise NoCluster(f"no cluster is running in {folder.path}")
     os.kill(holder, signal.SIGTERM)
     until_s = time.monotonic() + DOWN_S
     while folder.holder() == holder:
         if time.monotonic() > until_s:
             raise ClusterRuns(
-                f"process {holder} has not stopped after {DOWN_S:.0f} s: its servers' logs say why"
+                f"process {holder} has not stopped after {DOWN_S:.0f} s. See the servers' logs in "
+                f"{folder.path / 'logs'}"
             )
         time.sleep(0.05)
     output(json).note(f"stopped: process {holder} and its servers")

@@ -1,4 +1,4 @@
-"""Names at the Tab key: topics and groups, as the servers know them; none when nobody answers in time."""
+"""Shell completion of topic and group names. No names are offered if the servers do not answer in time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kerolox.cli.nameservers import DEFAULT_ADDRESS, run_admin
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
 
-ANSWER_S = 1.0  # somebody holds a finger over the keyboard
+ANSWER_S = 1.0  # limit of a completion: the user waits at the prompt
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
     async def ask(admin: Admin) -> list[str]:
         known = await admin.topics()
-        # Topics of the system are offered once a user has begun to type one.
+        # System topics are offered only after the user has typed the first letters.
         return known if incomplete else await admin.made_by_people(known)
 
     return _names(ctx, incomplete, ask)

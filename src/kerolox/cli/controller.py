@@ -20,7 +20,7 @@ from kerolox.cli.serving import (
 
 EXAMPLE = "Example: kerolox controller --listen 0.0.0.0:9878 --store /var/lib/kerolox-controller"
 
-app = typer.Typer(help="Run a controller, or look after brokers that are under one.")
+app = typer.Typer(help="Run a controller, or administer the brokers under it.")
 app.command("status", epilog=controller_admin.STATUS_EXAMPLE)(controller_admin.status)
 app.command("elect", epilog=controller_admin.ELECT_EXAMPLE)(controller_admin.elect)
 app.command("settings", epilog=controller_admin.SETTINGS_EXAMPLE)(controller_admin.settings)
@@ -33,23 +33,25 @@ def serve(
     context: typer.Context,
     config_file: Annotated[
         Path | None,
-        typer.Option("--config-file", "-c", help="RocketMQ's controller.conf, a properties file."),
+        typer.Option("--config-file", "-c", help="Properties file, such as RocketMQ's controller.conf."),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(help="Where to listen; port 0 takes a free one.", metavar="HOST:PORT")
+        str | None, typer.Option(help="Listen address. Port 0 picks a free port.", metavar="HOST:PORT")
     ] = None,
     store: Annotated[
-        Path | None, typer.Option(help="Directory of its state.", metavar="DIR", file_okay=False)
+        Path | None, typer.Option(help="Directory of the controller's state.", metavar="DIR", file_okay=False)
     ] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Show every option and its source, and exit.")
+        bool, typer.Option("--print-config", help="Print every option with its value and source, then exit.")
     ] = False,
     json: JsonFlag = False,
-    log_level: Annotated[LogLevel, typer.Option(help="What to log, on stderr.")] = LogLevel.INFO,
+    log_level: Annotated[LogLevel, typer.Option(help="Lowest log level, on stderr.")] = LogLevel.INFO,
     parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")] = None,
 ) -> None:
-    """Run a controller, which elects the masters of groups of brokers, until SIGTERM or SIGINT; or, with one
-    of the commands below, ask running ones."""
+    """Run a controller until SIGTERM or SIGINT. It elects the masters of broker groups.
+
+    The commands below administer running controllers.
+    """
     if context.invoked_subcommand is not None:
         return
     from kerolox.controller.controller import Controller
@@ -61,7 +63,7 @@ def serve(
         "bind_address": host,
         "listen_port": port,
         "store_path": None if store is None else str(store),
-        # Options changed while running go to the file they came from, as in RocketMQ.
+        # Options changed at run time are saved to the file they were read from, as in RocketMQ.
         "config_store_path": None if config_file is None else str(config_file),
     }
     loaded = load_options(ControllerOptions, config_file, flags)

@@ -25,8 +25,8 @@ DEFAULT_ADDRESS = "127.0.0.1:9878"
 MEMBER_COLUMNS = ("controller", "address", "leads", "why not")
 GROUP_COLUMNS = ("broker", "master", "address", "epoch", "in sync", "set epoch", "replicas", "alive")
 REPLICA_COLUMNS = ("broker", "id", "address", "role", "in sync", "alive", "log ends at", "behind")
-REFUSED = "refused"  # the role of a replica that does not copy from its leader
-UNKNOWN = "-"  # of what Apache's controllers do not tell
+REFUSED = "refused"  # role of a replica that its leader rejects
+UNKNOWN = "-"  # value that Apache's controllers do not report
 
 T = TypeVar("T")
 
@@ -36,11 +36,11 @@ ControllerOption = Annotated[
         "--controller",
         "-a",
         envvar="KEROLOX_CONTROLLER_ADDR",
-        help="Addresses of controllers, joined by ';' or ','; the others are found by them.",
+        help="Controller addresses, separated by ';' or ','. The others of the group are discovered.",
         metavar="HOST:PORT",
     ),
 ]
-BrokerOption = Annotated[str, typer.Option("--broker", help="Name of the brokers.", metavar="NAME")]
+BrokerOption = Annotated[str, typer.Option("--broker", help="Broker name of the replicas.", metavar="NAME")]
 
 
 class SettingsIncomplete(KeroloxError):
@@ -50,33 +50,35 @@ class SettingsIncomplete(KeroloxError):
 
 
 class NotElected(KeroloxError):
-    """The master stays who it is."""
+    """The controller did not elect another master."""
 
 
 class NotForgotten(KeroloxError):
-    """The controller keeps what it knows."""
+    """The controller did not remove the replicas."""
 
 
 @one_line_errors
 def status(
     controller: ControllerOption = DEFAULT_ADDRESS,
     broker: Annotated[
-        list[str] | None, typer.Option(help="Brokers of this name only; may be repeated.", metavar="NAME")
+        list[str] | None, typer.Option(help="Show only this broker name. Repeatable.", metavar="NAME")
     ] = None,
     nameserver: Annotated[
         str | None,
         typer.Option(
             "--nameserver",
             "-n",
-            help="Apache's controllers tell of names that are given only: take those of all brokers from "
-            "this name server.",
+            help="Name server with the broker names. Apache's controllers answer only for given names.",
             metavar="HOST:PORT",
         ),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show the controllers and who leads, and of each name of brokers the master, its epoch, who is in sync,
-    who is alive, how far each is behind, who is refused and why, and for whom an election waits."""
+    """Show the controllers, their leader, and the state of every broker group.
+
+    For each broker name: the master and its epoch, the in-sync set, the live replicas and their lag, rejected
+    replicas with the reason, and the replicas that an election waits for.
+    """
     from kerolox.client.admin.admin import NotFound
 
     async def work(controllers: Controllers) -> tuple[SeenControllers, dict[str, ReplicasInfo]]:
@@ -87,7 +89,7 @@ def status(
         found = await controllers.groups(seen.leader, names)
         for name in broker or ():
             if name not in found:
-                await controllers.group(seen.leader, name)  # says what there is
+                await controllers.group(seen.leader, name)  # raises an error that lists the known names
         return seen, found
 
     seen, found = _run(controller, work)
@@ -98,7 +100,7 @@ def status(
     ]
     tables = [OutputTable(MEMBER_COLUMNS, members)]
     if seen.leader is not None:
-        empty = f"no broker has got an id from the controller at {seen.leader}"
+        empty = f"no broker is registered with the controller at {seen.leader}"
         groups = [_group_row(name, one) for name, one in found.items()]
         tables.append(OutputTable(GROUP_COLUMNS, groups, empty=empty))
         if found:
@@ -115,7 +117,7 @@ def status(
         for sentence in _sentences(name, one):
             out.note(sentence)
     if seen.leader is None:
-        raise NotFound("no controller leads: nobody is elected until one does. Ask again in a few seconds")
+        raise NotFound("the controllers have no leader, so no master can be elected. Retry in a few seconds")
 
 
 @one_line_errors
@@ -145,28 +147,28 @@ def settings(
     output(json).show(shown, *settings_tables(shown, ("setting", "value")))
     if silent:
         which = "; ".join(f"{at}: {error}" for at, error in silent.items())
-        changed = " The others are changed; repeat the command when these answer." if wanted else ""
-        raise SettingsIncomplete(f"{len(silent)} of the controllers do not answer: {which}.{changed}")
+        changed = " The others were changed. Repeat the command when these answer." if wanted else ""
+        raise SettingsIncomplete(f"{len(silent)} of the controllers did not answer: {which}.{changed}")
 
 
 @one_line_errors
 def elect(
     broker: BrokerOption,
-    id: Annotated[int, typer.Option(min=1, help="The replica that is to be master.", metavar="ID")],
+    id: Annotated[int, typer.Option(min=1, help="Id of the replica to elect.", metavar="ID")],
     accept_loss: Annotated[
         int | None,
         typer.Option(
             "--accept-loss",
             min=0,
-            help="Elect it though it lacks up to so many bytes that were confirmed, or is not in sync: "
-            "what it lacks is lost. Without this option the error says how many bytes those are.",
+            help="Elect the replica even if it is not in sync or lacks up to this many confirmed bytes, "
+            "which are lost. Without this option, the error reports how many bytes it lacks.",
             metavar="BYTES",
         ),
     ] = None,
     controller: ControllerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Make another replica the master: one that is in sync and alive, and has all that was confirmed."""
+    """Elect another replica as master. It must be alive and in sync, and have all confirmed data."""
     from kerolox.client.admin.controllers import is_master_already
     from kerolox.errors import RequestFailed
 
@@ -178,7 +180,7 @@ def elect(
         except RequestFailed as error:
             if is_master_already(error):
                 raise NotElected(
-                    f"replica {id} of {broker} is master already, in epoch {before.master_epoch}"
+                    f"replica {id} of {broker} is the master already, in epoch {before.master_epoch}"
                 ) from error
             raise NotElected(f"replica {id} of {broker} was not elected: {error.remark or error}") from error
         return {
@@ -199,23 +201,25 @@ def clean(
     broker: BrokerOption,
     id: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Forget this replica; may be repeated. Without: all of that name."),
+        typer.Option(min=1, help="Id of a replica to remove. Repeatable. Default: all of the broker name."),
     ] = None,
     even_living: Annotated[
-        bool, typer.Option("--even-living", help="Forget all of that name, though some are alive.")
+        bool, typer.Option("--even-living", help="Remove all replicas of the name, even if some are alive.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     controller: ControllerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Let the controller forget replicas that will not come back. One that does needs a new id: remove its
-    file brokerIdentity."""
+    """Remove permanently lost replicas from the controller.
+
+    A removed replica that returns needs a new id: delete its file brokerIdentity.
+    """
     if id and even_living:
-        raise OptionError("--even-living", True, "no --id beside it: all replicas of the name are forgotten")
+        raise OptionError("--even-living", True, "no --id: this option removes all replicas of the name")
     ids = sorted(set(id or ()))
     which = f"replicas {', '.join(map(str, ids))}" if ids else "all replicas"
     if not yes:
-        typer.confirm(f"Forget {which} of {broker}?", abort=True, err=True)
+        typer.confirm(f"Remove {which} of {broker} from the controller?", abort=True, err=True)
 
     async def work(controllers: Controllers) -> None:
         from kerolox.errors import RequestFailed
@@ -225,11 +229,11 @@ def clean(
         try:
             await controllers.clean(leader, broker, ids, even_living)
         except RequestFailed as error:
-            raise NotForgotten(f"nothing was forgotten: {error.remark or error}") from error
+            raise NotForgotten(f"no replica was removed: {error.remark or error}") from error
 
     _run(controller, work)
     out = output(json)
-    out.note(f"{which} of {broker} are forgotten")
+    out.note(f"{which} of {broker} were removed")
     if json:
         out.show({"broker": broker, "ids": ids or None})
 
@@ -247,7 +251,7 @@ def _run(addresses: str, work: Callable[[Controllers], Coroutine[Any, Any, T]]) 
 
 
 async def _registered(nameserver: str) -> list[str]:
-    """The names of brokers that a name server knows."""
+    """Return the broker names registered at a name server."""
     from kerolox.cli.nameservers import new_dialer, split_addresses
     from kerolox.client.admin.admin import Admin
     from kerolox.client.nameservers import NameServers
@@ -258,7 +262,7 @@ async def _registered(nameserver: str) -> list[str]:
 
 
 def _replicas(info: ReplicasInfo) -> list[tuple[ReplicaIdentity, bool]]:
-    """All of a name, by id, and whether each is in sync."""
+    """Return all replicas of a broker name, ordered by id, each with True if it is in sync."""
     found = [(one, True) for one in info.in_sync_replicas] + [
         (one, False) for one in info.not_in_sync_replicas
     ]
@@ -266,22 +270,23 @@ def _replicas(info: ReplicasInfo) -> list[tuple[ReplicaIdentity, bool]]:
 
 
 def _sentences(name: str, info: ReplicasInfo) -> Iterator[str]:
-    """What stands against an election, or against a replica."""
+    """Yield a sentence for each obstacle to an election and for each rejected replica."""
     if info.waits_for is not None:
-        ids = ", ".join(map(str, info.waits_for)) or "nobody"
+        ids = ", ".join(map(str, info.waits_for)) or "none"
         yield (
-            f"{name}: the controller's state is an older copy. Nobody is elected until all in sync have said "
-            f"which set they know; waiting for {ids}"
+            f"{name}: the controller's state is an older copy. No master is elected until all replicas in "
+            f"sync have reported the set they know. Waiting for replicas: {ids}"
         )
     for one, in_sync in _replicas(info):
         if one.lacks and (in_sync or info.master_broker_id is None):
             yield (
-                f"{name}: replica {one.broker_id} lacks {one.lacks} bytes that were confirmed, up to "
-                f"{info.confirmed}, so it is not elected. Start one that has them; or give them up: kerolox "
-                f"controller elect --broker {name} --id {one.broker_id} --accept-loss {one.lacks}"
+                f"{name}: replica {one.broker_id} lacks {one.lacks} confirmed bytes, up to "
+                f"{info.confirmed}, so it is not elected. Start a replica that has them, or accept the "
+                f"loss: kerolox controller elect --broker {name} --id {one.broker_id} --accept-loss "
+                f"{one.lacks}"
             )
         if one.refused:
-            yield f"{name}: replica {one.broker_id} does not copy from the master: {one.refused}"
+            yield f"{name}: replica {one.broker_id} does not replicate from the master: {one.refused}"
 
 
 def _role(info: ReplicasInfo, one: ReplicaIdentity) -> str:
@@ -292,7 +297,7 @@ def _role(info: ReplicasInfo, one: ReplicaIdentity) -> str:
 
 def _behind(info: ReplicasInfo, one: ReplicaIdentity) -> int | None:
     if one.refused:
-        return None  # its log is another one
+        return None  # its log has diverged from the master's
     ends = {each.broker_id: each.max_offset for each, _ in _replicas(info)}
     master = None if info.master_broker_id is None else ends.get(info.master_broker_id)
     return None if master is None or one.max_offset is None else max(0, master - one.max_offset)

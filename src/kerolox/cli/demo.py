@@ -1,4 +1,4 @@
-"""``kerolox demo``: see it work in a few seconds, with nothing to set up."""
+"""``kerolox demo``: a demonstration that takes seconds and needs no setup."""
 
 from __future__ import annotations
 
@@ -25,20 +25,23 @@ EXAMPLE = "Example: kerolox demo"
 @one_line_errors
 def play(
     messages: Annotated[
-        int, typer.Option(min=1, help="How many are sent one by one, and again in batches.")
+        int, typer.Option(min=1, help="Number of messages to send singly, and again in batches.")
     ] = 20_000,
     seconds: Annotated[
-        float, typer.Option(min=0, help="Of steady load, in which the broker is killed; 0: without.")
+        float, typer.Option(min=0, help="Seconds of steady load, during which the broker is killed; 0: none.")
     ] = 12.0,
     data: Annotated[
-        Path | None, typer.Option(help="Keep the files in this folder; else they go.", metavar="DIR")
+        Path | None, typer.Option(help="Folder to keep the files in. Default: delete them.", metavar="DIR")
     ] = None,
-    spark: Annotated[bool, typer.Option(help="Also streaming queries on Spark, if it is installed.")] = True,
+    spark: Annotated[bool, typer.Option(help="Run streaming queries on Spark, if installed.")] = True,
     json: JsonFlag = False,
 ) -> None:
-    """Start a name server and a broker, and send and consume thousands of orders through them. Kill the
-    broker in the middle (kill -9), start it again, and see that no order is lost. Then let Spark add the
-    orders up into Parquet files and send alerts to a topic; and stop everything."""
+    """Demonstrate kerolox on this machine: servers, clients, a broker crash, and Spark.
+
+    Starts a name server and a broker, sends and consumes thousands of orders, kills the broker under load
+    (kill -9), restarts it and counts lost orders. Then Spark sums up the orders in Parquet files and sends
+    alerts to a topic. Finally everything is stopped.
+    """
     import tempfile
 
     from kerolox.cli.nameservers import forget_keys
@@ -49,10 +52,10 @@ def play(
         place = data or Path(temporary)
         demo = Demo(output(json), messages, seconds, place, kept=data is not None, quiet=json)
         try:
-            with _log_to(place / "demo.log"):  # that a broker is away is what is shown: no warnings between
+            with _log_to(place / "demo.log"):  # no warnings on the terminal: the outage is intended
                 run(demo.play(spark=spark))
         except KeyboardInterrupt:
-            echo("\nStopped. Nothing is left running.", err=True)
+            echo("\nStopped. No process is left running.", err=True)
             raise typer.Exit(130) from None
 
 
@@ -75,7 +78,7 @@ def _log_to(path: Path) -> Iterator[None]:
 
 
 class Demo:
-    """The steps of the demo."""
+    """Steps of the demo."""
 
     def __init__(
         self, out: Output, count: int, seconds: float, place: Path, *, kept: bool, quiet: bool
@@ -89,7 +92,7 @@ class Demo:
         self._kept = kept
         self._console = Console(stderr=True)
         self._no_bars = quiet or not self._console.is_terminal
-        self._words: list[str] = []  # how it went, for the page
+        self._words: list[str] = []  # sentences about the outcome, also for the page
 
     async def play(self, *, spark: bool) -> None:
         from kerolox import Client
@@ -108,9 +111,9 @@ class Demo:
             DemoBroker(nameserver.address, place) as broker,
             Client(nameserver.address) as client,
         ):
-            out.note(f"1. A name server runs on {nameserver.address}, a broker on {broker.address}.")
+            out.note(f"1. Name server running on {nameserver.address}, broker on {broker.address}.")
             core = "pure Python" if CORE is None else "compiled core"
-            out.note(f"   ({LOOP_NAME}, {core}; Java and Go clients of RocketMQ could use them too)")
+            out.note(f"   ({LOOP_NAME}, {core}; RocketMQ's Java and Go clients can connect, too)")
             for topic, queues in ((TOPIC, QUEUES), (ALERTS, 2)):
                 await _create(nameserver.address, broker.address, topic, queues)
             shop = await self._messages(client, broker)
@@ -135,7 +138,7 @@ class Demo:
             out.note(demo_spark.MISSING)
 
     async def _messages(self, client: Client, broker: DemoBroker) -> Shop:
-        """Orders are sent, and billed by a consumer."""
+        """Send orders and bill them in a consumer."""
         from kerolox import Producer, PushConsumer, PushOptions
         from kerolox.cli.demo_shop import BATCH, IN_FLIGHT, RETRY_EVERY, STEADY_RATE, TOPIC, Shop
 
@@ -145,10 +148,10 @@ class Demo:
         ):
             shop = Shop(producer, consumer, broker)
             out, count, seconds = self._out, self._count, self._seconds
-            out.note(f"2. A consumer waits for topic {TOPIC}; one order in {RETRY_EVERY} is refused once.")
+            out.note(f"2. A consumer subscribes to {TOPIC}; it rejects one order in {RETRY_EVERY} once.")
             if seconds:
                 out.note(
-                    f"3. {STEADY_RATE:,} orders a second for {seconds:g} s; the broker is killed meanwhile:"
+                    f"3. {STEADY_RATE:,} orders per second for {seconds:g} s; the broker is killed meanwhile:"
                 )
                 with self._bars() as bar:
                     steady = bar.add_task("sent", total=round(seconds * STEADY_RATE))
@@ -157,7 +160,7 @@ class Demo:
                     await shop.send_steadily(seconds, lambda done: bar.update(steady, completed=done))
                     await shop.end_steady()
                 self._words += _outcome(shop)
-            out.note(f"4. Orders as fast as it goes, {IN_FLIGHT} at a time, then in batches of {BATCH}:")
+            out.note(f"4. Orders at full speed, {IN_FLIGHT} at a time, then in batches of {BATCH}:")
             with self._bars() as bar:
                 singly, batches = (bar.add_task(name, total=count) for name in ("singly", "in batches"))
                 before = len(shop.seen)
@@ -169,7 +172,7 @@ class Demo:
         return shop
 
     async def _queries(self, client: Client, address: str, shop: Shop) -> dict[str, Any]:
-        """Spark adds the orders up, and sends alerts, which a consumer gets."""
+        """Sum up the orders on Spark, and consume the alerts that Spark sends."""
         from kerolox import PushConsumer, PushOptions
         from kerolox.cli import demo_spark
         from kerolox.cli.demo_shop import ALERT_FROM, ALERTS, STEP_MS, TOPIC
@@ -183,7 +186,7 @@ class Demo:
         place.mkdir(parents=True, exist_ok=True)
         count = len(shop.sent)
         arguments = (address, TOPIC, ALERTS, str(ALERT_FROM), str(count), str(STEP_MS), str(place))
-        out.note("5. Spark starts, in a process of its own ...")
+        out.note("5. Spark starts in a separate process ...")
         with self._bars() as bar:
             async with (
                 demo_spark.queries(*arguments, log=place / "spark.log") as queries,
@@ -192,9 +195,9 @@ class Demo:
                 consumer.subscribe(ALERTS, alarm, batch=32)
                 started = await queries.started()
                 out.note(
-                    f"6. Spark {started['spark']} on Java {started['java']}: a streaming query adds the "
-                    f"orders up by region into Parquet files,\n   another sends each of {ALERT_FROM} or more "
-                    f"to topic {ALERTS}, where a consumer waits:"
+                    f"6. Spark {started['spark']} on Java {started['java']}: a streaming query sums up the "
+                    f"orders by region in Parquet files,\n   another sends each order of {ALERT_FROM} or "
+                    f"more to topic {ALERTS}, which a consumer reads:"
                 )
                 tasks = {what: bar.add_task(what, total=count) for what in ("added", "searched")}
                 told = await queries.done(lambda what, done: bar.update(tasks[what], completed=done))
@@ -205,8 +208,8 @@ class Demo:
             f"A streaming query on Spark read {told['read']:,} messages in {told['batches']} batches, in "
             f"{told['seconds']} s, and found {told['orders']:,} different orders: "
             f"{count - told['orders']} are missing.",
-            f"{told['alerts']:,} orders were of {ALERT_FROM} or more; {told['alertsReceived']:,} alerts came "
-            f"through topic {ALERTS}.",
+            f"{told['alerts']:,} orders were of {ALERT_FROM} or more; {told['alertsReceived']:,} alerts "
+            f"arrived through topic {ALERTS}.",
         ]
         return told
 
@@ -216,7 +219,7 @@ class Demo:
             out.note(line)
         where = f"in {place} ({size_bytes / 1e6:.0f} MB)"
         if self._kept:
-            out.note(f"The messages are {where}: look with `kerolox store inspect`, or `kerolox up --data`.")
+            out.note(f"The messages are {where}. See `kerolox store inspect` and `kerolox up --data`.")
             if told is not None:
                 out.note(f"The totals are Parquet files in {place / 'totals'}.")
             from kerolox.cli.demo_page import page
@@ -224,7 +227,7 @@ class Demo:
             (place / "demo.html").write_text(page(shop, told, self._words), encoding="utf-8")
             out.note(f"All of it on one page, with plots: {place / 'demo.html'}")
         else:
-            out.note(f"The messages were {where}, and are gone now; `kerolox demo --data DIR` keeps them.")
+            out.note(f"The messages were {where} and were deleted; `kerolox demo --data DIR` keeps them.")
         guides = "docs/CLIENT.md shows the client" + (
             "." if told is None else ", docs/SPARK.md the pipelines."
         )
@@ -259,8 +262,8 @@ def _outcome(shop: Shop) -> list[str]:
     ]
     if twice:
         words.append(
-            f"{twice} came twice: the broker had them, and died before it could say so, or before it had "
-            "noted that they were consumed."
+            f"{twice} arrived twice: the broker was killed before it could acknowledge them, or before it "
+            "had stored the consumer's progress."
         )
     return words
 

@@ -1,4 +1,4 @@
-"""The broker of ``kerolox demo``: a process of its own, so that it can be killed as brokers are."""
+"""Broker of ``kerolox demo``: a separate process, so that it can be killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STOP_S = 20.0
 
 
 class DemoBroker:
-    """Starts it, ends it without warning, and starts it again at the same address."""
+    """Broker process that can be killed and restarted at the same address."""
 
     def __init__(self, nameserver: str, place: Path) -> None:
         self.address = ""
@@ -39,7 +39,7 @@ class DemoBroker:
         await asyncio.shield(self.stop())
 
     async def start(self) -> None:
-        """Start it, and wait until it says that it is ready."""
+        """Start the broker and wait until it reports that it is ready."""
         from kerolox.cli.up import EMBEDDED
 
         settings = [word for key, value in EMBEDDED.items() for word in ("--set", f"{key}={value}")]
@@ -58,18 +58,18 @@ class DemoBroker:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # a Ctrl-C is for us, and we tell it
+                start_new_session=True,  # Ctrl-C reaches only this process, which then stops the broker
             )  # fmt: skip
         assert self._process.stdout is not None
         async with asyncio.timeout(READY_S):
             line = (await self._process.stdout.readline()).decode()
         if " ready on " not in line:
             said = (self._place / "broker.log").read_text(errors="replace").strip().splitlines()
-            raise KeroloxError(f"the broker did not start: {said[-1] if said else 'it says nothing'}")
+            raise KeroloxError(f"the broker did not start: {said[-1] if said else 'its log is empty'}")
         self.address = line.split()[-1]
 
     async def kill(self) -> None:
-        """As by ``kill -9``: it gets no chance to save anything."""
+        """Kill the broker like ``kill -9``, without a chance to save anything."""
         assert self._process is not None
         self._process.kill()
         await self._process.wait()
@@ -86,7 +86,7 @@ class DemoBroker:
 
     @property
     def memory_bytes(self) -> int | None:
-        """The memory it uses now; None where the system does not tell."""
+        """Resident memory of the broker now, bytes; None if the system does not report it."""
         if self._process is None or self._process.returncode is not None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""What ``kerolox demo`` has seen, as a page: one file, nothing to load. Every figure on it was measured."""
+"""HTML page with the measured results of ``kerolox demo``: one file without external resources."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _tiles(figures: dict[str, Any], told: dict[str, Any] | None) -> str:
     if steady["messages"]:
         shown += [
             (f"{steady['brokerAwayMs'] / 1000:.1f} s", "from kill -9 to the next acknowledgement"),
-            (_ms_text(steady["p50Ms"]), f"or less for half of all sends, at {STEADY_RATE:,} a second"),
+            (_ms_text(steady["p50Ms"]), f"or less for 50% of sends, at {STEADY_RATE:,} per second"),
         ]
     shown.append((f"{figures['sentInBatches']['perSecond']:,}/s", f"sent in batches of {BATCH}"))
     if memory is not None:
@@ -63,7 +63,7 @@ def _tiles(figures: dict[str, Any], told: dict[str, Any] | None) -> str:
 
 
 def _steady(shop: Shop, told: dict[str, Any] | None) -> list[str]:
-    """The load while the broker is killed."""
+    """Return the section about the steady load, during which the broker is killed."""
     figures, timeline = shop.figures()["steady"], shop.timeline
     steps = timeline.steps
     away = TimeMark(
@@ -72,50 +72,50 @@ def _steady(shop: Shop, told: dict[str, Any] | None) -> list[str]:
     shown = {
         "placed": "placed by customers",
         "sent": "acknowledged by the broker",
-        "consumed": "taken by the consumer",
+        "consumed": "consumed",
     }
     totals = [Series(name, timeline.totals(what, steps)) for what, name in shown.items()]
     rates = [Series(name, timeline.rates(what, steps)) for what, name in shown.items()]
     if told is not None:
-        name, counts = "counted by Spark, by the time of storing", _counted(shop, told, steps)
+        name, counts = "counted by Spark, by store time", _counted(shop, told, steps)
         rates.append(Series(name, [count * 1000 / STEP_MS for count in counts]))
         totals.append(Series(name, list(accumulate(counts))))
     times = [
-        Series("half of all sends take at most", timeline.shares("send_ms", 0.5, steps)),
-        Series("99 of 100 sends take at most", timeline.shares("send_ms", 0.99, steps)),
+        Series("50% of sends take at most", timeline.shares("send_ms", 0.5, steps)),
+        Series("99% of sends take at most", timeline.shares("send_ms", 0.99, steps)),
     ]
     memory = Series("memory of the broker", [
         None if each is None else each / 1e6 for each in timeline.shares("memory", 0.5, steps)
     ])  # fmt: skip
     parts = [
         "<h2>A broker dies, and no order is lost</h2>",
-        f"<p>Customers place {STEADY_RATE:,} orders a second, whether or not a broker is there. In the "
-        "middle it is killed without warning and started again, from its files alone. Meanwhile orders wait "
-        "at the producer; then all of them are sent, until the broker has said that it has each. So the "
-        "lines meet: what was placed is acknowledged, taken and counted.</p>",
+        f"<p>Customers place {STEADY_RATE:,} orders per second, also while no broker runs. Under this load "
+        "the broker is killed without warning and restarted from its files. Meanwhile orders wait in the "
+        "producer, which sends each order until the broker acknowledges it. In the end the lines meet: "
+        "every placed order was acknowledged, consumed and counted.</p>",
         legend([each.name for each in totals], strokes=True),
         curves(0, STEP_MS, totals, "orders so far", unit="orders so far", marks=[away]),
-        "<h3>The same a second</h3>",
-        "<p>What waited comes at once when the broker is back.</p>",
+        "<h3>Orders per second</h3>",
+        "<p>The waiting orders arrive at once when the broker is back.</p>",
         legend([each.name for each in rates], strokes=True),
-        curves(0, STEP_MS, rates, "orders a second over time", unit="orders a second", marks=[away]),
-        "<h3>How long a send takes</h3>",
-        "<p>From the order to the broker's answer, with all tries. Orders that came while the broker was "
-        "away had to wait for it. The scale is one of powers of ten.</p>",
+        curves(0, STEP_MS, rates, "orders per second over time", unit="orders per second", marks=[away]),
+        "<h3>Send latency</h3>",
+        "<p>From placing the order to the broker's response, with all retries. Orders placed while the "
+        "broker was down had to wait for it. Logarithmic scale.</p>",
         legend([each.name for each in times], strokes=True),
         curves(0, STEP_MS, times, "send times", _ms_text, unit="time of a send", powers=True, marks=[away]),
     ]
     if any(memory.values):
         parts += [
             "<h3>Memory of the broker</h3>",
-            "<p>Resident memory of its process, files that are mapped included.</p>",
+            "<p>Resident memory of its process, including mapped files.</p>",
             curves(0, STEP_MS, [memory], "memory over time", unit="megabytes", marks=[away]),
         ]
     return parts
 
 
 def _counted(shop: Shop, told: dict[str, Any], steps: int) -> list[int]:
-    """Spark's counts, which go by the clock, on our steps. They may differ by a part of a step."""
+    """Return Spark's counts, aligned to wall-clock time, on the timeline's steps; up to half a step apart."""
     counts = [0] * steps
     for row in told["overTime"]:
         at = round((row["ms"] - shop.timeline.began_ms) / STEP_MS)
@@ -137,25 +137,28 @@ def _full_speed(figures: dict[str, Any]) -> list[str]:
         if row["messages"]
     )
     return [
-        "<h2>As fast as it goes</h2>",
+        "<h2>Full speed</h2>",
         "<p>Orders of 200 bytes, with one producer, one consumer and one broker on this machine.</p>",
         bars(
-            [name for name, _ in rows], [row["perSecond"] for _, row in rows], "orders a second", _per_second
+            [name for name, _ in rows],
+            [row["perSecond"] for _, row in rows],
+            "orders per second",
+            _per_second,
         ),
-        '<div class="scroll"><table><thead><tr><th>What</th><th>Orders</th><th>A second</th><th>p50 ms</th>'
+        '<div class="scroll"><table><thead><tr><th>Load</th><th>Orders</th><th>Per second</th><th>p50 ms</th>'
         f"<th>p99 ms</th></tr></thead><tbody>{cells}</tbody></table></div>",
-        '<p class="small">p50 and p99: half and 99 of 100 took at most so long; a send until its answer, a '
-        "batch likewise, and a consumed order from its birth to the consumer.</p>",
+        '<p class="small">p50 and p99: 50% and 99% took at most this time. Sends and batches: until the '
+        "response. Consumed orders: from sending to the consumer.</p>",
     ]
 
 
 def _regions(told: dict[str, Any]) -> list[str]:
     names = [row["region"] for row in told["regions"]]
     return [
-        "<h2>What Spark makes of it</h2>",
-        f"<p>A streaming query (Spark {escape(told['spark'])}, Java {escape(told['java'])}) adds the orders "
-        f"up into Parquet files; another sends an alert for each of {ALERT_FROM} or more to a topic: "
-        f"{told['alerts']:,} there should be, {told['alertsReceived']:,} came.</p>",
+        "<h2>Spark</h2>",
+        f"<p>A streaming query (Spark {escape(told['spark'])}, Java {escape(told['java'])}) sums up the "
+        f"orders in Parquet files; another sends an alert for each order of {ALERT_FROM} or more to a topic: "
+        f"{told['alerts']:,} expected, {told['alertsReceived']:,} received.</p>",
         "<h3>Amount by region</h3>",
         bars(names, [row["amount"] for row in told["regions"]], "amount by region", left=120),
     ]

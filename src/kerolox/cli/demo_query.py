@@ -1,7 +1,7 @@
-"""The streaming queries of ``kerolox demo``, in a process of their own.
+"""Streaming queries of ``kerolox demo``, run in a separate process.
 
-It tells what it does in lines of JSON, and ends when its stdin does: so the demo ends it, however the demo
-itself ends. Spark's Java goes with it.
+The process reports its progress as lines of JSON and exits when its stdin is closed. So it stops with the
+demo, however the demo ends, and so does Spark's Java process.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 ORDER = "order INT, region STRING, amount DOUBLE"
-BATCHES = 3  # the orders are there already; in batches it is a stream all the same
+BATCHES = 3  # all orders are stored already; several batches demonstrate a stream
 LOOK_EVERY_S = 0.2
 TRIES = 5
 
 
 class QueryStopped(BaseException):
-    """Nobody waits for it any more. Not an error that anybody may catch on the way."""
+    """The demo has stopped. A BaseException, so that no handler of errors catches it."""
 
 
 def main(address: str, topic: str, alerts: str, limit: str, count: str, step_ms: str, place: str) -> None:
@@ -67,7 +67,7 @@ def run(
         .option("topic", topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", max(1, -(-count // BATCHES)))
-        .schema("body BINARY, store_timestamp TIMESTAMP")  # what is not asked for is not decoded
+        .schema("body BINARY, store_timestamp TIMESTAMP")  # only these columns are decoded
     )
     order = f.from_json(f.col("body").cast("string"), ORDER).alias("order")
 
@@ -75,7 +75,7 @@ def run(
         return stream.option("group", group).load().select("store_timestamp", order)
 
     def keep(batch: DataFrame, number: int) -> None:
-        # Written anew when a batch is repeated after a crash: every order counts once.
+        # A batch repeated after a crash overwrites its files, so every order counts once.
         batch.persist()
         step = (f.floor(f.unix_millis("store_timestamp") / step_ms) * step_ms).alias("ms")
         parts = batch.groupBy("order.region", step)
@@ -117,7 +117,7 @@ def run(
     run_to_end(warn, "searched")
     totals = spark.read.parquet(str(place / "totals"))
     regions = totals.groupBy("region").agg(f.sum("orders").alias("orders"), f.sum("amount").alias("amount"))
-    # Stored twice is counted once: a broker may have died before it could say that it had an order.
+    # Count duplicates once: the broker may have stored an order and crashed before the acknowledgement.
     different = spark.read.parquet(str(place / "numbers")).groupBy("order").agg(f.min("ms").alias("ms"))
     over_time = different.groupBy("ms").agg(f.count("*").alias("orders")).orderBy("ms").collect()
     tell(
@@ -132,7 +132,7 @@ def run(
 
 
 def run_to_end(start: Callable[[], StreamingQuery], what: str) -> tuple[int, int]:
-    """How many rows it has read, and in how many batches."""
+    """Run a query to its end. Return the number of rows it read and the number of batches."""
     rows: dict[int, int] = {}
     for left in reversed(range(TRIES)):
         query = start()
@@ -147,7 +147,7 @@ def run_to_end(start: Callable[[], StreamingQuery], what: str) -> tuple[int, int
         error = query.exception()
         if error is None:
             return sum(rows.values()), sum(count > 0 for count in rows.values())
-        # Spark gives Python ten seconds to start, which a busy machine may not have.
+        # Spark waits ten seconds for Python to start, which may be too short on a busy machine.
         if not left or "connect back" not in str(error):
             tell("failed", why=str(error))
             raise error
@@ -160,7 +160,7 @@ def tell(event: str, **what: Any) -> None:
 
 
 def _wait_for_the_end() -> None:
-    while os.read(0, 1):  # not through sys.stdin, which must not be in use when Python ends
+    while os.read(0, 1):  # not by sys.stdin, which must not be in use when Python exits
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""The shop of ``kerolox demo``: sends orders, bills them, and measures both."""
+"""Shop of ``kerolox demo``: sends orders, bills them, and measures both."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ REGIONS = ("east", "north", "north", "north", "north", "south", "south", "south"
 IN_FLIGHT = 64
 BATCH = 100
 BODY_BYTES = 200
-RETRY_EVERY = 500  # of so many orders one is refused the first time
-PHASE_S_MAX = 6.0  # a slow machine sends less, instead of longer
+RETRY_EVERY = 500  # one of this many orders is rejected at the first attempt
+PHASE_S_MAX = 6.0  # a slow machine sends fewer messages, not longer
 ARRIVE_S_MAX = 20.0
-STEP_MS = 500  # figures over time are for each half second
+STEP_MS = 500  # interval of figures over time
 
-STEADY_RATE = 1500  # orders a second, as customers send them
+STEADY_RATE = 1500  # orders per second placed by customers
 STEADY_TICK_S = 0.02
-LATE_S_MAX = 1.0  # a slow machine makes up for this at most
+LATE_S_MAX = 1.0  # backlog that a slow machine catches up, at most
 AWAY_S_MAX = 30.0
 UNDER_WAY_MAX = 20_000
 KILL_AFTER = 0.4  # of the time of steady load
@@ -39,16 +39,16 @@ Tick = Callable[[int], object]
 
 
 class Shop:
-    """All orders have numbers of their own, by which they are followed."""
+    """Producer and consumer of orders. Each order has a unique number, by which it is tracked."""
 
     def __init__(self, producer: Producer, consumer: PushConsumer, broker: DemoBroker) -> None:
         self.on_consumed: Callable[[], object] = lambda: None
-        self.seen: Counter[int] = Counter()  # order → how often it was taken
+        self.seen: Counter[int] = Counter()  # order → how often it was consumed
         self.sent: set[int] = set()  # acknowledged by the broker
-        self._known: set[int] = set()  # of those that were taken or refused
+        self._known: set[int] = set()  # orders that were consumed or rejected
         self.large = 0  # orders that alerts are sent for
         self.timeline = Timeline()
-        self.killed_ms = self.ready_ms = self.back_ms = 0  # since the begin of the timeline
+        self.killed_ms = self.ready_ms = self.back_ms = 0  # since the start of the timeline
         self._producer = producer
         self._broker = broker
         self._number = 0
@@ -78,7 +78,7 @@ class Shop:
                 if number not in self._known:
                     self._known.add(number)
                     self.timeline.count("consumed")
-                if number > self._full_from:  # of full speed; and the wait for retries is no part of the rate
+                if number > self._full_from:  # only full speed; the wait for retries does not count
                     self._first_s, self._last_s = self._first_s or now_s, now_s
                 if number % RETRY_EVERY == 0:
                     refused.append(message)
@@ -90,11 +90,11 @@ class Shop:
             raise Retry("the bank is closed", level=1, messages=refused)
 
     async def wait_arrived(self) -> None:
-        """Until all that was sent was taken, those that were refused too; not for ever."""
+        """Wait until all sent orders were consumed, including rejected ones, for ARRIVE_S_MAX at most."""
         await self.wait_for(lambda: self.sent <= self.seen.keys())
 
     async def end_steady(self) -> None:
-        """Until all orders of the steady load have arrived; what comes then is another story."""
+        """Wait until all orders of the steady load have arrived, and end the timeline."""
         await self.wait_arrived()
         self.timeline.end()
 
@@ -106,7 +106,7 @@ class Shop:
     # --- sending ------------------------------------------------------------------------------
 
     async def send_steadily(self, seconds: float, tick: Tick) -> None:
-        """As customers order, whether or not a broker is there. In the middle it is killed, and started."""
+        """Send orders at a fixed rate, also while no broker runs; kill and restart the broker meanwhile."""
         self.timeline.begin()
         began_s = SYSTEM_CLOCK.monotonic_s()
         under_way: set[asyncio.Task[None]] = set()
@@ -135,7 +135,7 @@ class Shop:
         tick(self._steady)
 
     def _enough_s(self, seconds: float) -> float:
-        """How long customers order: also some time after the broker is back, on a slow machine too."""
+        """Return the duration of the load; it continues for some time after the broker is back."""
         if not self.back_ms:
             return max(seconds, self.killed_ms / 1000 + AWAY_S_MAX)
         return max(seconds, self.back_ms / 1000 + seconds * (1 - KILL_AFTER) / 2)
@@ -148,7 +148,7 @@ class Shop:
         self.ready_ms = self.timeline.now_ms
 
     async def _send_until_taken(self, number: int) -> None:
-        """No order is given up: it is sent until a broker says that it has it."""
+        """Send an order, and retry until the broker acknowledges it."""
         from kerolox import Message
 
         at_s = SYSTEM_CLOCK.monotonic_s()
@@ -157,7 +157,7 @@ class Shop:
         try:
             await self._producer.send(message)
         except KeroloxError:
-            async with self._again:  # some knock at the door, the others wait in line
+            async with self._again:  # bounds the number of concurrent retries
                 await self._send_again(message)
         self._taken(number)
         self.timeline.count("sent")
@@ -224,7 +224,7 @@ class Shop:
         self.sent.add(number)
         self.large += amount(number) >= ALERT_FROM
 
-    # --- what came of it ----------------------------------------------------------------------
+    # --- results ------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, Any]:
         at_full_speed = len(self.seen) - self._steady
@@ -257,7 +257,7 @@ class Shop:
                 ("sent steadily, broker killed", figures["steady"]),
                 (f"sent, {IN_FLIGHT} at a time", figures["sent"]),
                 (f"sent in batches of {BATCH}", figures["sentInBatches"]),
-                ("consumed (from its birth)", figures["consumed"]),
+                ("consumed (since sending)", figures["consumed"]),
             )
             if row["messages"]
         ]
@@ -267,17 +267,17 @@ class Shop:
             None if away is None else f"{away / 1000:.1f} s",
         )  # fmt: skip
         return [
-            OutputTable(("what", "messages", "a second", "p50 ms", "p99 ms"), rows),
-            OutputTable(("acknowledged", "missing", "taken twice", "retried", "broker away"), [outcome]),
+            OutputTable(("load", "messages", "per second", "p50 ms", "p99 ms"), rows),
+            OutputTable(("acknowledged", "missing", "consumed twice", "retried", "broker away"), [outcome]),
         ]
 
 
 class Timeline:
-    """Figures for each step of time, from the begin on."""
+    """Figures for each time step since the start."""
 
     def __init__(self) -> None:
         self.began_ms = 0  # since 1970
-        self.steps = 0  # known when it has ended
+        self.steps = 0  # set at the end
         self._began_s = 0.0
         self._counts: dict[str, Counter[int]] = defaultdict(Counter)
         self._values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -300,7 +300,7 @@ class Timeline:
         self._values[what][self.now_ms // STEP_MS].append(value)
 
     def note(self, what: str, value: float | None) -> None:
-        """As :meth:`add`, of something that may not be known."""
+        """Add a value unless it is None."""
         if value is not None:
             self.add(what, value)
 
@@ -308,21 +308,21 @@ class Timeline:
         return [value for step in sorted(self._values[what]) for value in self._values[what][step]]
 
     def rates(self, what: str, steps: int) -> list[float]:
-        """How many a second."""
+        """Return the events per second of each step."""
         return [self._counts[what][step] * 1000 / STEP_MS for step in range(steps)]
 
     def totals(self, what: str, steps: int) -> list[int]:
-        """How many so far."""
+        """Return the running totals at each step."""
         return list(accumulate(self._counts[what][step] for step in range(steps)))
 
     def shares(self, what: str, share: float, steps: int) -> list[float | None]:
-        """The value that this share of all values of a step does not exceed."""
+        """Return the quantile ``share`` of the values of each step; None for steps without values."""
         found = self._values[what]
         return [percentile(sorted(found[step]), share) if step in found else None for step in range(steps)]
 
 
 def _body(number: int) -> bytes:
-    """An order as JSON; all of the same length."""
+    """Return an order as JSON; all orders have the same length."""
     region = REGIONS[number % len(REGIONS)]
     order = f'{{"order":{number:8},"region":"{region}","amount":{amount(number):.2f},"note":"'
     return f'{order:.<{BODY_BYTES - 2}}"}}'.encode()

@@ -1,4 +1,4 @@
-"""The second half of ``kerolox demo``: Spark reads the orders, adds them up, and sends alerts."""
+"""Second half of ``kerolox demo``: Spark reads the orders, sums them up, and sends alerts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_installed() -> bool:
 
 
 class DemoQueries:
-    """The process that runs them."""
+    """Process that runs the streaming queries."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self._process = process
@@ -53,22 +53,21 @@ class DemoQueries:
             lines = self._log.read_text(errors="replace").strip().splitlines()
             why = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "")
         raise KeroloxError(
-            f"the streaming queries ended early (exit code {self._process.returncode}): {why[:500]} ... "
-            "The demo without them: kerolox demo --no-spark; with --data DIR all they said is kept in "
-            "DIR/spark.log"
+            f"the streaming queries exited early (exit code {self._process.returncode}): {why[:500]} ... "
+            "Skip them with: kerolox demo --no-spark. With --data DIR, their full output is in DIR/spark.log"
         )
 
 
 @asynccontextmanager
 async def queries(*arguments: str, log: Path) -> AsyncIterator[DemoQueries]:
-    """Start them. Nothing of them is left running afterwards, be it Python or Java."""
+    """Start the streaming queries. Their Python and Java processes are stopped at the exit."""
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "kerolox.cli.demo_query", *arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
-            start_new_session=True,  # a Ctrl-C is for us, and we tell them
+            start_new_session=True,  # Ctrl-C reaches only this process, which then stops the queries
         )  # fmt: skip
     try:
         yield DemoQueries(process, log)
@@ -83,11 +82,11 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         async with asyncio.timeout(STOP_S):
             await process.wait()
     except TimeoutError:
-        process.kill()  # Java ends by itself then
+        process.kill()  # Java then exits automatically
         await process.wait()
 
 
-# --- what came of it ------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------------
 
 
 def table(told: dict[str, Any]) -> OutputTable:

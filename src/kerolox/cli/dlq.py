@@ -23,26 +23,28 @@ if TYPE_CHECKING:
     from kerolox.client.admin.dead_letters import Resend
     from kerolox.protocol.message import StoredMessage
 
-app = typer.Typer(help="Dead letters: what groups have given up.", no_args_is_help=True)
+app = typer.Typer(help="List, resend and export dead letters.", no_args_is_help=True)
 
 BODY_SHOWN = 80
 
 DeadGroupArgument = Annotated[
     str,
-    typer.Argument(help="Consumer group, with or without %DLQ% before it.", autocompletion=completion.groups),
+    typer.Argument(
+        help="Consumer group, with or without the prefix %DLQ%.", autocompletion=completion.groups
+    ),
 ]
-Ids = Annotated[list[str] | None, typer.Option("--id", help="Message id, of either kind; may be repeated.")]
-KeyFilter = Annotated[str | None, typer.Option(help="Those with this key.")]
+Ids = Annotated[list[str] | None, typer.Option("--id", help="Offset id or unique key. Repeatable.")]
+KeyFilter = Annotated[str | None, typer.Option(help="Only messages with this key.")]
 Begin = Annotated[
-    str | None, typer.Option("--from", help="Those stored at this time or later, such as 2h (ago).")
+    str | None, typer.Option("--from", help="Only messages stored at this time or later, such as 2h (ago).")
 ]
-End = Annotated[str | None, typer.Option("--to", help="Those stored at this time or earlier.")]
+End = Annotated[str | None, typer.Option("--to", help="Only messages stored at this time or earlier.")]
 
 
 @app.command("list", epilog="Example: kerolox dlq list")
 @one_line_errors
 def list_topics(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
-    """List the groups that have dead letters: how many, since when."""
+    """List groups with dead letters: number, oldest and newest."""
     from kerolox.client.admin.dead_letters import DeadLetters, DeadTopic
 
     async def work(admin: Admin) -> list[DeadTopic]:
@@ -75,14 +77,14 @@ def show(
     key: KeyFilter = None,
     begin: Begin = None,
     end: End = None,
-    limit: Annotated[int, typer.Option("--max", help="Show so many at most.", min=1)] = 100,
+    limit: Annotated[int, typer.Option("--max", help="Maximum number of messages.", min=1)] = 100,
     marks: Annotated[
-        bool, typer.Option("--marks", help="Tell which were sent to their origin topic again.")
+        bool, typer.Option("--marks", help="Show which were resent to their original topic.")
     ] = False,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Show dead letters of a group, the oldest first. Says so when there are more than it shows."""
+    """Show dead letters of a group, oldest first. Reports when the result is truncated."""
     chosen = Chosen(group, ids, key, begin, end)
     found: list[tuple[StoredMessage, bool | None]] = []
 
@@ -111,7 +113,7 @@ def show(
         OutputTable(columns, rows, empty=f"group {chosen.group} has no dead letters"),
     )
     if cut:
-        say(f"not all: {cut}")
+        say(f"truncated: {cut}")
 
 
 @app.command("resend", epilog="Example: kerolox dlq resend billing --all --rate 50 --dry-run")
@@ -122,29 +124,30 @@ def resend(
     key: KeyFilter = None,
     begin: Begin = None,
     end: End = None,
-    everything: Annotated[bool, typer.Option("--all", help="All there are now.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Resend all dead letters stored so far.")] = False,
     to_retry: Annotated[
-        bool, typer.Option("--to-retry", help="To the retry topic: no other group gets it once more.")
+        bool,
+        typer.Option("--to-retry", help="Send to the group's retry topic: no other group receives them."),
     ] = False,
     to_topic: Annotated[
-        str | None, typer.Option(help="To this topic, instead of the one it came from.")
+        str | None, typer.Option(help="Target topic. Default: the original topic of each message.")
     ] = None,
-    rate: Annotated[
-        float, typer.Option(help="So many a second at most; 0: as fast as it goes.", min=0)
-    ] = 100,
-    again: Annotated[bool, typer.Option("--again", help="Also those that were sent again before.")] = False,
+    rate: Annotated[float, typer.Option(help="Maximum messages per second; 0: unlimited.", min=0)] = 100,
+    again: Annotated[
+        bool, typer.Option("--again", help="Include dead letters that were resent before.")
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Send nothing: tell how many would be sent.")
+        bool, typer.Option("--dry-run", help="Only show how many messages would be resent.")
     ] = False,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Send dead letters once more, to the topic they came from.
+    """Resend dead letters to their original topic.
 
-    Bodies, keys, tags and properties stay, attempts are counted from 0. Every copy is marked
-    (KEROLOX_RESENT_FROM), and a dead letter whose copy is found where it would be sent to is passed over: a
-    second run sends what the first has not, and nothing twice. Two runs at the same time do not see each
-    other. The dead letters themselves stay where they are until they are too old.
+    Bodies, keys, tags and properties are kept; attempts start at 0. Every copy is marked with the property
+    KEROLOX_RESENT_FROM, and a dead letter whose copy exists in the target topic is skipped: a second run
+    continues where the first stopped and sends nothing twice. Do not start two runs at the same time: they do
+    not detect each other. The dead letters stay stored until they expire.
     """
     from kerolox.client.admin.dead_letters import Resend
 
@@ -152,7 +155,9 @@ def resend(
         raise OptionError("--to-topic", to_topic, "either --to-retry or --to-topic")
     chosen = Chosen(group, ids, key, begin, end)
     if not everything and not chosen.narrowed:
-        raise OptionError("--all", False, "what to send: --id, --key, --from, --to, or --all")
+        error = OptionError("--all", False, "a choice of messages")
+        error.args = ("choose the messages: --id, --key, --from, --to or --all",)
+        raise error
     sending: list[Resend] = []
 
     async def work(admin: Admin) -> None:
@@ -189,13 +194,13 @@ def resend(
     columns = ("group", "found", "would be resent" if dry_run else "resent", "resent before")
     output(json).show(shown, OutputTable(columns, [row]))
     if chosen.cut:
-        say(f"not all were found: {chosen.cut}")
+        say(f"the search was truncated: {chosen.cut}")
     if stopped:
         where = "" if at is None else f" at {_place(at)}, stored {time_text(at.store_timestamp)}"
-        unsure = " This one may have been sent." if at is not None and not dry_run else ""
+        unsure = " This message may have been sent." if at is not None and not dry_run else ""
         say(
-            f"cut short{where}: {stopped}. {resent + passed} of {chosen.total} were done.{unsure} "
-            "Go on with the same command: what was sent is passed over"
+            f"stopped{where}: {stopped}. {resent + passed} of {chosen.total} were done.{unsure} "
+            "Run the same command again to continue: resent messages are skipped"
         )
     if not complete:
         raise typer.Exit(1)
@@ -205,9 +210,9 @@ def resend(
 @one_line_errors
 def export(
     group: DeadGroupArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write, - is stdout.")] = Path("-"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output file; -: stdout.")] = Path("-"),
     raw: Annotated[
-        bool, typer.Option("--raw", help="Records as brokers store them, instead of JSON lines.")
+        bool, typer.Option("--raw", help="Write records in the store's format instead of JSON lines.")
     ] = False,
     ids: Ids = None,
     key: KeyFilter = None,
@@ -216,9 +221,9 @@ def export(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Write dead letters to a file: a JSON document a line, or raw records back to back.
+    """Write dead letters to a file: one JSON document per line, or concatenated raw records.
 
-    What was written is told on stderr; with --json as an object.
+    A summary is printed on stderr, with --json as a JSON object.
     """
     from kerolox.protocol.record import encode_message
 
@@ -226,7 +231,7 @@ def export(
     written = 0
     last: StoredMessage | None = None
     if str(out) != "-" and out.exists():
-        raise OptionError("--out", str(out), "a file that is not there yet")
+        raise OptionError("--out", str(out), "a file that does not exist")
 
     async def work(admin: Admin) -> None:
         nonlocal written, last
@@ -247,11 +252,11 @@ def export(
             try:
                 stopped = _run(nameserver, work, chosen)
             except BaseException:
-                out.unlink()  # nothing is in it
+                out.unlink()  # nothing was written
                 raise
     complete = not stopped and not chosen.cut
     if json:
-        # Not to stdout, which may be what is written.
+        # Not to stdout, which may carry the dead letters.
         say_document(
             {
                 "group": chosen.group,
@@ -264,18 +269,18 @@ def export(
         )
     elif stopped:
         where = "" if last is None else f", the last from {_place(last)}"
-        go_on = "" if last is None else f". Go on with --from {last.store_timestamp}"
-        say(f"cut short: {stopped}. {written} of {chosen.total} were written{where}{go_on}")
+        go_on = "" if last is None else f". Continue with --from {last.store_timestamp}"
+        say(f"stopped: {stopped}. {written} of {chosen.total} were written{where}{go_on}")
     elif chosen.cut:
-        say(f"not all were found: {chosen.cut}. {written} were written")
+        say(f"the search was truncated: {chosen.cut}. {written} were written")
     else:
-        say(f"{written} of {chosen.total} written, that is all")
+        say(f"{written} of {chosen.total} written, complete")
     if not complete:
         raise typer.Exit(1)
 
 
 class Chosen:
-    """The dead letters a command works on. Their number is known once the first page was read."""
+    """Dead letters chosen by the options of a command. ``total`` is known after the first page."""
 
     def __init__(
         self, group: str, ids: list[str] | None, key: str | None, begin: str | None, end: str | None
@@ -296,7 +301,7 @@ class Chosen:
         wanted = (("id", " ".join(self.ids)), ("key", key), ("from", begin), ("to", end))
         self._wanted = " ".join(f"--{option} {value}" for option, value in wanted if value)
         if self.ids and (key, begin, end) != (None, None, None):
-            raise OptionError("--id", " ".join(self.ids), "either ids, or a key and times")
+            raise OptionError("--id", " ".join(self.ids), "either --id, or --key, --from and --to")
 
     async def pages(self, admin: Admin) -> AsyncIterator[list[StoredMessage]]:
         from kerolox.client.admin.admin import NoSuchTopic, NotFound
@@ -304,10 +309,10 @@ class Chosen:
         try:
             async for page in self._pages(admin):
                 yield page
-        except NoSuchTopic:  # made with the first dead letter
+        except NoSuchTopic:  # the topic is created with the first dead letter
             await known(admin, self.group)
         if self.narrowed and not self.total:
-            raise NotFound(f"group {self.group} has no such dead letter: {self._wanted}")
+            raise NotFound(f"group {self.group} has no dead letter that matches {self._wanted}")
 
     async def _pages(self, admin: Admin) -> AsyncIterator[list[StoredMessage]]:
         from kerolox.client.admin.dead_letters import DeadLetters
@@ -330,8 +335,10 @@ class Chosen:
 
 
 def _run(nameserver: str, work: Any, chosen: Chosen) -> str:
-    """Do the work; why it ended early, if it did. What was done so far counts all the same. Raises when
-    there was nothing to do it with."""
+    """Do the work. Return the reason if it stopped early, else an empty text.
+
+    Partial work is kept. Errors before any message was found are raised.
+    """
     try:
         run_admin(nameserver, work)
     except KeroloxError as error:

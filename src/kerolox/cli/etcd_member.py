@@ -1,11 +1,11 @@
-"""``kerolox etcd-member``, which ``kerolox cluster up`` runs: a member of etcd that goes with its parent.
+"""``kerolox etcd-member``, run by ``kerolox cluster up``: an etcd member that stops with its parent.
 
-etcd is a program of its own. This process starts it, says in the same line as our servers when it is ready,
-and stops it: when it is told to, when its parent has ended, and, where the kernel helps, when it is killed.
+etcd is a separate program. This process starts it, prints the same ready line as kerolox's servers, and stops
+it on a signal, when the parent has ended, and (on Linux) when this process is killed.
 
-A member that has lost its disk cannot come back as the same one: etcd ends with "member ... has already been
-bootstrapped". While the others run, it is taken out of the cluster and added as a new member, as etcd's
-manual says; the file ``<dataDir>.joins`` notes that the next start joins the others.
+A member that lost its disk cannot restart under its old identity: etcd exits with "member ... has already
+been bootstrapped". While the other members run, it is removed from the cluster and added as a new member, as
+etcd's manual describes. The file ``<dataDir>.joins`` records that the next start joins the existing cluster.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 READY_S = 60.0
 ASK_S = 1.0
 ASKED_TIMES = 5
-STOP_S = 1.0  # when all stop, one that leads looks for 6 s for another to lead; a kill loses nothing
+STOP_S = 1.0  # when all stop, the etcd leader seeks a successor for 6 s; killing it loses no data
 LOOK_S = 0.05
 PARENT_LOOK_S = 0.5
-_SET_PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 
 class EtcdNotStarted(KeroloxError):
-    """The program is not there, or ended."""
+    """The etcd program is not installed, or exited."""
 
 
 @one_line_errors
 def serve(
-    config_file: Annotated[Path, typer.Option("--config-file", "-c", help="Its settings.")],
+    config_file: Annotated[Path, typer.Option("--config-file", "-c", help="Settings of the member.")],
     parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -51,7 +51,9 @@ def serve(
 
     program = find_etcd()
     if program is None:
-        raise EtcdNotStarted("etcd is not installed: apt-get install etcd-server, or give --etcd ENDPOINTS")
+        raise EtcdNotStarted(
+            "etcd is not installed. Install it (apt-get install etcd-server), or give --etcd ENDPOINTS"
+        )
     settings = read_properties(config_file.read_bytes())
     places = {}
     for entry in settings["members"].split(";"):
@@ -65,8 +67,10 @@ def serve(
 
 
 def _rejoin(name: str, directory: Path, peer: str, others: list[str]) -> bool:
-    """Whether the member joins a cluster that exists. One that has no data, and is known to the others as a
-    member that was there before, is replaced there by a new one."""
+    """Return True if the member must join an existing cluster.
+
+    A member without data that the others know as a former member is replaced by a new member first.
+    """
     note = directory.with_name(f"{directory.name}.joins")
     if (directory / "member").exists():
         return note.exists()
@@ -77,20 +81,20 @@ def _rejoin(name: str, directory: Path, peer: str, others: list[str]) -> bool:
             continue
         mine = [one for one in known.get("members", ()) if url in one.get("peerURLs", ())]
         if not mine or not mine[0].get("name"):
-            break  # it has not been there yet
+            break  # the member has not joined before
         removed = _ask(other, "remove", {"ID": mine[0]["ID"]})
         if removed is None or _ask(other, "add", {"peerURLs": [url]}) is None:
             raise EtcdNotStarted(
-                f"member {name} has lost its data in {directory}, and the other members do not replace it in "
-                "the cluster now: more than half of them have to run. It is tried again; or by hand: "
-                f"etcdctl member remove ID, etcdctl member add {name} --peer-urls={url}, and an empty file "
+                f"member {name} lost its data in {directory}, and the other members could not replace it: "
+                "more than half of them must run. The start is retried. To replace it manually: etcdctl "
+                f"member remove ID, etcdctl member add {name} --peer-urls={url}, then create the empty file "
                 f"{note}"
             )
         directory.parent.mkdir(parents=True, exist_ok=True)
         note.touch()
         echo(
-            f"etcd member {name} had lost its data in {directory}: it was taken out of the cluster, and "
-            "joins it as a new member",
+            f"etcd member {name} lost its data in {directory}: it was removed from the cluster and joins as "
+            "a new member",
             err=True,
         )
         return True
@@ -98,7 +102,7 @@ def _rejoin(name: str, directory: Path, peer: str, others: list[str]) -> bool:
 
 
 def _ask(address: str, what: str, asked: dict[str, object]) -> dict[str, Any] | None:
-    """Ask a member about the members, by its gateway. None: it does not answer, or refuses."""
+    """Send a membership request to a member's HTTP gateway. Return None if it fails or is rejected."""
     import json
     import urllib.error
     import urllib.request
@@ -112,7 +116,7 @@ def _ask(address: str, what: str, asked: dict[str, object]) -> dict[str, Any] | 
         except (OSError, ValueError) as error:
             if not isinstance(error, urllib.error.HTTPError):
                 return None
-            time.sleep(ASK_S)  # a member was not heard for a moment: etcd refuses changes then
+            time.sleep(ASK_S)  # etcd rejects changes while it has lost contact with a member
     return None
 
 
@@ -138,7 +142,7 @@ async def _serve(command: list[str], address: str, parent: int | None) -> None:
             if await _told_within(told, PARENT_LOOK_S):
                 break
         if ended.done() and not told.is_set():
-            raise EtcdNotStarted(f"etcd ended with code {ended.result()}: its words are above")
+            raise EtcdNotStarted(f"etcd exited with code {ended.result()}. See its output above")
     finally:
         if not ended.done():
             process.terminate()
@@ -161,7 +165,7 @@ async def _told_within(told: asyncio.Event, time_s: float) -> bool:
 
 
 def _is_healthy(address: str) -> bool:
-    """Whether it answers, and has a cluster."""
+    """Return True if the member answers and belongs to a healthy cluster."""
     import urllib.request
 
     try:

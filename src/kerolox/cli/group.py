@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kerolox.protocol.bodies.groups import GroupConfig
     from kerolox.protocol.bodies.stats import ConsumeOffsets
 
-app = typer.Typer(help="Consumer groups: settings, members, progress.", no_args_is_help=True)
+app = typer.Typer(help="Manage consumer groups.", no_args_is_help=True)
 
 GroupArgument = Annotated[str, typer.Argument(help="Name of the group.", autocompletion=completion.groups)]
 
@@ -29,10 +29,10 @@ GroupArgument = Annotated[str, typer.Argument(help="Name of the group.", autocom
 @one_line_errors
 def list_groups(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
-    broker: Annotated[str | None, typer.Option(help="Only those of this broker.")] = None,
+    broker: Annotated[str | None, typer.Option(help="Name of the broker. Default: all brokers.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """List consumer groups and at how many brokers they are."""
+    """List consumer groups, with the number of brokers that have each."""
 
     async def work(admin: Admin) -> dict[str, dict[str, GroupConfig]]:
         from kerolox.client.admin.admin import at_all
@@ -65,8 +65,11 @@ def list_groups(
 
 
 async def known(admin: Admin, group: str) -> dict[str, GroupConfig]:
-    """Broker → its settings of the group. Raises NotFound when there is no such group: nobody has settings
-    or progress of it. A group that only pulls may have progress and no settings."""
+    """Return broker → settings of the group.
+
+    Raises NotFound if no broker has settings or progress of the group. A group of pull consumers may have
+    progress but no settings; the result is then empty.
+    """
     from kerolox.client.admin.admin import NotFound
 
     try:
@@ -78,7 +81,7 @@ async def known(admin: Admin, group: str) -> dict[str, GroupConfig]:
 
 
 def disabled(found: Mapping[str, GroupConfig]) -> dict[str, str]:
-    """Broker → why it lets the group consume no more; of those that said why."""
+    """Return broker → reason why it disabled the group, for brokers that recorded a reason."""
     from kerolox.protocol.bodies.groups import WHY_DISABLED
 
     return {
@@ -90,9 +93,7 @@ def disabled(found: Mapping[str, GroupConfig]) -> dict[str, str]:
 
 def tell_disabled(out: Output, group: str, why: Mapping[str, str]) -> None:
     for broker, reason in why.items():
-        out.note(
-            f"{group} was disabled at {broker}: {reason}. To let it consume: kerolox group enable {group}"
-        )
+        out.note(f"{group} was disabled at {broker}: {reason}. Enable it again: kerolox group enable {group}")
 
 
 @app.command("enable", epilog="Example: kerolox group enable billing")
@@ -102,7 +103,7 @@ def enable(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Let a group consume (again), wherever it may not; its other settings stay."""
+    """Allow a group to consume again. Other settings stay as they are."""
     _let_consume(group, True, nameserver, json)
 
 
@@ -113,7 +114,7 @@ def disable(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Let a group consume no more, wherever it is; its other settings stay."""
+    """Forbid a group to consume. Other settings stay as they are."""
     _let_consume(group, False, nameserver, json)
 
 
@@ -136,15 +137,19 @@ def _let_consume(group: str, may: bool, nameserver: str, json: bool) -> None:
         out.show({"group": group, "consumeEnabled": may, "brokers": list(before), "changed": changed})
 
 
-RetriesOption = Annotated[int | None, typer.Option(help="Retries before a message is dead.", min=-1)]
-ConsumeOption = Annotated[bool | None, typer.Option("--consume/--no-consume", help="Allow to consume.")]
-OrderlyOption = Annotated[bool | None, typer.Option("--orderly/--no-orderly", help="Consume in order.")]
+RetriesOption = Annotated[
+    int | None, typer.Option(help="Retries before a message becomes a dead letter.", min=-1)
+]
+ConsumeOption = Annotated[
+    bool | None, typer.Option("--consume/--no-consume", help="Allow the group to consume.")
+]
+OrderlyOption = Annotated[
+    bool | None, typer.Option("--orderly/--no-orderly", help="Mark the group as ordered.")
+]
 BroadcastOption = Annotated[
     bool | None, typer.Option("--broadcast/--no-broadcast", help="Allow broadcast consumption.")
 ]
-ClusterOption = Annotated[
-    str | None, typer.Option(help="Only at the brokers of this cluster. Default: all clusters.")
-]
+ClusterOption = Annotated[str | None, typer.Option(help="Name of the cluster. Default: all clusters.")]
 
 
 @app.command("create", epilog="Example: kerolox group create billing --retries 16")
@@ -185,7 +190,7 @@ def update(
 def _changes(
     retries: int | None, consume: bool | None, orderly: bool | None, broadcast: bool | None
 ) -> dict[str, Any]:
-    """Return the settings that were given, by the fields of GroupConfig."""
+    """Return the given settings, by field of GroupConfig."""
     given = {
         "retry_max_times": retries,
         "consume_enable": consume,
@@ -226,7 +231,7 @@ def _put(
 
     brokers = run_admin(nameserver, work)
     out = output(json)
-    out.note(f"{group} is at {', '.join(brokers)}")
+    out.note(f"{group} {'was created' if new else 'was changed'} at {', '.join(brokers)}")
     if json:
         out.show({"group": group, "brokers": brokers})
 
@@ -235,13 +240,13 @@ def _put(
 @one_line_errors
 def delete(
     group: GroupArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    keep_progress: Annotated[bool, typer.Option("--keep-progress", help="Keep its offsets.")] = False,
-    cluster: Annotated[str | None, typer.Option(help="At the brokers of this cluster; else of all.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
+    keep_progress: Annotated[bool, typer.Option("--keep-progress", help="Keep the group's offsets.")] = False,
+    cluster: Annotated[str | None, typer.Option(help="Name of the cluster. Default: all clusters.")] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Delete a group's settings and progress. Members that are connected may create it again."""
+    """Delete a group's settings and progress. Connected members may create the group again."""
     if not yes:
         typer.confirm(f"Delete group {group}?", abort=True, err=True)
 
@@ -254,7 +259,7 @@ def delete(
 
     brokers = run_admin(nameserver, work)
     out = output(json)
-    out.note(f"{group} is deleted")
+    out.note(f"{group} was deleted")
     if json:
         out.show({"group": group, "brokers": brokers})
 
@@ -266,7 +271,7 @@ def lag(
         str | None,
         typer.Argument(help="Name of the group. Default: all groups.", autocompletion=completion.groups),
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="Only of this topic.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Name of the topic. Default: all topics.")] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
@@ -277,7 +282,7 @@ def lag(
 
     async def work(admin: Admin) -> tuple[dict[MessageQueue, ConsumeOffsets], dict[str, str]]:
         if topic is not None:
-            await admin.route(topic)  # says when there is no such topic
+            await admin.route(topic)  # raises for an unknown topic
         configs = await known(admin, group)
         return await admin.progress(group, topic), disabled(configs)
 
@@ -305,14 +310,14 @@ def lag(
             columns,
             rows,
             title=f"group {group} is {total} messages behind",
-            empty=f"group {group} has consumed nothing yet",
+            empty=f"group {group} has no progress yet",
         ),
     )
     tell_disabled(out, group, why)
 
 
 def _lag_of_all(topic: str | None, nameserver: str, json: bool) -> None:
-    """Show a line for each group and topic. Groups that consumed nothing yet are counted in a note."""
+    """Show a line for each group and topic, and a note with the number of groups without progress."""
 
     async def work(admin: Admin) -> dict[str, dict[MessageQueue, ConsumeOffsets]]:
         from kerolox.client.admin.admin import at_all
@@ -347,7 +352,7 @@ def _lag_of_all(topic: str | None, nameserver: str, json: bool) -> None:
     out = output(json)
     out.show(
         {"groups": rows, "withoutProgress": idle},
-        OutputTable(columns, shown, empty="no group has consumed anything yet"),
+        OutputTable(columns, shown, empty="no group has progress yet"),
     )
     if idle:
         out.note(f"{len(idle)} groups have no progress: {', '.join(idle[:10])}{', ...' * (len(idle) > 10)}")
@@ -358,7 +363,7 @@ def _lag_of_all(topic: str | None, nameserver: str, json: bool) -> None:
 def members(
     group: GroupArgument, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
 ) -> None:
-    """Show who is connected in a group, and what it has subscribed."""
+    """Show a group's members and their subscriptions."""
 
     async def work(admin: Admin) -> dict[str, ConsumerConnection]:
         found = await admin.members(group)
@@ -397,7 +402,9 @@ def members(
     columns = ("client", "address", "language", "version", "brokers")
     rows = [(*list(client.values())[:-1], ", ".join(client["brokers"])) for client in clients.values()]
     shown = [
-        OutputTable(columns, rows, title=f"members of {group}", empty=f"nobody of group {group} is connected")
+        OutputTable(
+            columns, rows, title=f"members of {group}", empty=f"no member of group {group} is connected"
+        )
     ]
     if subscriptions:
         shown.append(OutputTable(("topic", "subscription"), sorted(subscriptions.items())))
@@ -409,14 +416,14 @@ def members(
 def reset(
     group: GroupArgument,
     topic: Annotated[
-        str, typer.Argument(help="Topic to go back or forward in.", autocompletion=completion.topics)
+        str, typer.Argument(help="Topic in which to move the group.", autocompletion=completion.topics)
     ],
-    to: Annotated[str, typer.Option(help="Where to go: earliest, latest, 2h (ago), or a time.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    to: Annotated[str, typer.Option(help="New position: earliest, latest, 2h (ago), or a time.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Move a group in a topic to another place: to repeat messages, or to skip them."""
+    """Move a group's offsets in a topic, to consume messages again or to skip them."""
     from kerolox.client.admin.admin import LATEST_MS
     from kerolox.clock import SYSTEM_CLOCK
 

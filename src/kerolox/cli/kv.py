@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from kerolox.client.nameservers import NameServers
 
 app = typer.Typer(
-    help="Settings kept by name servers; ORDER_TOPIC_CONFIG is the namespace of ordered topics.",
+    help="Manage key-value settings of name servers. Ordered topics use the namespace ORDER_TOPIC_CONFIG.",
     no_args_is_help=True,
 )
 
 Namespace = Annotated[str, typer.Argument(help="Namespace of the setting.")]
-KeyArgument = Annotated[str, typer.Argument(help="Its key.")]
+KeyArgument = Annotated[str, typer.Argument(help="Key of the setting.")]
 
 
 @app.command("get", epilog="Example: kerolox kv get ORDER_TOPIC_CONFIG TopicTest")
@@ -48,7 +48,7 @@ def get(
 async def _missing(
     servers: NameServers, namespace: str, key: str | None, error: RequestFailed
 ) -> KeroloxError:
-    """What an answer means that is no value: there is no such namespace, or no such key in it."""
+    """Return the error of a failed lookup: NotFound for an unknown namespace or key, else ``error``."""
     from kerolox.client.admin.admin import NotFound
     from kerolox.protocol.codes import ResponseCode
 
@@ -61,9 +61,9 @@ async def _missing(
         except RequestFailed:
             pass
     if not known:
-        return NotFound(f"there is no namespace {namespace!r} at name server {error.address}")
+        return NotFound(f"namespace {namespace!r} does not exist at name server {error.address}")
     near = nearest(key or "", known)
-    return NotFound(f"there is no key {key!r} in namespace {namespace!r} at {error.address}.{near}")
+    return NotFound(f"namespace {namespace!r} at {error.address} has no key {key!r}.{near}")
 
 
 async def _values(servers: NameServers, namespace: str) -> dict[str, str]:
@@ -80,18 +80,18 @@ async def _values(servers: NameServers, namespace: str) -> dict[str, str]:
 def put(
     namespace: Namespace,
     key: KeyArgument,
-    value: Annotated[str, typer.Argument(help="Its new value.")],
+    value: Annotated[str, typer.Argument(help="New value.")],
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Set a value, at every name server given."""
+    """Set a value at every given name server."""
     from kerolox.protocol.codes import RequestCode
     from kerolox.protocol.headers.kv import PutKvRequest
 
     told = PutKvRequest(namespace=namespace, key=key, value=value)
     run_with(nameserver, lambda servers: servers.tell_all(RequestCode.PUT_KV_CONFIG, told))
     out = output(json)
-    out.note(f"{namespace} {key} is set")
+    out.note(f"{namespace} {key} was set")
     if json:
         out.show({"namespace": namespace, "key": key, "value": value})
 
@@ -104,7 +104,7 @@ def delete(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Delete a value, at every name server given."""
+    """Delete a value at every given name server."""
     from kerolox.protocol.codes import RequestCode
     from kerolox.protocol.headers.kv import DeleteKvRequest, GetKvRequest
 
@@ -121,7 +121,7 @@ def delete(
 
     run_with(nameserver, work)
     out = output(json)
-    out.note(f"{namespace} {key} is deleted")
+    out.note(f"{namespace} {key} was deleted")
     if json:
         out.show({"namespace": namespace, "key": key})
 

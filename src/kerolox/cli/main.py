@@ -54,28 +54,33 @@ def main(
     ] = False,
     access_key: Annotated[
         str | None,
-        typer.Option(help="Sign requests as this user; its secret is in KEROLOX_SECRET_KEY.", metavar="NAME"),
+        typer.Option(
+            help="Sign requests as this user. Its secret is read from KEROLOX_SECRET_KEY.", metavar="NAME"
+        ),
     ] = None,
     keys_file: Annotated[
         str | None,
         typer.Option(
-            help="Sign with the keys of this file, as RocketMQ's tools.yml has them.", metavar="FILE"
+            help="Sign requests with the keys in this file (the form of RocketMQ's tools.yml).",
+            metavar="FILE",
         ),
     ] = None,
-    tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="Speak TLS to servers.")] = None,
+    tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="Connect to servers with TLS.")] = None,
     tls_ca: Annotated[
-        str | None, typer.Option(help="Trust the authorities of this file.", metavar="PEM")
+        str | None, typer.Option(help="File with the trusted CA certificates.", metavar="PEM")
     ] = None,
     tls_certificate: Annotated[
-        str | None, typer.Option(help="Show servers this certificate.", metavar="PEM")
+        str | None, typer.Option(help="Client certificate file.", metavar="PEM")
     ] = None,
-    tls_key: Annotated[str | None, typer.Option(help="Its key.", metavar="PEM")] = None,
+    tls_key: Annotated[
+        str | None, typer.Option(help="Private key of the client certificate.", metavar="PEM")
+    ] = None,
     tls_verify: Annotated[
         bool | None,
-        typer.Option("--tls-verify/--no-tls-verify", help="Refuse servers with an unknown authority."),
+        typer.Option("--tls-verify/--no-tls-verify", help="Verify server certificates."),
     ] = None,
 ) -> None:
-    """Apache RocketMQ rebuilt in Python: servers and administration."""
+    """Run and administer kerolox, Apache RocketMQ rebuilt in Python."""
     nameservers.use(access_key, keys_file, tls, tls_ca, tls_certificate, tls_key, tls_verify)
 
 

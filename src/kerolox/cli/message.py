@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from kerolox.client.admin.lookups import FoundMessages
     from kerolox.protocol.message import StoredMessage
 
-app = typer.Typer(help="Messages that are stored.", no_args_is_help=True)
+app = typer.Typer(help="Show and find stored messages.", no_args_is_help=True)
 
 
 @app.command("get", epilog="Example: kerolox message get 7F00000100002A9F00000000000003E8")
 @one_line_errors
 def get(
     id: Annotated[
-        str, typer.Argument(help="Offset id, or unique key of the producer; with --topic also a key.")
+        str, typer.Argument(help="Offset id or unique key of the message; with --topic also a user key.")
     ],
     topic: Annotated[str | None, typer.Option(help="Topic of the message.")] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Show one message with all that is known of it."""
+    """Show a message with all its fields."""
 
     async def work(admin: Admin) -> StoredMessage:
         from kerolox.client.admin.lookups import Lookups
@@ -48,16 +48,19 @@ def get(
 @one_line_errors
 def find(
     topic: Annotated[str, typer.Argument(help="Topic of the messages.", autocompletion=completion.topics)],
-    key: Annotated[str | None, typer.Option(help="Only those with this key.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only messages with this key.")] = None,
     begin: Annotated[
-        str | None, typer.Option("--from", help="Stored at this time or later, such as 2h (ago).")
+        str | None,
+        typer.Option("--from", help="Only messages stored at this time or later, such as 2h (ago)."),
     ] = None,
-    end: Annotated[str | None, typer.Option("--to", help="Stored at this time or earlier.")] = None,
-    limit: Annotated[int, typer.Option("--max", help="Show so many at most.", min=1)] = 100,
+    end: Annotated[
+        str | None, typer.Option("--to", help="Only messages stored at this time or earlier.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--max", help="Maximum number of messages.", min=1)] = 100,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Find messages by key, by time, or both. Says so when there are more than it shows."""
+    """Find messages by key, by time, or both. Reports when the result is truncated."""
     from kerolox.client.admin.admin import NotFound
     from kerolox.clock import SYSTEM_CLOCK
     from kerolox.protocol.limits import INT64_MAX
@@ -81,7 +84,7 @@ def find(
     if not found.messages:
         sought = (("--key", key), ("--from", begin), ("--to", end))
         wanted = " ".join(f"{option} {value}" for option, value in sought if value is not None)
-        raise NotFound(f"topic {topic} has no {f'such message: {wanted}' if wanted else 'message'}")
+        raise NotFound(f"topic {topic} has no {f'message that matches {wanted}' if wanted else 'messages'}")
     shown = {
         "messages": documents(found.messages),
         "complete": not found.cut,
@@ -89,7 +92,7 @@ def find(
     }
     output(json).show(shown, OutputTable(COLUMNS, [row(message) for message in found.messages]))
     if found.cut:
-        echo(f"not all: {found.cut}", err=True)
+        echo(f"truncated: {found.cut}", err=True)
 
 
 @app.command("resume", epilog="Example: kerolox message resume 7F00000100002A9F00000000000003E8")
@@ -99,7 +102,10 @@ def resume(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Resume the checks of a half message whose broker had given up: its producer is asked again."""
+    """Resume the transaction checks of a half message after the broker gave up.
+
+    The broker asks the producer again.
+    """
     from kerolox.client.admin.lookups import place_of
     from kerolox.client.admin.servers import Servers
     from kerolox.protocol.hosts import host_text
@@ -110,7 +116,7 @@ def resume(
     address = host_text(place.store_host)
     run_admin(nameserver, lambda admin: Servers(admin).resume_check(address, id, None))
     out = output(json)
-    out.note(f"the broker at {address} asks the producer of {id} again")
+    out.note(f"the broker at {address} will ask the producer of {id} again")
     if json:
         out.show({"id": id, "broker": address})
 

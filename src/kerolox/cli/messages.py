@@ -1,4 +1,4 @@
-"""A message, as documents and rows show it."""
+"""Messages as JSON documents and table rows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 COLUMNS = ("stored", "broker", "queue", "offset", "tag", "keys", "id", "body")
 BODY_SHOWN = 80
-MEASURED_BYTES = 1 << 20  # the size of a compressed body that becomes longer is not found out
+MEASURED_BYTES = 1 << 20  # limit of inflated bytes for a row; a larger body is shown with its stored size
 
 
 def documents(messages: Sequence[StoredMessage]) -> list[dict[str, Any]]:
-    """All fields of messages that are shown together. The bodies of the first ones, inflated, fit into
-    INFLATED_BLOCK_BYTES_MAX; a message behind these says so in ``bodyError``."""
+    """Return all fields of messages that are shown together.
+
+    Bodies are inflated up to INFLATED_BLOCK_BYTES_MAX in total; later messages have a ``bodyError``.
+    """
     found: list[dict[str, Any]] = []
     left = INFLATED_BLOCK_BYTES_MAX
     for message in messages:
@@ -32,8 +34,11 @@ def documents(messages: Sequence[StoredMessage]) -> list[dict[str, Any]]:
 
 
 def document(message: StoredMessage, inflated_max: int = INFLATED_BODY_BYTES_MAX) -> dict[str, Any]:
-    """All fields of a message, for programs. The body is text, or ``bodyBase64`` when it is not UTF-8. When
-    it cannot be inflated within the limit, ``bodyError`` says why and ``bodyBase64`` has it as stored."""
+    """Return all fields of a message as a JSON document.
+
+    The body is text, or ``bodyBase64`` if it is not UTF-8. If it cannot be inflated within the limit,
+    ``bodyError`` has the reason and ``bodyBase64`` the body as stored.
+    """
     body, failed = _plain(message, min(inflated_max, INFLATED_BODY_BYTES_MAX))
     found: dict[str, Any] = {
         "messageId": message.message_id,
@@ -64,7 +69,7 @@ def document(message: StoredMessage, inflated_max: int = INFLATED_BODY_BYTES_MAX
 
 
 def row(message: StoredMessage, shown: int = BODY_SHOWN) -> tuple[object, ...]:
-    """A message as one row of a table."""
+    """Return a message as a table row."""
     return (
         time_text(message.store_timestamp),
         message.broker_name,
@@ -78,7 +83,7 @@ def row(message: StoredMessage, shown: int = BODY_SHOWN) -> tuple[object, ...]:
 
 
 def body_text(message: StoredMessage, shown: int) -> str:
-    """The beginning of the body, on one line."""
+    """Return the beginning of the body, on one line."""
     from kerolox.protocol.compression import beginning
 
     body, failed = _plain(message, MEASURED_BYTES)
@@ -93,7 +98,7 @@ def body_text(message: StoredMessage, shown: int) -> str:
 
 
 def _plain(message: StoredMessage, bytes_max: int) -> tuple[bytes, str]:
-    """The body inflated; or as it is stored, and why it cannot be inflated."""
+    """Return the inflated body and an empty text; or the body as stored and the reason of the failure."""
     from kerolox.errors import KeroloxError
     from kerolox.protocol.compression import decompress
 

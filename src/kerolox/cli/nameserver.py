@@ -28,16 +28,17 @@ EXAMPLE = "Example: kerolox nameserver -c namesrv.conf --listen 0.0.0.0:9876"
 @one_line_errors
 def serve(
     config_file: Annotated[
-        Path | None, typer.Option("--config-file", "-c", help="RocketMQ's namesrv.conf, a properties file.")
+        Path | None,
+        typer.Option("--config-file", "-c", help="Properties file, such as RocketMQ's namesrv.conf."),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(help="Where to listen; port 0 takes a free one.", metavar="HOST:PORT")
+        str | None, typer.Option(help="Listen address. Port 0 picks a free port.", metavar="HOST:PORT")
     ] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Show every option and its source, and exit.")
+        bool, typer.Option("--print-config", help="Print every option with its value and source, then exit.")
     ] = False,
     json: JsonFlag = False,
-    log_level: Annotated[LogLevel, typer.Option(help="What to log, on stderr.")] = LogLevel.INFO,
+    log_level: Annotated[LogLevel, typer.Option(help="Lowest log level, on stderr.")] = LogLevel.INFO,
     parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")] = None,
 ) -> None:
     """Run a name server until SIGTERM or SIGINT."""
@@ -46,7 +47,7 @@ def serve(
     from kerolox.net.loop import run
 
     host, port = (None, None) if listen is None else listen_address(listen)
-    # Options changed while running go to the file they came from, as in RocketMQ.
+    # Options changed at run time are saved to the file they were read from, as in RocketMQ.
     store_path = None if config_file is None else str(config_file)
     flags: dict[str, Any] = {"bind_address": host, "listen_port": port, "config_store_path": store_path}
     loaded = load_options(NamesrvOptions, config_file, flags)
@@ -64,7 +65,7 @@ def serve(
 def _controller(
     nameserver: Loaded[NamesrvOptions], config_file: Path | None, flags: dict[str, Any]
 ) -> Controller:
-    """The controller whose settings stand in the name server's file. What is an option of either is known."""
+    """Return the controller configured in the name server's file. Keys of both are valid in that file."""
     from kerolox.controller.controller import Controller
     from kerolox.controller.options import ControllerOptions
     from kerolox.options import specs

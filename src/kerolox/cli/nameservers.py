@@ -1,4 +1,4 @@
-"""What commands that ask servers share: where the name servers are, and the loop their work runs in."""
+"""Shared parts of client commands: the name server option, credentials, and the event loop."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ NameServerOption = Annotated[
         "--nameserver",
         "-n",
         envvar="NAMESRV_ADDR",
-        help="Addresses of name servers, joined by ';' or ','; the first that answers is used.",
+        help="Name server addresses, separated by ';' or ','. The first one that answers is used.",
         metavar="HOST:PORT",
     ),
 ]
 
 
 def new_dialer() -> Dialer:
-    """Connections of a command, to any server: with keys and TLS, as the environment says."""
+    """Return a dialer that signs requests and uses TLS as the environment configures them."""
     from kerolox.client.calls.signing import goes_plain
     from kerolox.client.cluster.signing import Signing
     from kerolox.client.options import ClientOptions
@@ -67,9 +67,11 @@ def use(
     tls_key: str | None,
     tls_verify: bool | None,
 ) -> None:
-    """Take over the flags before a command. They stand in the environment from then on, as if they had been
-    there: processes that a command starts, such as Spark's, go by them too. Without any keys those of mqadmin
-    are used: a machine that is set up for it is set up for us."""
+    """Apply the flags that precede a command, by setting the corresponding environment variables.
+
+    Child processes of a command, such as Spark's, inherit them. Without any keys, use mqadmin's
+    ``$ROCKETMQ_HOME/conf/tools.yml`` if it exists, so that a machine configured for mqadmin needs no more.
+    """
     from kerolox.client import environment
 
     detail = environment.TLS_DETAILS
@@ -87,7 +89,7 @@ def use(
     for name, switch in ((environment.TLS, tls), (detail["verify"], tls_verify)):
         if switch is not None:
             given[name] = "on" if switch else "off"
-    if keys_file is not None:  # then older variables do not say who asks
+    if keys_file is not None:  # the file overrides credentials of the environment
         for name in environment.KEYS:
             os.environ.pop(name, None)
     os.environ.update(given)
@@ -98,7 +100,7 @@ def use(
 
 
 def forget_keys() -> None:
-    """Ask without keys and TLS. For commands that speak to servers of their own, which know none."""
+    """Remove keys and TLS settings from the environment, for commands that start their own open servers."""
     from kerolox.client.environment import VARIABLES
 
     for name in VARIABLES:
@@ -106,7 +108,7 @@ def forget_keys() -> None:
 
 
 async def near_topic(admin: Admin, topic: str) -> str:
-    """A question whether a topic of nearly this name was meant; nothing from name servers that list none."""
+    """Return a suggestion of a topic with a similar name; an empty text if topics cannot be listed."""
     try:
         return nearest(topic, await admin.topics())
     except KeroloxError:

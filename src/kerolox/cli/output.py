@@ -1,8 +1,8 @@
-"""What commands print: one interface, a renderer for people and one for programs.
+"""Output of commands: one interface with a text renderer and a JSON renderer.
 
-A command makes a document (plain values, for ``--json``) and tables of the same content (for eyes), and
-does not know which of them is shown. Results go to stdout, everything else to stderr: errors are a line for
-people and, with ``--json``, an object on a line for programs.
+A command builds a document (plain values, for ``--json``) and tables of the same content (for people); the
+renderer prints one of them. Results go to stdout, everything else to stderr. An error is one line of text or,
+with ``--json``, one JSON object on a line.
 """
 
 from __future__ import annotations
@@ -22,27 +22,30 @@ from kerolox.shown_text import shortened, visible
 P = ParamSpec("P")
 R = TypeVar("R")
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @dataclass
 class OutputTable:
-    """Rows for people."""
+    """Table of a result, for people."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]] = field(default_factory=list)
     title: str | None = None
-    empty: str = "there is nothing to show"  # said in its place when it has no rows
+    empty: str = "there is nothing to show"  # printed instead of a table without rows
 
 
 def echo(text: object, *, err: bool = False) -> None:
-    """Print text for people. Everything that commands show goes through here, or through :func:`json_text`:
-    what peers have written into names, messages and errors must not steer a terminal."""
+    """Print text for people, with terminal control characters escaped.
+
+    Commands print everything by this function or by :func:`json_text`: peers choose names, message bodies and
+    error texts, which must not control the user's terminal.
+    """
     typer.echo(visible(str(text), lines=True), err=err)
 
 
 def json_text(document: Any, indent: int | None = None) -> str:
-    """Return a document as JSON, with escapes also for the characters beyond ASCII that steer a terminal."""
+    """Return a document as JSON; escape also the non-ASCII characters that control a terminal."""
     import json
 
     text = json.dumps(document, ensure_ascii=False, indent=indent)
@@ -56,17 +59,17 @@ _STEERING = re.compile("[\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u
 
 class Output(Protocol):
     def note(self, text: str) -> None:
-        """A line for people that says what happens; programs do not get it."""
+        """Print a line about the progress of the command. Omitted from JSON output."""
 
     def table(self, table: OutputTable) -> None:
-        """Rows for people on the way to the result; programs do not get them."""
+        """Print an intermediate table. Omitted from JSON output."""
 
     def show(self, document: Any, *tables: OutputTable) -> None:
-        """The result."""
+        """Print the result."""
 
 
 class TableOutput:
-    """For people."""
+    """Text renderer."""
 
     def note(self, text: str) -> None:
         echo(text)
@@ -82,7 +85,7 @@ class TableOutput:
         from rich.console import Console
         from rich.table import Table as RichTable
 
-        # A pipe has no width: then nothing is folded, so that grep and awk find whole words.
+        # A pipe has no width. Lines are then not wrapped, so that grep and awk match whole words.
         console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
         for table in tables:
             if not table.rows:
@@ -96,11 +99,11 @@ class TableOutput:
             with console.capture() as captured:
                 console.print(shown)
             lines = (line.rstrip() for line in captured.get().splitlines())
-            typer.echo("\n".join(line for line in lines if line))  # its cells are escaped
+            typer.echo("\n".join(line for line in lines if line))  # the cells are escaped already
 
 
 class JsonOutput:
-    """For programs: one JSON document."""
+    """JSON renderer: prints one document."""
 
     def note(self, text: str) -> None:
         pass
@@ -122,12 +125,12 @@ def say(text: object) -> None:
 
 
 def say_document(document: Any) -> None:
-    """An object on a line of stderr, for programs whose stdout is something else."""
+    """Print a JSON object on one line of stderr, for commands whose stdout carries other data."""
     typer.echo(json_text(document), err=True)
 
 
 def say_error(error: Exception, json: bool) -> None:
-    """What went wrong, on stderr: for people a line, for programs an object."""
+    """Print an error on stderr: one line of text, or with ``json`` one object."""
     if not json:
         say(error)
         return
@@ -141,7 +144,7 @@ def say_error(error: Exception, json: bool) -> None:
 
 
 def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """What goes wrong on purpose is one line on stderr and exit code 1, not a stack trace."""
+    """Decorate a command: expected errors become one line on stderr and exit code 1, without a traceback."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -14,7 +14,7 @@ from kerolox.cli import (
     pipeline_transfer,
 )
 
-_HELP = "Topics and files on Spark. Needs: pip install 'kerolox\\[spark]'."
+_HELP = "Archive, process and repair topics and stores on Spark. Needs: pip install 'kerolox\\[spark]'."
 
 app = typer.Typer(
     help=_HELP,
@@ -25,7 +25,7 @@ app = typer.Typer(
 
 @app.callback(help=_HELP)
 def pipeline() -> None:
-    """A group of commands, also while there is only one."""
+    """Keep the commands a group."""
 
 
 app.command("archive", epilog=pipeline_archive.EXAMPLE)(pipeline_archive.archive)

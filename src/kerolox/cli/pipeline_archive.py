@@ -43,15 +43,16 @@ EXAMPLE = (
     "Example: kerolox pipeline archive --topic orders,payments --to /data/archive --follow --interval 15m"
 )
 INTERVAL_S_MIN = 0.1
-EXPIRE_S_MIN = 3600.0  # of an hour that is not over, more would come
-LINES_EVERY_S = 10.0  # where nobody looks
-INTERRUPTED = 130  # what a shell makes of Ctrl-C
+EXPIRE_S_MIN = 3600.0  # an hour that is not over still receives messages
+LINES_EVERY_S = 10.0  # if stderr is not a terminal
+INTERRUPTED = 130  # exit code of shells for Ctrl-C
 
 
 @one_line_errors
 def archive(
     topics: Annotated[
-        list[str], typer.Option("--topic", "-t", help="Topics, with commas or repeated.", metavar="T[,T2]")
+        list[str],
+        typer.Option("--topic", "-t", help="Topics, comma-separated. Repeatable.", metavar="T[,T2]"),
     ],
     to: Annotated[
         str | None,
@@ -59,14 +60,14 @@ def archive(
             "--to",
             "--out",
             "-o",
-            help="Folder of the archive, or an address: s3://BUCKET/FOLDER, gs://, abfs://. Made when it is "
-            "not there.",
+            help="Folder or address of the archive: s3://BUCKET/FOLDER, gs://, abfs://. Created if missing.",
             metavar="ADDRESS",
         ),
     ] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     delta: Annotated[
-        bool, typer.Option("--delta", help="A Delta table. Needs: pip install 'kerolox\\[spark,delta]'.")
+        bool,
+        typer.Option("--delta", help="Write a Delta table. Needs: pip install 'kerolox\\[spark,delta]'."),
     ] = False,
     iceberg: IcebergName = None,
     catalog: CatalogName = None,
@@ -74,33 +75,36 @@ def archive(
     catalog_options: CatalogOptions = None,
     warehouse: Warehouse = None,
     once: Annotated[
-        bool, typer.Option("--once/--follow", help="End with what is there now, or go on with what comes.")
+        bool,
+        typer.Option("--once/--follow", help="Stop at the current end of the topics, or run continuously."),
     ] = True,
     interval: Annotated[
         str,
-        typer.Option(help="With --follow: time between commits, or sooner when much came: 90s, 15m, 1h."),
+        typer.Option(help="Longest time between commits with --follow: 90s, 15m, 1h."),
     ] = "60s",
     group: Annotated[
-        str, typer.Option(help="Consumer group that the progress is told under.")
+        str, typer.Option(help="Consumer group to report the progress under.")
     ] = "kerolox_archive",
     rows_max: Annotated[
-        int, typer.Option("--max-rows-per-file", help="A file is full with so many messages.", min=1)
+        int, typer.Option("--max-rows-per-file", help="Maximum number of messages per file.", min=1)
     ] = 1_000_000,
     join: Annotated[
-        bool, typer.Option("--join/--no-join", help="Join small files of hours that are over.")
+        bool, typer.Option("--join/--no-join", help="Compact the small files of past hours.")
     ] = True,
     expire: Annotated[
         str | None,
-        typer.Option(help="Remove hours that were over so long ago: 30d.", metavar="SPAN"),
+        typer.Option(help="Delete hours that ended longer ago than this: 30d.", metavar="SPAN"),
     ] = None,
-    compression: Annotated[str, typer.Option(help="zstd, lz4, snappy, gzip or none.")] = "zstd",
+    compression: Annotated[
+        str, typer.Option(help="Compression of files: zstd, lz4, snappy, gzip or none.")
+    ] = "zstd",
     properties: Annotated[
-        str, typer.Option(help="The column: map, string (as it is stored) or none. Fixed by the first run.")
+        str, typer.Option(help="Properties column: map, string (as stored) or none. Fixed by the first run.")
     ] = "map",
     partition_by: Annotated[
         str,
         typer.Option(
-            help="What folders tell: topic,date or topic,date,hour, then tag or property.NAME. Fixed by the "
+            help="Partition columns: topic,date or topic,date,hour, then tag or property.NAME. Fixed by the "
             "first run.",
             metavar="COLUMNS",
         ),
@@ -109,23 +113,26 @@ def archive(
         list[str] | None,
         typer.Option(
             "--option",
-            help="Any option of the source rocketmq: startingOffsets, tags, accessKey, failOnDataLoss, ...",
+            help="Option of the rocketmq source: startingOffsets, tags, accessKey, failOnDataLoss, ... "
+            "Repeatable.",
             metavar="NAME=VALUE",
         ),
     ] = None,
     storage_options: StorageOptions = None,
     storage_file: StorageFile = None,
     master: Annotated[
-        str, typer.Option(help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://URL.")
+        str, typer.Option(help="Spark master: local[N], spark://HOST:PORT, yarn, k8s://URL.")
     ] = "local[*]",
-    conf: Annotated[list[str] | None, typer.Option(help="Settings of Spark.", metavar="NAME=VALUE")] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(help="Spark setting. Repeatable.", metavar="NAME=VALUE")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Write topics to Parquet files or a table by topic and hour of storing, every message once.
+    """Archive topics to Parquet files or a table, exactly once, partitioned by topic and hour of storage.
 
-    Runs that were stopped or killed at any point go on where the last commit ended, with the same command:
-    nothing is missing, nothing is there twice. spark.read.parquet(DIR) and other readers see committed files
-    only. A second run adds what is new; without anything new it changes nothing.
+    The same command continues after the last commit of a run that was stopped or killed at any point: no
+    message is lost or duplicated. spark.read.parquet(DIR) and other readers see only committed files. A
+    second run adds new messages; without new messages it changes nothing.
     """
     from kerolox.pipeline.archive.files import Format
 
@@ -147,7 +154,7 @@ def archive(
     destination: Callable[[], Destination]
     if iceberg:
         if delta:
-            raise OptionError("--iceberg", iceberg, "no --delta: a table is of one kind")
+            raise OptionError("--iceberg", iceberg, "no --delta: choose one table format")
         place = catalog_place(catalog, catalog_uri, catalog_options, warehouse)
         destination = partial(_iceberg, iceberg, place, read_storage_options(storage_options, storage_file))
     else:
@@ -198,15 +205,15 @@ def archive(
     shown.note(_sentence(summary, rate, to))
     if summary.swept.files:
         size = size_text(summary.swept.bytes)
-        say(f"removed {summary.swept.files} files ({size}) that killed runs had left")
+        say(f"removed {summary.swept.files} files ({size}) left by killed runs")
     if summary.files_expired:
-        say(f"removed {summary.files_expired} files of hours that were over {expire} ago")
+        say(f"removed {summary.files_expired} files of hours that ended more than {expire} ago")
     if summary.missing:
-        say(f"{summary.missing} messages were gone before they were read; the commits tell of which topics")
+        say(f"{summary.missing} messages expired before they were read; the commits list their topics")
     if summary.unreachable:
-        say(f"not reachable now, archived when they are: {', '.join(summary.unreachable)}")
+        say(f"unreachable now, archived later: {', '.join(summary.unreachable)}")
     if stopped and once:
-        say("interrupted. What is committed stays; the same command goes on")
+        say("interrupted. Commits are kept. Run the same command again to continue")
         raise typer.Exit(INTERRUPTED)
 
 
@@ -227,7 +234,7 @@ def _run(
     from kerolox.spark import session
     from kerolox.spark.source.options import read_wanted
 
-    wanted = read_wanted(source, "batch")  # wrong options are told before Spark starts
+    wanted = read_wanted(source, "batch")  # raises for invalid options before Spark starts
     destination = to()
     progress = ArchiveProgress(quiet)
 
@@ -240,7 +247,7 @@ def _run(
         wanted, destination, tasks, format=format, join=join, expire_ms=expire_ms, on_round=on_round
     )
     with progress, _interrupts() as interrupts:
-        # Errors are told before a JVM starts. An option may say how long to wait for servers.
+        # Raises for errors before a JVM starts. The option retryForMs may set how long to wait for servers.
         session.settings(master)
         run.look(patient="retryForMs" in source)
         with run:
@@ -249,7 +256,7 @@ def _run(
                 spark = session.session(
                     "kerolox-archive", _with_retries(master), conf={**QUICK, **conf}, sources=False
                 )
-                interrupts.install()  # PySpark has put its own in place
+                interrupts.install()  # again, because PySpark has replaced the handlers
                 interrupts.archive = run
                 tasks.context = spark.sparkContext
                 run.cores = tasks.context.defaultParallelism
@@ -281,17 +288,17 @@ def _iceberg(name: str, place: CatalogPlace, storage_options: dict[str, Any]) ->
     return IcebergArchive(name, place, storage_options=storage_options)
 
 
-# Tasks do their work in Python; the JVM only hands it out. Its thorough compiler costs more than it saves.
+# Tasks run in Python; the JVM only schedules them. Its optimizing compiler costs more than it saves.
 QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 def _with_retries(master: str) -> str:
-    """A task is tried more than once, as on a cluster."""
+    """Return a local master that retries failed tasks, as clusters do; other masters unchanged."""
     return f"{master[:-1]},4]" if master.startswith("local[") and "," not in master else master
 
 
 class Interrupts:
-    """Ctrl-C and SIGTERM: end now, but not in the middle of a commit."""
+    """Handlers of Ctrl-C and SIGTERM, which stop the run at once, but never during a commit."""
 
     def __init__(self) -> None:
         self.archive: Archive | None = None
@@ -304,7 +311,7 @@ class Interrupts:
             self._before.setdefault(number, before)
 
     def ignore(self) -> None:
-        """The end is under way."""
+        """Ignore further signals during the shutdown."""
         for number in self._before:
             signal.signal(number, signal.SIG_IGN)
 
@@ -322,7 +329,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is enough, after so long."""
+        """Sleep, then return True if a signal has arrived."""
         import time
 
         if not self._told:
@@ -341,7 +348,7 @@ def _interrupts() -> Iterator[Interrupts]:
 
 
 class ArchiveProgress:
-    """A bar on a terminal, lines elsewhere, nothing for programs."""
+    """Progress: a bar on a terminal, otherwise lines; nothing with ``quiet``."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
@@ -378,7 +385,7 @@ class ArchiveProgress:
         self._bar.update(self._task, completed=summary.rows, total=summary.rows + left, rate=rate)
         if self._lines and now_s - self._said_s >= LINES_EVERY_S:
             self._said_s = now_s
-            say(f"{summary.rows:,} messages archived, {left:,} to go, {rate}")
+            say(f"{summary.rows:,} messages archived, {left:,} left, {rate}")
 
 
 def size_text(size: int) -> str:
@@ -392,10 +399,10 @@ def size_text(size: int) -> str:
 
 def _sentence(summary: Summary, rate: float, to: str) -> str:
     if not summary.rows:
-        return f"Nothing new for {to}."
+        return f"No new messages for {to}."
     files = "1 file" if summary.files == 1 else f"{summary.files:,} files"
-    joined = f"; {summary.files_joined} small files joined" if summary.files_joined else ""
+    joined = f"; {summary.files_joined} small files compacted" if summary.files_joined else ""
     return (
         f"{summary.rows:,} messages in {files} ({size_text(summary.bytes)}) in {summary.seconds:.1f} s, "
-        f"{rate:,.0f} a second{joined}: {to}"
+        f"{rate:,.0f} per second{joined}: {to}"
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = (
     "Example: kerolox pipeline audit /data/broker-a/store s3://backup/broker-b/store --to report   "
-    "(exit code 0: no problems, 1: problems, 2: no answer)"
+    "(exit code 0: no problems, 1: problems, 2: not audited)"
 )
 
 
@@ -26,8 +26,8 @@ def audit(
     stores: Annotated[
         list[str],
         typer.Argument(
-            help="Directories of stores, kerolox's or Apache's, or addresses they were copied to: "
-            "s3://BUCKET/FOLDER, gs://, abfs://.",
+            help="Directories of kerolox or Apache stores, or addresses of copies: s3://BUCKET/FOLDER, "
+            "gs://, abfs://.",
             metavar="STORE_DIR...",
         ),
     ],
@@ -37,30 +37,28 @@ def audit(
             "--to",
             "--out",
             "-o",
-            help="Where the report goes, a folder or an address; an older report there is replaced.",
+            help="Folder or address for the report. An older report there is replaced.",
             metavar="ADDRESS",
         ),
     ],
-    topics: Annotated[
-        list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
-    ] = None,
+    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic. Repeatable.")] = None,
     since: Annotated[
         str | None, typer.Option(help="Only messages stored at this time or later, such as 2h.")
     ] = None,
     until: Annotated[str | None, typer.Option(help="Only messages stored before this time.")] = None,
     storage_options: StorageOptions = None,
     storage_file: StorageFile = None,
-    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
     conf: Annotated[
-        list[str] | None, typer.Option(help="A setting of Spark; may be repeated.", metavar="KEY=VALUE")
+        list[str] | None, typer.Option(help="Spark setting. Repeatable.", metavar="KEY=VALUE")
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Check whole stores, and report on their traffic: one page for people, tables for programs.
+    """Verify whole stores and report on their traffic, as an HTML page and as tables.
 
-    Checked are the checksum of every message, every queue against the log in both directions, gaps,
-    duplicates by unique key, transactions left open, and dead letters. Told are rates, sizes and latencies by
-    topic, tag and minute. Nothing is changed, and a broker may be at work on the stores meanwhile.
+    Verifies the checksum of every message, every queue against the log in both directions, gaps, duplicates
+    by unique key, open transactions and dead letters. Reports rates, sizes and latencies by topic, tag and
+    minute. Changes nothing; brokers may use the stores meanwhile.
     """
     from kerolox.clock import SYSTEM_CLOCK
 
@@ -106,7 +104,7 @@ def _run(
     except ModuleNotFoundError as error:
         raise session.SparkMissing(str(error.name)) from error
     session.settings(master)
-    check_request(stores, to, **choice)  # before Spark is started for nothing
+    check_request(stores, to, **choice)  # raises before Spark starts
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
@@ -118,19 +116,19 @@ def _run(
             spark = session.session("kerolox-audit", master, conf={**QUICK, **conf}, sources=False)
 
             def progress(done: int, total: int) -> None:
-                words = "queues and keys are compared" if done == total else "the logs are read"
+                words = "comparing queues and keys" if done == total else "reading logs"
                 bar.update(task, description=words, completed=done, total=total)
 
             return audit(spark, stores, to, progress=progress, **choice)
     except KeyboardInterrupt:
-        say("interrupted; there is no new report")
+        say("interrupted; no report was written")
         raise typer.Exit(130) from None
     except (KeroloxError, OSError):
         raise
-    except Exception as error:  # what Spark raises has many classes, and long texts
+    except Exception as error:  # Spark raises many classes, with long texts
         from kerolox.spark.shipping import cause_of
 
-        say(f"no answer: {cause_of(error)}")
+        say(f"the audit failed: {cause_of(error)}")
         raise typer.Exit(2) from error
     finally:
         session.stop()
@@ -143,7 +141,7 @@ def _tables(made: Audit, page: str) -> list[OutputTable]:
     rows = [
         ("messages", f"{made.messages:,} in {len(made.topics)} topics, {size_text(made.bytes_read)} of log"),
         ("checksums", f"{made.bodies:,}"),
-        ("queue entries", f"{made.entries:,} of {made.queues:,} queues are right"),
+        ("queue entries", f"{made.entries:,} in {made.queues:,} queues are correct"),
         ("half messages", f"{made.halves:,}"),
         ("time", f"{made.seconds:.1f} s"),
         ("report", page),

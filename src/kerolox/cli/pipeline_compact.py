@@ -29,18 +29,16 @@ EXPIRE_EXAMPLE = "Example: kerolox pipeline expire s3://lake/archive --keep 30d"
 
 Address = Annotated[
     str | None,
-    typer.Argument(
-        help="An archive or a Delta table of one: a folder, or s3://BUCKET/FOLDER.", show_default=False
-    ),
+    typer.Argument(help="Archive, Parquet or Delta: a folder or s3://BUCKET/FOLDER.", show_default=False),
 ]
 
 
 @one_line_errors
 def compact(
     address: Address = None,
-    older_than: Annotated[str, typer.Option(help="Only hours that have been over for so long.")] = "5m",
+    older_than: Annotated[str, typer.Option(help="Only hours that ended longer ago than this.")] = "5m",
     rows_max: Annotated[
-        int, typer.Option("--max-rows-per-file", help="A file is full with so many messages.", min=1)
+        int, typer.Option("--max-rows-per-file", help="Maximum number of messages per file.", min=1)
     ] = 1_000_000,
     iceberg: IcebergName = None,
     catalog: CatalogName = None,
@@ -51,10 +49,10 @@ def compact(
     storage_file: StorageFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Join the small files of an archive now. Archiving does it by itself, where an hour has many.
+    """Compact the small files of an archive now.
 
-    Needs no Spark and no broker. No message is there twice at any time. Killed at any point, the next run
-    goes on.
+    The archive command compacts automatically when an hour has many files. Needs no Spark and no broker.
+    Readers never see a message twice. If the run is killed at any point, the next run continues.
     """
     over_s = parse_span(older_than, "--older-than")
     place, text = _place(
@@ -67,12 +65,12 @@ def compact(
     shown = output(json)
     if json:
         shown.show({"address": text, "filesJoined": joined})
-    shown.note(f"{joined:,} small files joined: {text}" if joined else f"Nothing to join in {text}.")
+    shown.note(f"{joined:,} small files compacted: {text}" if joined else f"No files to compact in {text}.")
 
 
 @one_line_errors
 def expire(
-    keep: Annotated[str, typer.Option(help="Hours that were over longer ago go: 30d, 12h.")],
+    keep: Annotated[str, typer.Option(help="Delete hours that ended longer ago than this: 30d, 12h.")],
     address: Address = None,
     iceberg: IcebergName = None,
     catalog: CatalogName = None,
@@ -83,11 +81,12 @@ def expire(
     storage_file: StorageFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Remove old hours from an archive, and files that nothing names.
+    """Delete old hours and unreferenced files from an archive.
 
-    A commit removes them first, then they are deleted; killed at any point, the next run goes on. How far
-    each queue is archived stays: nothing is archived again. Needs no Spark and no broker. Of an Iceberg table
-    files go with the snapshots that name them: after a day, or its history.expire.max-snapshot-age-ms.
+    A commit removes the hours, then their files are deleted; if the run is killed at any point, the next run
+    continues. The progress of each queue is kept, so no message is archived again. Needs no Spark and no
+    broker. Files of an Iceberg table are deleted when their snapshots expire: after a day, or after the
+    table's history.expire.max-snapshot-age-ms.
     """
     keep_s = parse_span(keep, "--keep")
     if keep_s < EXPIRE_S_MIN:
@@ -120,12 +119,14 @@ def _place(
     storage_options: list[str] | None,
     storage_file: Path | None,
 ) -> tuple[Place, str]:
-    """The archive that is meant, and what people call it."""
+    """Return the archive chosen by the options, and its name in messages."""
     if (address is None) == (iceberg is None):
         raise OptionError("ADDRESS", address or "", "an archive's address, or --iceberg NAMESPACE.TABLE")
     if iceberg is None:
         if catalog or catalog_uri or catalog_options or warehouse:
-            raise OptionError("ADDRESS", address, "--iceberg NAMESPACE.TABLE with a catalog and a warehouse")
+            raise OptionError(
+                "ADDRESS", address, "--iceberg NAMESPACE.TABLE if a catalog or warehouse is given"
+            )
         storage = storage_at("ADDRESS", address or "", storage_options, storage_file)
         return storage, storage.address
     place = catalog_place(catalog, catalog_uri, catalog_options, warehouse)

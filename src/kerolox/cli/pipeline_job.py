@@ -1,5 +1,4 @@
-"""What the commands for heavy store work share: a Spark session, steps told as they go, failures in a
-line."""
+"""Shared parts of commands that process stores on Spark: session, progress steps, one-line failures."""
 
 from __future__ import annotations
 
@@ -18,18 +17,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Made = TypeVar("Made")
-MasterOption = Annotated[str, typer.Option(help="Where Spark runs.")]
-ConfOption = Annotated[
-    list[str] | None, typer.Option(help="A setting of Spark; may be repeated.", metavar="KEY=VALUE")
-]
+MasterOption = Annotated[str, typer.Option(help="Spark master.")]
+ConfOption = Annotated[list[str] | None, typer.Option(help="Spark setting. Repeatable.", metavar="KEY=VALUE")]
 ToOption = Annotated[
-    Path, typer.Option("--to", "--out", "-o", help="A new directory; or the one to go on in.", metavar="DIR")
+    Path,
+    typer.Option(
+        "--to", "--out", "-o", help="New directory, or that of an interrupted run to continue.", metavar="DIR"
+    ),
 ]
 _MIB_FROM = 1 << 20
 
 
 class Steps:
-    """How far a job is, told now and then."""
+    """Periodic progress of a job."""
 
     def __init__(self) -> None:
         self._text = "Spark starts"
@@ -54,25 +54,28 @@ def run_job(
     *,
     before: Callable[[], object],
 ) -> Made:
-    """Check, start Spark, work, stop it. What Spark raises becomes one line and the exit code 2."""
+    """Run the checks ``before``, start Spark, work, and stop Spark.
+
+    Errors raised by Spark become one line on stderr and exit code 2.
+    """
     from kerolox.spark import session
 
     settings = dict(_setting(each) for each in conf or ())
     session.settings(master)
-    before()  # Spark is not started for nothing
+    before()  # raises before Spark starts
     steps = Steps()
     try:
         spark = session.session(app, master, conf={**QUICK, **settings}, sources=False)
         return work(spark, steps)
     except KeyboardInterrupt:
-        say("interrupted; the same command goes on")
+        say("interrupted. Run the same command again to continue")
         raise typer.Exit(INTERRUPTED) from None
     except (KeroloxError, OSError):
         raise
-    except Exception as error:  # what Spark raises has many classes, and long texts
+    except Exception as error:  # Spark raises many classes, with long texts
         from kerolox.spark.shipping import cause_of
 
-        say(f"not finished: {cause_of(error)}. The same command goes on.")
+        say(f"not finished: {cause_of(error)}. Run the same command again to continue.")
         raise typer.Exit(2) from error
     finally:
         steps.end()

@@ -20,16 +20,16 @@ EXAMPLE = "Example: kerolox pipeline rebuild /data/broker-a/store --to /data/bro
 @one_line_errors
 def rebuild(
     store: Annotated[
-        Path, typer.Argument(help="Directory of a store, kerolox's or Apache's.", metavar="STORE_DIR")
+        Path, typer.Argument(help="Directory of a kerolox or Apache store.", metavar="STORE_DIR")
     ],
     to: ToOption,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", help="Only the queues of this topic, and no index; may be repeated."),
+        typer.Option("--only", help="Rebuild only the queues of this topic, without the index. Repeatable."),
     ] = None,
     low: Annotated[
         int | None,
-        typer.Option("--from", help="Only messages from this log offset on: where a record begins."),
+        typer.Option("--from", help="Only messages from this log offset, the start of a record."),
     ] = None,
     high: Annotated[
         int | None, typer.Option("--to-offset", "--until", help="Only messages before this log offset.")
@@ -37,30 +37,32 @@ def rebuild(
     on_damage: Annotated[
         str,
         typer.Option(
-            help="Where the log is damaged: fail; skip (go on behind it, marking lost offsets); stop (end "
-            "there)."
+            help="Action at damage in the log: fail; skip (continue after it and mark lost offsets); stop "
+            "(end there)."
         ),
     ] = "fail",
     like: Annotated[
         str | None,
-        typer.Option(help="Whose index: kerolox, apache or apache-5.3 (and older); else the writer's."),
+        typer.Option(
+            help="Index format: kerolox, apache or apache-5.3 (and older). Default: that of the store's "
+            "writer."
+        ),
     ] = None,
-    index: Annotated[bool, typer.Option(help="Make the key index, too.")] = True,
+    index: Annotated[bool, typer.Option(help="Rebuild the key index, too.")] = True,
     in_place: Annotated[
         bool,
-        typer.Option("--in-place", help="Then put them in place of the store's own, which are put aside."),
+        typer.Option("--in-place", help="Then replace the store's files; the old ones are moved aside."),
     ] = False,
     config_file: ConfigFileOption = None,
     master: MasterOption = "local[*]",
     conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Make the consume queues and the key index of a store again from its commit log.
+    """Rebuild the consume queues and the key index of a store from its commit log.
 
-    Byte for byte what the broker makes, by as many tasks as Spark has room for, in the memory of a part of
-    the log each. Stop the broker before. The store must lie where every task can read it, and DIR where every
-    task can write. Interrupted, the same command goes on; with --in-place once more, a finished one is only
-    put in place.
+    The files are byte for byte those that the broker writes. Spark tasks each process a part of the log. Stop
+    the broker first. Every task must be able to read the store and to write to DIR. After an interruption,
+    the same command continues; for a finished rebuild, --in-place only replaces the files.
     """
     from kerolox.spark.session import SparkMissing
 
@@ -119,10 +121,8 @@ def _show(made: RebuiltOnSpark, json: bool) -> None:
         OutputTable(("rebuild", made.store), rows),
     )
     if made.in_place:
-        out.note(
-            f"in place; the old ones are in {' and '.join(made.put_aside) or 'nowhere: there were none'}"
-        )
+        out.note(f"in place; old files: {' and '.join(made.put_aside) or 'none existed'}")
     elif made.whole:
-        out.note("With the broker stopped, put them in place by --in-place, or by:")
+        out.note("While the broker is stopped, replace the store's files with --in-place, or with:")
         for line in how_to_put_in_place(made):
             out.note(f"  {line}")

@@ -29,33 +29,33 @@ def replay(
     source: Annotated[
         str,
         typer.Argument(
-            help="An archive or a Delta table, in a folder or at an address such as s3://BUCKET/FOLDER; "
-            "an Iceberg table as iceberg:NAMESPACE.TABLE; or the store directory of a broker."
+            help="Archive or Delta table, in a folder or at an address such as s3://BUCKET/FOLDER; Iceberg "
+            "table as iceberg:NAMESPACE.TABLE; or a broker's store directory."
         ),
     ],
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     to_topic: Annotated[
-        str | None, typer.Option(help="Send all to this topic; else each to the one it came from.")
+        str | None, typer.Option(help="Target topic. Default: the original topic of each message.")
     ] = None,
     topic_map: Annotated[
-        list[str] | None, typer.Option(help="Send those of one topic to another.", metavar="OLD=NEW")
+        list[str] | None, typer.Option(help="Target for one topic. Repeatable.", metavar="OLD=NEW")
     ] = None,
-    topics: Annotated[
-        list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
+    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic. Repeatable.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only messages stored at this time or later, such as 2h.")
     ] = None,
-    since: Annotated[str | None, typer.Option(help="Those stored at this time or later, such as 2h.")] = None,
-    until: Annotated[str | None, typer.Option(help="Those stored before this time.")] = None,
-    tags: Annotated[str | None, typer.Option(help="Those with one of these tags: 'a || b'.")] = None,
-    keys: Annotated[str | None, typer.Option(help="Those with one of these keys: 'a,b'.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only messages stored before this time.")] = None,
+    tags: Annotated[str | None, typer.Option(help="Only messages with one of these tags: 'a || b'.")] = None,
+    keys: Annotated[str | None, typer.Option(help="Only messages with one of these keys: 'a,b'.")] = None,
     where: Annotated[
-        str | None, typer.Option(help="A condition in SQL: \"properties['region'] = 'north'\".")
+        str | None, typer.Option(help="SQL condition: \"properties['region'] = 'north'\".")
     ] = None,
-    rate: Annotated[str, typer.Option(help="So many a second at most; 0: as fast as it goes.")] = "0",
+    rate: Annotated[str, typer.Option(help="Maximum messages per second; 0: unlimited.")] = "0",
     id: Annotated[
-        str | None, typer.Option("--id", help="Name of this replay: with one begun before, it goes on.")
+        str | None, typer.Option("--id", help="Id of the replay. That of an earlier replay continues it.")
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(help="Where replays are written down (~/.local/state/kerolox/replays).")
+        Path | None, typer.Option(help="Folder of replay state. Default: ~/.local/state/kerolox/replays.")
     ] = None,
     catalog: CatalogName = None,
     catalog_uri: CatalogUri = None,
@@ -63,17 +63,20 @@ def replay(
     storage_options: StorageOptions = None,
     storage_file: StorageFile = None,
     master: Annotated[
-        str, typer.Option(help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://URL.")
+        str, typer.Option(help="Spark master: local[N], spark://HOST:PORT, yarn, k8s://URL.")
     ] = "local[*]",
-    conf: Annotated[list[str] | None, typer.Option(help="Settings of Spark.", metavar="NAME=VALUE")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing: tell what would be.")] = False,
+    conf: Annotated[
+        list[str] | None, typer.Option(help="Spark setting. Repeatable.", metavar="NAME=VALUE")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be sent.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Send archived messages to topics again, in the order of their queues.
+    """Resend archived messages to topics, in queue order.
 
-    Bodies, keys, tags and properties stay. Every copy is marked: KEROLOX_REPLAY has the replay's id,
-    KEROLOX_REPLAY_FROM the place it came from, KEROLOX_REPLAY_BORN when it was sent first. A replay that was
-    stopped or killed goes on with the same command and its --id, and sends nothing twice.
+    Bodies, keys, tags and properties are kept. Every copy has the properties KEROLOX_REPLAY (the id of the
+    replay), KEROLOX_REPLAY_FROM (the source position) and KEROLOX_REPLAY_BORN (the original send time). To
+    continue a replay that was stopped or killed, run the same command with its --id; no message is sent
+    twice.
     """
     from kerolox.clock import SYSTEM_CLOCK
     from kerolox.pipeline.replay import replay as work
@@ -122,8 +125,8 @@ def replay(
         document, OutputTable(("from", "to", "offsets", "messages", "sent now"), rows), _totals(result)
     )
     if not result.is_complete:
-        why = "; ".join(result.stopped) or "messages that were planned are not in the source any more"
-        say(f"cut short: {why}. {_go_on(result.id)}")
+        why = "; ".join(result.stopped) or "the source no longer has some of the planned messages"
+        say(f"stopped: {why}. {_go_on(result.id)}")
         raise typer.Exit(1)
 
 
@@ -146,7 +149,7 @@ def _run(
 
     cluster = ClientOptions(split_addresses(nameserver))
     session.settings(master)
-    check(source, cluster, choice=choice, **how)  # before Spark is started for nothing
+    check(source, cluster, choice=choice, **how)  # raises before Spark starts
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -165,7 +168,7 @@ def _run(
         with bar:
             task = bar.add_task("Spark starts", total=None)
             spark = session.session("kerolox-replay", _with_retries(master), conf=conf)
-            bar.update(task, description="messages are counted")
+            bar.update(task, description="counting messages")
             return replay(
                 spark,
                 source,
@@ -180,10 +183,10 @@ def _run(
         raise typer.Exit(130) from None
     except (KeroloxError, OSError):
         raise
-    except Exception as error:  # what Spark raises has many classes, and long texts
+    except Exception as error:  # Spark raises many classes, with long texts
         from kerolox.spark.shipping import cause_of
 
-        say(f"cut short: {cause_of(error)}. {_go_on(how['id']) if planned else 'Nothing was sent.'}")
+        say(f"stopped: {cause_of(error)}. {_go_on(how['id']) if planned else 'Nothing was sent.'}")
         raise typer.Exit(1) from error
     finally:
         session.stop()
@@ -201,4 +204,4 @@ def _totals(result: Replayed) -> OutputTable:
 
 
 def _go_on(id: str) -> str:
-    return f"Go on with the same command and --id {id}: what was sent is not sent again"
+    return f"Continue with the same command and --id {id}: messages already sent are skipped"

@@ -36,39 +36,41 @@ RUN_EXAMPLE = (
     "Example: kerolox pipeline run orders.yaml --set DATA=/data --metrics-port 9464   "
     "(exit code 0: done or stopped, 1: not started, 3: a flow failed, 130: stopped before --once was done)"
 )
-CHECK_EXAMPLE = "Example: kerolox pipeline check orders.yaml --plan   (exit code 0: fine, 1: problems)"
+CHECK_EXAMPLE = "Example: kerolox pipeline check orders.yaml --plan   (exit code 0: valid, 1: problems)"
 FAILED = 3
 INTERRUPTED = 130
 LINES_EVERY_S = 10.0
 
-FileArgument = Annotated[Path, typer.Argument(help="The pipeline.", metavar="PIPELINE.YAML")]
+FileArgument = Annotated[Path, typer.Argument(help="File of the pipeline.", metavar="PIPELINE.YAML")]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="A value for ${NAME} in the file; may be repeated.", metavar="NAME=VALUE"),
+    typer.Option("--set", help="Value for ${NAME} in the file. Repeatable.", metavar="NAME=VALUE"),
 ]
 MasterOption = Annotated[
-    str, typer.Option(help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://URL.")
+    str, typer.Option(help="Spark master: local[N], spark://HOST:PORT, yarn, k8s://URL.")
 ]
-ConfOption = Annotated[list[str] | None, typer.Option(help="Settings of Spark.", metavar="NAME=VALUE")]
+ConfOption = Annotated[
+    list[str] | None, typer.Option(help="Spark setting. Repeatable.", metavar="NAME=VALUE")
+]
 
 
 @one_line_errors
 def check(
     file: FileArgument,
     given: SetOption = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what flows where, and the columns.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show the data flow and the columns.")] = False,
     spark: Annotated[
-        bool, typer.Option("--spark/--no-spark", help="Let Spark analyse the plans, or leave that out.")
+        bool, typer.Option("--spark/--no-spark", help="Analyse the query plans with Spark, or skip it.")
     ] = True,
     master: MasterOption = "local[*]",
     conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Look for all that is wrong with a pipeline, without running it.
+    """Validate a pipeline without running it, and report all problems.
 
-    The file and its variables; topics, addresses and functions; then Spark analyses every step, check and
-    sink with empty batches. No rows are read, no tables or catalogs made, and nothing stays: a small file
-    that tries whether an address can be written to is deleted again, with the folders made for it.
+    Checks the file and its variables, then topics, addresses and functions; then Spark analyses every step,
+    check and sink with empty batches. No rows are read and no tables or catalogs created. To test write
+    access, a small file is written to each address and deleted again, with the folders created for it.
     """
     from kerolox.pipeline.flows.document import PipelineInvalid
 
@@ -78,7 +80,7 @@ def check(
     try:
         made, document = _read(file, given)
         problems = document.problems
-        if made is not None and spark:  # all at once: also of a file that has problems of other kinds
+        if made is not None and spark:  # also for a file with other problems: report all at once
             columns = _analysed(made, document, master, pairs("--conf", conf))
     except PipelineInvalid as error:
         problems = error.problems
@@ -92,28 +94,31 @@ def run(
     file: FileArgument,
     given: SetOption = None,
     flows: Annotated[
-        list[str] | None, typer.Option("--flow", help="Only this sink or archive; may be repeated.")
+        list[str] | None, typer.Option("--flow", help="Run only this sink or archive. Repeatable.")
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="End with what is there now, whatever the file's trigger says.")
+        bool,
+        typer.Option("--once", help="Stop at the current end of the sources. Overrides the file's trigger."),
     ] = False,
-    dry: Annotated[bool, typer.Option("--dry", help="Check, show what would flow where, and end.")] = False,
+    dry: Annotated[
+        bool, typer.Option("--dry", help="Check the pipeline, show its data flow, then exit.")
+    ] = False,
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            help="Serve the page and metrics for Prometheus here; 0: a free port.", min=0, max=65_535
+            help="Port for the status page and Prometheus metrics; 0: a free port.", min=0, max=65_535
         ),
     ] = None,
-    metrics_host: Annotated[str, typer.Option(help="The address of that port.")] = "127.0.0.1",
+    metrics_host: Annotated[str, typer.Option(help="Listen address of the metrics port.")] = "127.0.0.1",
     master: MasterOption = "local[*]",
     conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Run a pipeline: sources through steps to sinks, until it is stopped, or all is done.
+    """Run a pipeline (sources, steps, sinks) until it is stopped or complete.
 
-    All is checked before anything starts. A flow that fails is started again from its checkpoint, after a
-    while; one that fails for good ends the run. SIGTERM and Ctrl-C let batches end; a second one does not.
-    A page of the run is in STORAGE/runs/ID/page.html, and kept up to date.
+    The whole pipeline is validated before it starts. A failed flow is restarted from its checkpoint after a
+    pause; a flow that keeps failing ends the run. On SIGTERM or Ctrl-C, running batches are completed first;
+    a second signal stops at once. STORAGE/runs/ID/page.html is a status page of the run.
     """
     from kerolox.pipeline.flows.document import PipelineInvalid
 
@@ -136,15 +141,15 @@ def run(
             say_error(KeroloxError(f"flow {name} failed: {why}"), json)
         raise typer.Exit(FAILED)
     if made.result.interrupted and (once or plan.pipeline.trigger.once):
-        say("interrupted. What is written stays; the same command goes on")
+        say("interrupted. Written data is kept. Run the same command again to continue")
         raise typer.Exit(INTERRUPTED)
 
 
-# --- the steps of both --------------------------------------------------------------------------------
+# --- shared steps -------------------------------------------------------------------------------------
 
 
 def _read(file: Path, given: list[str] | None) -> tuple[Plan | None, Document]:
-    """The plan, as far as the file can be read, and the document with all that can be told without Spark."""
+    """Return the plan, as far as the file is readable, and the document with problems found without Spark."""
     from kerolox.pipeline.flows.checking import check_places
     from kerolox.pipeline.flows.plan import make_plan
     from kerolox.pipeline.flows.reading import read_loosely
@@ -168,7 +173,7 @@ def _session(pipeline: Pipeline, master: str, conf: dict[str, str]) -> Any:
     from kerolox.spark import session
     from kerolox.spark.java import SHOW
 
-    # What fails is told by us, on a line; Spark and py4j would tell it again, with all their stack traces.
+    # kerolox reports failures in one line; Spark and py4j would log them again with stack traces.
     is_shown = bool(os.environ.get(SHOW))
     for name in ("py4j", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.WARNING if is_shown else logging.CRITICAL + 1)
@@ -179,7 +184,7 @@ def _session(pipeline: Pipeline, master: str, conf: dict[str, str]) -> Any:
 
 
 def _with_retries(master: str) -> str:
-    """A task is tried more than once, as on a cluster."""
+    """Return a local master that retries failed tasks, as clusters do; other masters unchanged."""
     return f"{master[:-1]},4]" if master.startswith("local[") and "," not in master else master
 
 
@@ -209,7 +214,7 @@ def _run(
     from kerolox.pipeline.flows.run import Run
     from kerolox.spark import session
 
-    session.settings(master)  # complains before a JVM starts
+    session.settings(master)  # raises before a JVM starts
     made = Run(plan, document, once=once, only=flows)
     with made, _signals(made) as install, Reporter(made, host=listen[0], port=listen[1]) as reporter:
         if not quiet:
@@ -221,7 +226,7 @@ def _run(
             )
         try:
             made.prepare(_session(plan.pipeline, master, conf))
-            install()  # PySpark has put its own in place
+            install()  # again, because PySpark has replaced the handlers
             with _lines(made, quiet):
                 made.run()
         finally:
@@ -232,7 +237,7 @@ def _run(
 
 @contextmanager
 def _signals(made: Run) -> Iterator[Any]:
-    """The first signal asks the run to end, a second one ends it."""
+    """Handle signals: the first one stops the run gracefully, a second one at once."""
     before: dict[int, Any] = {}
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -257,7 +262,7 @@ def _signals(made: Run) -> Iterator[Any]:
 
 @contextmanager
 def _lines(made: Run, quiet: bool) -> Iterator[None]:
-    """Now and then a line on how far it is."""
+    """Print periodic progress lines during the run."""
     ended = threading.Event()
 
     def tell() -> None:
@@ -283,7 +288,7 @@ def _lines(made: Run, quiet: bool) -> Iterator[None]:
         ended.set()
 
 
-# --- what is shown ------------------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------------
 
 
 def _show_check(
@@ -325,7 +330,7 @@ def _show_check(
     if errors:
         echo(f"{errors} problem{'s' if errors > 1 else ''}: {file} cannot be run")
     else:
-        echo(f"{file} is fine{'' if looked else ', as far as can be seen without Spark'}.")
+        echo(f"{file} is valid{'' if looked else ' (not analysed with Spark)'}.")
 
 
 def _show_run(made: Run, json: bool) -> None:

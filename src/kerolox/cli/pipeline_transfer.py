@@ -27,23 +27,23 @@ MERGE_EXAMPLE = (
 StoreHostOption = Annotated[
     str,
     typer.Option(
-        help="Address of the broker that will have the store: ids that tell a message's place name it.",
+        help="Address of the new store's broker, which is part of the offset ids of messages.",
         metavar="IP:PORT",
     ),
 ]
 OnDamageOption = Annotated[
     str,
-    typer.Option(help="Where a log is damaged: fail; skip (go on behind it, marking lost offsets)."),
+    typer.Option(help="Action at damage in a log: fail; skip (continue after it and mark lost offsets)."),
 ]
 
 
 @one_line_errors
 def split(
     store: Annotated[
-        Path, typer.Argument(help="Directory of a store, kerolox's or Apache's.", metavar="STORE_DIR")
+        Path, typer.Argument(help="Directory of a kerolox or Apache store.", metavar="STORE_DIR")
     ],
     to: ToOption,
-    topic: Annotated[list[str], typer.Option(help="This topic; may be repeated.")],
+    topic: Annotated[list[str], typer.Option(help="Topic to copy. Repeatable.")],
     store_host: StoreHostOption = "",
     on_damage: OnDamageOption = "fail",
     config_file: ConfigFileOption = None,
@@ -51,12 +51,12 @@ def split(
     conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Make a store of one topic of another store, for another broker.
+    """Copy topics of a store into a new store, for another broker.
 
-    Its messages in a log of their own, under the queues and offsets they had, so that consumers go on where
-    they are; with queues, key index, the topic's settings, and the groups that consume it with their
-    progress. Stop the broker before: the store is only read, and the topic stays in it until you delete it.
-    Interrupted, the same command goes on.
+    Messages keep their queues and offsets, so that consumers continue where they are. Queues, key index,
+    topic settings and the consuming groups with their progress are copied, too. Stop the broker first: the
+    source store is only read, and the topic stays in it until you delete it. After an interruption, the same
+    command continues.
     """
     _run(
         "kerolox-split", [layout_of(store, config_file)], to, topic, store_host, on_damage, master, conf, json
@@ -68,14 +68,14 @@ def merge(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="Directories of stores, kerolox's or Apache's; archives, in a folder or at an address such "
-            "as s3://BUCKET/FOLDER.",
+            help="Directories of kerolox or Apache stores; archives in a folder or at an address such as "
+            "s3://BUCKET/FOLDER.",
             metavar="SOURCE...",
         ),
     ],
     to: ToOption,
     topic: Annotated[
-        list[str] | None, typer.Option(help="Only this topic; may be repeated. Else all of users.")
+        list[str] | None, typer.Option(help="Only this topic. Repeatable. Default: all user topics.")
     ] = None,
     store_host: StoreHostOption = "",
     on_damage: OnDamageOption = "fail",
@@ -83,24 +83,24 @@ def merge(
     conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Make one store of those of several brokers, or of archives.
+    """Merge the stores of several brokers, or archives, into one store.
 
-    A topic that several have gets all their queues side by side: those of the second store behind those of
-    the first. Messages keep their order and offsets in their queue; what queue became which is told, and kept
-    in kerolox.mapping.json. Consumers' progress follows. What brokers keep for themselves stays behind:
-    delayed messages that wait, and transactions that are open. Stop the brokers before: the stores are only
-    read. Interrupted, the same command goes on.
+    The queues of a topic that several sources have are appended: those of the second store after those of the
+    first. Messages keep their order and offsets within a queue; the mapping of queues is printed and stored
+    in kerolox.mapping.json. Consumer progress is copied. Internal data of brokers is not: pending delayed
+    messages and open transactions. Stop the brokers first; the stores are only read. After an interruption,
+    the same command continues.
     """
     stores, archives = _told_apart(sources)
     from kerolox.store.offline.layout import find_layout
 
-    instead = "put log and queues below one directory: merge has no option for that."
+    instead = "put the log and the queues below one directory: merge has no option for separate ones."
     layouts = [find_layout(store, elsewhere=instead) for store in stores]
     _run("kerolox-merge", layouts, to, topic, store_host, on_damage, master, conf, json, archives)
 
 
 def _told_apart(sources: list[str]) -> tuple[list[Path], list[str]]:
-    """Which are stores, and which archives."""
+    """Return the sources that are stores, and those that are archives."""
     from kerolox.spark.session import SparkMissing
 
     try:
@@ -166,7 +166,7 @@ def _show(made: Transferred, json: bool) -> None:
     ]
     if made.deleted:
         rows.insert(1, ("of deleted topics", f"{made.deleted:,} messages left out"))
-    rows += [(f"left behind: {topic}", f"{count:,} messages") for topic, count in made.left_out.items()]
+    rows += [(f"not copied: {topic}", f"{count:,} messages") for topic, count in made.left_out.items()]
     moves = [
         (each.source, each.topic, each.queue_id, each.new_queue_id, each.messages, each.end)
         for each in made.mapping

@@ -1,7 +1,8 @@
-"""Whom servers of ``up`` and ``cluster up`` let in: this machine, known users, or everybody.
+"""Access policy of the servers of ``up`` and ``cluster up``: loopback, authenticated users, or all clients.
 
-Nobody gets an open port on a network by accident. On loopback nothing need be said; beyond it either
-``--access`` or ``--open``. Servers that had users are not opened by leaving a word out.
+Servers are never opened to a network by accident. Loopback addresses need no flag; all others require
+``--access`` or ``--open``. So does a data folder with users: omitting the flag does not disable access
+control.
 """
 
 from __future__ import annotations
@@ -19,22 +20,25 @@ if TYPE_CHECKING:
 AccessFlag = Annotated[
     bool,
     typer.Option(
-        "--access", help="Let in only users that are known, and let them do what their rules say. Makes the "
-        "first users, if there are none.",
+        "--access", help="Require authentication and enforce access policies. Creates the first users if "
+        "none exist.",
     ),
 ]  # fmt: skip
 OpenFlag = Annotated[
     bool,
-    typer.Option("--open", help="Let everybody in, on addresses beyond this machine too."),
+    typer.Option("--open", help="Accept all clients without authentication, also on non-loopback addresses."),
 ]
 
 
 class NotOpened(KeroloxError):
-    """Nobody has said that everybody may come in."""
+    """The servers would be reachable without access control, and neither --access nor --open was given."""
 
 
 def check_posture(hosts: Iterable[str], *, access: bool, open_to_all: bool, folder: AccessFolder) -> None:
-    """Refuse what would let in more people than was said. One line names what to say."""
+    """Reject a start that would expose the servers without an explicit flag.
+
+    Raises NotOpened, which names the flags, or OptionError for both flags at once.
+    """
     from kerolox.net.address import is_loopback
 
     if access and open_to_all:
@@ -43,22 +47,24 @@ def check_posture(hosts: Iterable[str], *, access: bool, open_to_all: bool, fold
         return
     if folder.is_there:
         raise NotOpened(
-            f"there are users in {folder.access}: say --access to let in only those, or --open to let in "
-            "everybody"
+            f"{folder.access} has users: give --access to require authentication, or --open to accept all "
+            "clients"
         )
     beyond = [host for host in hosts if not is_loopback(host)]
     if beyond:
         raise NotOpened(
-            f"{beyond[0]} can be reached from other machines: say --access to let in only known users, or "
-            "--open to let in everybody"
+            f"{beyond[0]} is reachable from other machines: give --access to require authentication, or "
+            "--open to accept all clients"
         )
 
 
 def secured(
     folder: AccessFolder, hosts: Iterable[str], chosen: Mapping[str, str], *, make: bool = True
 ) -> dict[str, str]:
-    """What secured servers are told, by RocketMQ's keys. Beyond loopback they speak TLS alone. ``make``:
-    users and certificates that are not there yet; without it nothing is written."""
+    """Return the settings of secured servers, by RocketMQ's keys. Beyond loopback they accept only TLS.
+
+    With ``make``, create missing users and certificates; without it, write nothing.
+    """
     from kerolox.net.address import is_loopback
     from kerolox.net.signing import Credentials
 

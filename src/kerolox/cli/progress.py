@@ -1,4 +1,4 @@
-"""Shows on stderr how far a long command is."""
+"""Progress of long commands, on stderr."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 import typer
 
 PROGRESS_EVERY_S = 0.5
-LINES_EVERY_S = 10.0  # where nobody looks
+LINES_EVERY_S = 10.0  # if stderr is not a terminal
 
 
 class ProgressLine:
-    """Prints now and then how far the work is: in place on a terminal, else line by line."""
+    """Periodic progress text: updated in place on a terminal, otherwise one line each time."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         from kerolox.clock import SYSTEM_CLOCK
@@ -31,6 +31,6 @@ class ProgressLine:
             )
 
     def end(self) -> None:
-        """End the line, so that what is printed next begins a new one."""
+        """End the line, so that later output starts at the first column."""
         if self._in_place:
             typer.echo("\r", err=True, nl=False)

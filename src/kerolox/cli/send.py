@@ -33,34 +33,34 @@ READ_BYTES = 64 << 10
 def send(
     topic: Annotated[str, typer.Argument(help="Topic to send to.", autocompletion=completion.topics)],
     bodies: Annotated[
-        list[str] | None, typer.Argument(help="A message each. Without any, lines are read from stdin.")
+        list[str] | None, typer.Argument(help="Message bodies. Default: lines of --file or stdin.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Send the lines of this file, a message each.")
+        Path | None, typer.Option("--file", "-f", help="Send each line of this file as a message.")
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="Send the file or stdin as one message.")] = False,
     tag: Annotated[str, typer.Option(help="Tag of the messages.")] = "",
-    keys: Annotated[list[str] | None, typer.Option("--key", help="A key; may be repeated.")] = None,
+    keys: Annotated[list[str] | None, typer.Option("--key", help="Key of the messages. Repeatable.")] = None,
     properties: Annotated[
-        list[str] | None, typer.Option("--property", "-p", help="name=value; may be repeated.")
+        list[str] | None, typer.Option("--property", "-p", help="User property, name=value. Repeatable.")
     ] = None,
-    delay_level: Annotated[int, typer.Option(help="Deliver after the delay of this level.", min=0)] = 0,
+    delay_level: Annotated[int, typer.Option(help="Delay level; 0: no delay.", min=0)] = 0,
     delay: Annotated[
-        str | None, typer.Option(help="Deliver after this time: 500ms, 90s, 15m, 1h30m.", metavar="SPAN")
+        str | None, typer.Option(help="Delay before delivery: 500ms, 90s, 15m, 1h30m.", metavar="SPAN")
     ] = None,
     deliver_at: Annotated[
-        str | None, typer.Option(help="Deliver at this time: 2026-01-31T12:00:00.", metavar="TIME")
+        str | None, typer.Option(help="Time of delivery: 2026-01-31T12:00:00.", metavar="TIME")
     ] = None,
-    queue: Annotated[int | None, typer.Option(help="Send to this queue only.", min=0)] = None,
+    queue: Annotated[int | None, typer.Option(help="Id of the queue. Default: all in turn.", min=0)] = None,
     order_key: Annotated[
-        str | None, typer.Option(help="Send to the queue of this key: what has the same stays in order.")
+        str | None, typer.Option(help="Order key. Messages with the same key go to one queue, in order.")
     ] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
     """Send messages: arguments, lines of a file, or lines of stdin.
 
-    The first that cannot be sent ends it; which were not sent, and where to go on, is told.
+    Stops at the first failure and reports which messages were not sent and where to continue.
     """
     from kerolox import Message
     from kerolox.clock import SYSTEM_CLOCK
@@ -69,7 +69,11 @@ def send(
     table = dict(_property(text) for text in properties or ())
     if bool(delay_level) + (delay is not None) + (deliver_at is not None) > 1:
         given = delay if delay is not None else deliver_at
-        raise OptionError("--deliver-at" if delay is None else "--delay", given, "one delay, not two")
+        raise OptionError(
+            "--deliver-at" if delay is None else "--delay",
+            given,
+            "only one of --delay-level, --delay and --deliver-at",
+        )
     if queue is not None and order_key is not None:
         raise OptionError("--order-key", order_key, "either --queue or --order-key")
     delay_s = None if delay is None else parse_span(delay, "--delay")
@@ -112,7 +116,7 @@ def send(
 
 
 class LineSending:
-    """Sends many messages, some at a time. After the first that cannot be sent it sends no more."""
+    """Concurrent sending of many messages. Starts no further sends after the first failure."""
 
     def __init__(
         self,
@@ -123,14 +127,14 @@ class LineSending:
         size_bytes: int = 0,
     ) -> None:
         self.sent = 0
-        self.failed: dict[int, str] = {}  # by number, from 1 on: why
+        self.failed: dict[int, str] = {}  # number of the message, from 1 → error text
         self.not_tried_from: int | None = None
         self.shown: list[dict[str, object]] = []
         self._topic = topic
         self._queue_id = queue_id
         self._order_key = order_key
         self._message = message
-        self._size_bytes = size_bytes  # of all there is to send; 0: not known
+        self._size_bytes = size_bytes  # of all messages to send; 0: unknown
         self._taken_bytes = 0
         self._turn = 0
 
@@ -143,12 +147,12 @@ class LineSending:
         progress = ProgressLine(self._how_far)
         where = ClientOptions(nameservers)
         async with Producer(where, group=GROUP, options=ProducerOptions(timeout_s=TIMEOUT_S)) as producer:
-            # Raises when nobody serves the topic.
+            # Raises if no broker serves the topic.
             queues = await producer.queues(self._topic)
             if self._queue_id is not None and all(queue.queue_id != self._queue_id for queue in queues):
                 raise OptionError("--queue", self._queue_id, f"a writable queue of topic {self._topic}")
             try:
-                # Reading stdin waits: meanwhile answers come in.
+                # In a thread, because reading stdin blocks; responses arrive meanwhile.
                 while self.not_tried_from is None and (some := await asyncio.to_thread(next, bodies, None)):
                     for number, body in some:
                         while len(tasks) >= IN_FLIGHT_MAX:
@@ -159,7 +163,7 @@ class LineSending:
                         task = asyncio.create_task(self._send(producer, number, body))
                         tasks.add(task)
                         if not self.sent:
-                            await task  # alone, while it connects: then all others keep their order
+                            await task  # the first one connects; only then are later ones sent in order
                         self._taken_bytes += len(body) + 1
                         progress.tell()
             finally:
@@ -192,23 +196,23 @@ class LineSending:
             )
 
     def _choose(self, queues: Sequence[Queue], message: Message) -> Queue:
-        """The queue of this number, of each broker in turn."""
+        """Return the queue with the wanted id, of each broker in turn."""
         wanted = [queue for queue in queues if queue.queue_id == self._queue_id]
         self._turn += 1
         return wanted[self._turn % len(wanted)]
 
     def what_failed(self, noun: str) -> str:
-        """A text that says which messages were not sent, why, and where to go on."""
+        """Return a text with the messages that were not sent, the reason, and where to continue."""
         numbers = sorted(self.failed)
         which = noun if len(numbers) == 1 else f"{noun}s"
         told = f"{len(numbers)} not sent ({which} {_spans(numbers)}): {self.failed[numbers[0]]}"
         if self.not_tried_from is not None:
-            told = sentences(told, f"stopped there: {noun} {self.not_tried_from} and after were not tried")
+            told = sentences(told, f"Stopped: {noun} {self.not_tried_from} and later were not sent")
         return told
 
 
 def _spans(numbers: list[int]) -> str:
-    """Sorted numbers for people: ``1, 3-5``."""
+    """Return sorted numbers as ranges: ``1, 3-5``."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:
@@ -219,7 +223,7 @@ def _spans(numbers: list[int]) -> str:
 
 
 def _bodies(bodies: list[str] | None, file: Path | None, whole: bool) -> Iterator[list[tuple[int, bytes]]]:
-    """The bodies to send with their numbers, in lists of those that could be read at once."""
+    """Yield lists of numbered bodies; each list has those available without blocking."""
     if bodies:
         if file is not None:
             raise OptionError("--file", str(file), "either messages as arguments or a file")
@@ -232,7 +236,7 @@ def _bodies(bodies: list[str] | None, file: Path | None, whole: bool) -> Iterato
             yield [(1, source.read())]
             return
         number, rest = 0, b""
-        while data := source.read1(READ_BYTES):  # what a pipe has: nothing typed waits for more
+        while data := source.read1(READ_BYTES):  # returns the available bytes: typed lines are sent at once
             *lines, rest = (rest + data).split(b"\n")
             if some := _not_empty(lines, number):
                 yield some
@@ -242,7 +246,7 @@ def _bodies(bodies: list[str] | None, file: Path | None, whole: bool) -> Iterato
 
 
 def _not_empty(lines: list[bytes], before: int) -> list[tuple[int, bytes]]:
-    # No broker takes an empty message.
+    # Brokers reject empty messages.
     stripped = ((number, line.rstrip(b"\r")) for number, line in enumerate(lines, before + 1))
     return [(number, line) for number, line in stripped if line]
 

@@ -1,4 +1,4 @@
-"""What commands that run a server share: options from file, environment and flags, logs, and a clean stop."""
+"""Shared parts of commands that run a server: options from file, environment and flags, logs, clean stop."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def load_options(cls: type[T], file: Path | None, flags: Mapping[str, Any]) -> L
         text = None if file is None else file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         expected = (
-            f"a properties file that can be read ({error.strerror or error}). Correct the path or the file's "
-            "permissions, or leave the option out: then the defaults hold"
+            f"a readable properties file ({error.strerror or error}). Correct the path or the permissions, "
+            "or omit the option to use the defaults"
         )
         raise OptionError("--config-file", str(file), expected) from error
     found = load(cls, file_text=text, file_name=str(file or ""), environment=os.environ, flags=flags)
@@ -53,12 +53,12 @@ def load_options(cls: type[T], file: Path | None, flags: Mapping[str, Any]) -> L
 
 
 def print_options(loaded: Loaded[Any], json: bool) -> None:
-    """Every option, its value, and where the value came from."""
+    """Print every option with its value and the source of the value, and warn about ineffective keys."""
     output(json).show(options_document(loaded), options_table(loaded))
     for key, source, near in loaded.slips():
-        say(f"{key} in {source} is no option, and has no effect.{near}")
+        say(f"{key} in {source} is not an option and has no effect.{near}")
     for key, source in loaded.without_effect():
-        say(f"{key} in {source} is a setting of RocketMQ that does nothing here.")
+        say(f"{key} in {source} is a setting of RocketMQ that has no effect in kerolox.")
 
 
 def options_document(loaded: Loaded[Any]) -> dict[str, dict[str, str]]:
@@ -76,9 +76,9 @@ def log_to_stderr(level: LogLevel) -> None:
 
 
 def listen_address(text: str, flag: str = "--listen") -> tuple[str, int]:
-    """Parse ``0.0.0.0:9876``, ``[::]:9876``, or ``:9876`` for all addresses; port 0 takes a free one.
+    """Parse ``0.0.0.0:9876``, ``[::]:9876``, or ``:9876`` for all addresses. Port 0 means a free port.
 
-    Raises OptionError, which names ``flag``.
+    Raises OptionError with ``flag`` as the name of the option.
     """
     host, separator, port = text.rpartition(":")
     if not separator or not port.isdigit():
@@ -91,9 +91,9 @@ def listen_address(text: str, flag: str = "--listen") -> tuple[str, int]:
 async def serve_until_told(
     role: str, server: AbstractAsyncContextManager[Listening], *, parent: int | None = None
 ) -> None:
-    """Run a server, say in one line when it is ready, and stop it cleanly on SIGTERM or SIGINT.
+    """Run a server, print one line when it is ready, and stop it cleanly on SIGTERM or SIGINT.
 
-    With a ``parent`` it stops too when that process has ended, since nothing else would stop it then.
+    With a ``parent``, also stop the server when that process has ended: no other process would stop it.
     """
     import asyncio
 
@@ -110,7 +110,7 @@ async def serve_until_told(
 
 
 def stop_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set."""
+    """Return an event that SIGTERM and SIGINT set."""
     import asyncio
     import signal
 

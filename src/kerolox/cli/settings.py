@@ -12,16 +12,16 @@ from kerolox.errors import OptionError, nearest
 
 KeysArgument = Annotated[
     list[str] | None,
-    typer.Argument(help="Parts of keys to show. Default: all settings.", metavar="[KEYS]..."),
+    typer.Argument(help="Show settings whose key contains this text. Default: all.", metavar="[KEYS]..."),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Change a setting, by RocketMQ's key; may be repeated.", metavar="KEY=VALUE"),
+    typer.Option("--set", help="Change a setting, by RocketMQ's key. Repeatable.", metavar="KEY=VALUE"),
 ]
 
 
 def changes_of(texts: Sequence[str] | None) -> dict[str, str]:
-    """Parse ``key=value`` texts; the last of a key counts. Raises OptionError."""
+    """Parse ``key=value`` texts; the last value of a key wins. Raises OptionError."""
     found: dict[str, str] = {}
     for text in texts or ():
         key, separator, value = text.partition("=")
@@ -36,7 +36,7 @@ def matching(
 ) -> dict[str, str]:
     """Return the changed settings and those whose key contains one of ``keys``; all settings without either.
 
-    Raises NotFound when a key of ``keys`` is part of none.
+    Raises NotFound when an entry of ``keys`` matches no setting.
     """
     from kerolox.client.admin.admin import NotFound
 

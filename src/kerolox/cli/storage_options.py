@@ -16,19 +16,19 @@ StorageOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--storage-option",
-        help="Of the store behind an address, as fsspec's driver names it: endpoint_url=URL, anon=true. "
-        "Secrets are better in the environment, a role or --storage-options.",
+        help="Option of fsspec's driver for the address: endpoint_url=URL, anon=true. Repeatable. Keep "
+        "secrets in the environment, in a role or in the file of --storage-options.",
         metavar="NAME=VALUE",
     ),
 ]
 StorageFile = Annotated[
     Path | None,
-    typer.Option("--storage-options", help="A file with such options, JSON or YAML.", metavar="FILE"),
+    typer.Option("--storage-options", help="JSON or YAML file with storage options.", metavar="FILE"),
 ]
 
 
 def storage_at(option: str, address: str, given: list[str] | None, file: Path | None) -> Storage:
-    """The store behind an address, which is not opened yet."""
+    """Return the storage at an address, not opened yet. Raises OptionError with ``option`` as its name."""
     try:
         from kerolox.pipeline.lake.storage import open_storage
     except ModuleNotFoundError as error:
@@ -44,8 +44,10 @@ def storage_at(option: str, address: str, given: list[str] | None, file: Path | 
 
 
 def read_storage_options(given: list[str] | None, file: Path | None) -> dict[str, Any]:
-    """The options of a file, and those of the command line, which win. A name with dots is a name inside a
-    name: ``client_kwargs.region_name=eu-west-1``."""
+    """Return the options of the file, overridden by those of the command line.
+
+    A name with dots is a nested name: ``client_kwargs.region_name=eu-west-1``.
+    """
     options = _of_file(file) if file is not None else {}
     for name, text in pairs("--storage-option", given, hide=True).items():
         *outer, last = name.split(".")
@@ -53,7 +55,9 @@ def read_storage_options(given: list[str] | None, file: Path | None) -> dict[str
         for word in outer:
             inside = inside.setdefault(word, {})
             if not isinstance(inside, dict):
-                raise OptionError("--storage-option", name, f"a name: {word} has a value of its own")
+                raise OptionError(
+                    "--storage-option", name, f"a nested name; {word} is set to a value already"
+                )
         inside[last] = {"true": True, "false": False}.get(text.lower(), text)
     return options
 
@@ -64,8 +68,8 @@ def _of_file(file: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(file.read_text())
     except OSError as error:
-        raise OptionError("--storage-options", str(file), f"a file ({error.strerror})") from None
-    except yaml.YAMLError:  # its text may tell a secret
+        raise OptionError("--storage-options", str(file), f"a readable file ({error.strerror})") from None
+    except yaml.YAMLError:  # the text of the error may contain a secret
         found = None
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise OptionError("--storage-options", str(file), "a file with names and values, as JSON or YAML")
@@ -73,7 +77,7 @@ def _of_file(file: Path) -> dict[str, Any]:
 
 
 def pairs(option: str, given: list[str] | None, *, hide: bool = False) -> dict[str, str]:
-    """``NAME=VALUE`` of an option that may be repeated."""
+    """Parse the ``NAME=VALUE`` texts of a repeatable option; ``hide`` keeps values out of errors."""
     found = {}
     for word in given or ():
         name, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""``kerolox store``: look at a store, check it, mend it. Offline: no broker is asked."""
+"""``kerolox store``: inspect, verify and repair store files offline."""
 
 from __future__ import annotations
 
@@ -29,23 +29,21 @@ if TYPE_CHECKING:
     from kerolox.store.options import StoreOptions
     from kerolox.store.repair import Repair
 
-app = typer.Typer(
-    help="Look at the files of a store, check them, mend them. No broker is asked.", no_args_is_help=True
-)
+app = typer.Typer(help="Inspect, verify and repair store files offline.", no_args_is_help=True)
 
 
 ConfigFileOption = Annotated[
     Path | None,
     typer.Option(
-        "--config-file", "-c", help="The broker's configuration file; needed if it changes sizes or places."
+        "--config-file",
+        "-c",
+        help="The broker's configuration file. Required if it sets file sizes or paths.",
     ),
 ]
-StoreDirectory = Annotated[
-    Path, typer.Argument(help="Directory of the store, or the one above it.", metavar="DIR")
-]
+StoreDirectory = Annotated[Path, typer.Argument(help="Directory of the store, or its parent.", metavar="DIR")]
 
 _SHOWN = 100
-_COLUMNS = {  # of a table for people; JSON has everything
+_COLUMNS = {  # columns of tables; JSON has all fields
     "log": (
         "offset",
         "record",
@@ -65,23 +63,28 @@ _COLUMNS = {  # of a table for people; JSON has everything
 )
 @one_line_errors
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A file of a store, or its directory for a summary.")],
+    path: Annotated[Path, typer.Argument(help="File of a store, or its directory for a summary.")],
     kind: Annotated[
-        str | None, typer.Option(help="What the file is, when its name does not say: log, queue, index, ...")
+        str | None, typer.Option(help="Kind of the file: log, queue, index, ... Default: by its name.")
     ] = None,
     start: Annotated[
         int | None,
-        typer.Option("--from", help="Where to begin: log offset, queue offset, or number of an entry."),
+        typer.Option("--from", help="First row: log offset, queue offset, or number of an entry."),
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option(help=f"How many rows; 0 for all. {_SHOWN} for people, all with --json."),
+        typer.Option(help=f"Number of rows; 0: all. Default: {_SHOWN}, or all with --json."),
     ] = None,
-    slots: Annotated[int | None, typer.Option(help="Slots of an index file (maxHashSlotNum).")] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="Number of slots of an index file (maxHashSlotNum).")
+    ] = None,
     config_file: ConfigFileOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show what is in a file: messages, queue entries, keys, times. With --json one object a line."""
+    """Print the contents of a store file: messages, queue entries, keys or times.
+
+    With --json, one object per line.
+    """
     from kerolox.store.errors import FileMissing
     from kerolox.store.offline.inspect import Kind, kind_of, rows
 
@@ -89,7 +92,7 @@ def inspect(
         _show_summary(layout_of(path, config_file), output(json))
         return
     if not path.exists():
-        raise FileMissing(f"{path} is not there. Give a file of a store, or its directory.")
+        raise FileMissing(f"{path} does not exist. Give a file of a store, or its directory.")
     if kind is None:
         known = kind_of(str(path))
     else:
@@ -105,17 +108,17 @@ def inspect(
 
 
 @app.command(
-    "verify", epilog="Example: kerolox store verify store   (exit code 0: whole, 1: not, 2: no answer)"
+    "verify", epilog="Example: kerolox store verify store   (exit code 0: clean, 1: damaged, 2: not verified)"
 )
 def verify(
     directory: StoreDirectory,
     config_file: ConfigFileOption = None,
-    live: Annotated[bool, typer.Option("--live", help="Also look at a store that is in use.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Verify a store that is in use.")] = False,
     queues: Annotated[bool, typer.Option(help="Check the consume queues.")] = True,
     index: Annotated[bool, typer.Option(help="Check the key index.")] = True,
     json: JsonFlag = False,
 ) -> None:
-    """Check every record, queue entry and key of a store against each other. Changes nothing."""
+    """Verify every record, queue entry and key of a store. Changes nothing."""
     from kerolox.store.offline.verify import verify as look
 
     try:
@@ -133,21 +136,24 @@ def verify(
 @one_line_errors
 def repair(
     directory: StoreDirectory,
-    queues: Annotated[bool, typer.Option("--queues", help="Make the consume queues again.")] = False,
-    index: Annotated[bool, typer.Option("--index", help="Make the key index again.")] = False,
+    queues: Annotated[bool, typer.Option("--queues", help="Rebuild the consume queues.")] = False,
+    index: Annotated[bool, typer.Option("--index", help="Rebuild the key index.")] = False,
     tables: Annotated[
-        bool, typer.Option("--tables", help="Make lost or broken tables again; empty where nothing tells.")
+        bool, typer.Option("--tables", help="Rebuild missing or damaged tables, empty without a source.")
     ] = False,
     skip: Annotated[
-        int | None, typer.Option(help="Step over the damage at this log offset; keep what follows.")
+        int | None, typer.Option(help="Skip the damage at this log offset and keep the messages after it.")
     ] = None,
-    cut: Annotated[int | None, typer.Option(help="End the log at this offset; drop what follows.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    cut: Annotated[int | None, typer.Option(help="Truncate the log at this offset.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     config_file: ConfigFileOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Mend a store: rebuild queues and index from the log (both, unless one is named), after the log itself
-    was mended if asked; or its tables. What is replaced is put aside, not deleted."""
+    """Repair a store: rebuild its queues and key index from the log, or its tables.
+
+    Without --queues or --index, both are rebuilt. --skip and --cut repair the log first. Replaced files are
+    renamed, not deleted.
+    """
     from kerolox.store.disk.files import Files
     from kerolox.store.disk.lock import StoreLock
     from kerolox.store.repair import Repair
@@ -162,7 +168,9 @@ def repair(
         done: dict[str, Any] = {"store": layout.root}
         under_way = Repair(layout)
         if under_way.interrupted is not None:
-            out.note(f"A repair was interrupted ({under_way.interrupted or 'rebuild'}): this one goes on.")
+            out.note(
+                f"A repair was interrupted ({under_way.interrupted or 'rebuild'}). This one continues it."
+            )
         if under_way.interrupted is not None or skip is not None or cut is not None:
             queues, index = True, layout.index_enabled is not False
         if skip is not None:
@@ -183,17 +191,17 @@ def _skip(repair: Repair, layout: Layout, offset: int, out: Output, yes: bool) -
 
     plan = plan_skip(layout, offset)
     if not plan.pieces:
-        out.note(f"the damage at {offset} is stepped over already")
+        out.note(f"the damage at {offset} was skipped before")
         return {"offset": offset, "lostBytes": 0, "saved": None}
     records = sum(len(piece.data) for piece in plan.pieces)
     out.note(
-        f"At {offset} the log is damaged: {plan.what}. {plan.lost_bytes} bytes, up to {plan.valid_from}, are "
-        f"lost. They are saved to {layout.path(f'damaged-{offset}.bin')}, and {records} records no "
-        "consumer sees take their place. Queues and index are then made again from the log."
+        f"The log is damaged at {offset}: {plan.what}. {plan.lost_bytes} bytes, up to {plan.valid_from}, are "
+        f"lost. They will be saved to {layout.path(f'damaged-{offset}.bin')} and replaced by {records} "
+        "filler records, which consumers do not see. Then the queues and the index are rebuilt from the log."
     )
-    ask("Step over the damage?", yes)
+    ask("Skip the damage?", yes)
     saved = repair.skip(plan)
-    out.note(f"Stepped over {plan.lost_bytes} bytes at {offset}" + (f", saved in {saved}." if saved else "."))
+    out.note(f"Skipped {plan.lost_bytes} bytes at {offset}" + (f", saved in {saved}." if saved else "."))
     return {"offset": offset, "validFrom": plan.valid_from, "lostBytes": plan.lost_bytes, "saved": saved}
 
 
@@ -206,13 +214,13 @@ def _cut(repair: Repair, layout: Layout, offset: int, out: Output, yes: bool) ->
         return {"offset": offset, "records": 0, "putAside": []}
     since = f", stored from {when(plan.first_ms)} on," if plan.first_ms else ""
     out.note(
-        f"Everything from {offset} on is dropped: {plan.records} messages{since} of {plan.bytes_used} bytes. "
-        f"{len(plan.later_files)} whole files and the rest of {plan.path} are put aside. "
-        "Queues and index are then made again from the log."
+        f"The log will be truncated at {offset}: {plan.records} messages{since} of {plan.bytes_used} bytes "
+        f"are removed. {len(plan.later_files)} whole files and the rest of {plan.path} are moved aside. "
+        "Then the queues and the index are rebuilt from the log."
     )
-    ask("Drop them?", yes)
+    ask("Truncate the log?", yes)
     put = repair.cut(plan)
-    out.note(f"The log ends at {offset}. Put aside: {', '.join(put) or 'nothing'}.")
+    out.note(f"The log ends at {offset}. Moved aside: {', '.join(put) or 'nothing'}.")
     return {"offset": offset, "records": plan.records, "putAside": put}
 
 
@@ -226,8 +234,8 @@ def _rebuild(
     what = " and ".join(word for word, wanted in (("consume queues", queues), ("key index", index)) if wanted)
     segments = open_log(layout)
     out.note(
-        f"The {what} are made again from {len(segments.all)} log files, {segments.min_offset} to at most "
-        f"{segments.max_offset}. The old ones are put aside as <name>.before-repair-<time>."
+        f"The {what} will be rebuilt from {len(segments.all)} log files, from {segments.min_offset} to at "
+        f"most {segments.max_offset}. The old files are renamed to <name>.before-repair-<time>."
     )
     ask(f"Rebuild the {what}?", yes)
     with progress_of("rebuild") as progress:
@@ -242,7 +250,7 @@ def _rebuild(
     if index:
         parts.append(f"{made.index_files} index files")
     out.note(
-        f"Done in {made.seconds:.1f} s: {', '.join(parts)}. Put aside: {', '.join(made.put_aside) or '-'}."
+        f"Done in {made.seconds:.1f} s: {', '.join(parts)}. Moved aside: {', '.join(made.put_aside) or '-'}."
     )
     document: dict[str, Any] = msgspec.to_builtins(made)
     return document
@@ -255,17 +263,18 @@ def _mend_tables(layout: Layout, out: Output, yes: bool) -> list[dict[str, Any]]
     from kerolox.store.offline.tables import mend_tables
 
     out.note(
-        f"Tables in {layout.path('config')} that were lost or do not read are made again: topics from the "
-        "queues and groups from offsets and retry topics, with the usual settings; offsets and delays begin "
-        "empty: groups begin where their consumers say, delayed messages in the log are delivered again."
+        f"Missing or unreadable tables in {layout.path('config')} will be rebuilt: topics from the queues, "
+        "and groups from offsets and retry topics, both with default settings. Offsets and delay progress "
+        "start empty: groups start where their consumers choose, and delayed messages in the log are "
+        "delivered again."
     )
-    ask("Make them again?", yes)
+    ask("Rebuild the tables?", yes)
     mended = mend_tables(layout, Files())
     for table in mended:
-        aside = f" Put aside: {', '.join(table.put_aside)}." if table.put_aside else ""
+        aside = f" Moved aside: {', '.join(table.put_aside)}." if table.put_aside else ""
         out.note(f"{table.path}: {table.what}.{aside}")
     if not mended:
-        out.note("All tables are there and read: nothing was changed.")
+        out.note("All tables exist and are readable. Nothing was changed.")
     documents: list[dict[str, Any]] = msgspec.to_builtins(mended)
     return documents
 
@@ -274,7 +283,9 @@ def ask(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise OptionError("--yes", "missing", "it, since there is nobody at a terminal to ask")
+        raise OptionError(
+            "--yes", "missing", "--yes, because stdin is not a terminal for the confirmation prompt"
+        )
     if not typer.confirm(question, err=True):
         echo("kerolox: nothing was changed", err=True)
         raise typer.Exit(1)
@@ -298,7 +309,7 @@ def options_of(config_file: Path | None) -> StoreOptions | None:
 
 @contextmanager
 def _not_in_use(layout: Layout, *, live: bool) -> Iterator[None]:
-    """Hold the store's lock, if it has one, while a command reads it."""
+    """Hold the store's lock, if one exists, while a command reads the store."""
     from kerolox.store.disk.files import Files
     from kerolox.store.disk.lock import StoreLock
     from kerolox.store.errors import FileAccessDenied, ReadOnlyDisk, StoreLocked
@@ -309,7 +320,7 @@ def _not_in_use(layout: Layout, *, live: bool) -> Iterator[None]:
         try:
             lock.take()
         except (FileAccessDenied, ReadOnlyDisk):
-            lock = None  # without the right to write here nothing can be locked; reading is still allowed
+            lock = None  # a read-only store cannot be locked; reading it is allowed
         except StoreLocked as error:
             raise _in_use(layout, error) from error
     try:
@@ -321,14 +332,14 @@ def _not_in_use(layout: Layout, *, live: bool) -> Iterator[None]:
 
 def _in_use(layout: Layout, error: Any) -> KeroloxError:
     return KeroloxError(
-        f"{layout.root} is in use by {error.holder}. Stop it first, or look all the same with --live: "
-        "what is not yet on disk is then no finding."
+        f"{layout.root} is in use by {error.holder}. Stop that process, or use --live: data that is not yet "
+        "on disk is then not reported as damage."
     )
 
 
 @contextmanager
 def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal; elsewhere a line now and then."""
+    """Show progress as a bar on a terminal, otherwise as periodic lines."""
     from kerolox.clock import SYSTEM_CLOCK
 
     if sys.stderr.isatty():
@@ -389,7 +400,7 @@ def _print_table(found: Iterator[dict[str, Any]], kind: str, count: int) -> None
 
     rows = list(islice(found, count)) if count else list(found)
     if not rows:
-        echo("nothing there", err=True)
+        echo("no entries", err=True)
         return
     heads = [row for row in rows if row.get("index") == "header"]
     rows = [row for row in rows if row.get("index") != "header"]
@@ -406,7 +417,9 @@ def _print_table(found: Iterator[dict[str, Any]], kind: str, count: int) -> None
     try:
         output(False).show(None, *tables)
         if count and next(found, None) is not None:
-            echo(f"first {count} rows; --count 0 shows all, --from begins elsewhere", err=True)
+            echo(
+                f"first {count} rows only. Show all with --count 0, or start elsewhere with --from", err=True
+            )
     except BrokenPipeError:
         _stop_quietly()
 
@@ -447,7 +460,9 @@ def _show_summary(layout: Layout, out: Output) -> None:
     out.show(
         found,
         OutputTable(("store", found["store"]), rows),
-        OutputTable(("topic", "queue", "min", "max", "files"), queues, empty="it has no consume queues"),
+        OutputTable(
+            ("topic", "queue", "min", "max", "files"), queues, empty="the store has no consume queues"
+        ),
     )
 
 
@@ -465,11 +480,11 @@ def _show_report(report: Report, out: Output) -> None:
         ("speed", f"{report.seconds:.1f} s, {rate:.0f} messages a second"),
     ]
     tables = [OutputTable(("store", report.root), rows)]
-    for title, found in (("findings", report.findings), ("worth knowing", report.notes)):
+    for title, found in (("findings", report.findings), ("notes", report.notes)):
         if found:
             cells = [(finding.kind, finding.path, finding.what, finding.next) for finding in found]
             tables.append(OutputTable(("what", "where", "found", "next step"), cells, title=title))
     out.show(document, *tables)
     if report.not_shown:
-        out.note(f"{report.not_shown} more are not shown")
-    out.note("the store is whole" if report.clean else f"{len(report.findings)} findings")
+        out.note(f"{report.not_shown} further findings are not shown")
+    out.note("the store is clean" if report.clean else f"{len(report.findings)} findings")

@@ -1,4 +1,4 @@
-"""``kerolox store resync``: take a follower back to what its leader has."""
+"""``kerolox store resync``: truncate a diverged follower to the last message in common with its leader."""
 
 from __future__ import annotations
 
@@ -26,28 +26,33 @@ def resync(
     directory: StoreDirectory,
     leader: Annotated[
         str | None,
-        typer.Option("--leader", help="Address of the broker that leads.", metavar="HOST:PORT"),
+        typer.Option("--leader", help="Address of the leader.", metavar="HOST:PORT"),
     ] = None,
     nameserver: Annotated[
         str | None,
         typer.Option(
             "--nameserver",
             "-n",
-            help="Name servers that know it, with --broker.",
+            help="Name servers to look up the leader, with --broker.",
             metavar="HOST:PORT",
         ),
     ] = None,
-    broker: Annotated[str | None, typer.Option("--broker", help="Name of the broker, with -n.")] = None,
+    broker: Annotated[
+        str | None, typer.Option("--broker", help="Name of the broker, with --nameserver.")
+    ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Also when nothing is common and the leader has less.")
+        bool, typer.Option("--anyway", help="Proceed even if nothing is in common and the leader has less.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     config_file: ConfigFileOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Take the log of a follower that was refused back to the last message its leader has too, so that it can
-    go on copying. The broker must not run. What goes is put into a folder of the store, not deleted."""
+    """Truncate the log of a rejected follower to the last message in common with its leader.
+
+    The follower can then replicate again. Stop the broker first. Removed messages are moved to a folder of
+    the store, not deleted.
+    """
     from kerolox.net.loop import run
     from kerolox.replication.resync import carry_out, check_worth, store_options
     from kerolox.store.disk.files import Files
@@ -65,15 +70,15 @@ def resync(
     if cuts and not anyway:
         check_worth(parting, address)
     if not cuts:
-        out.note("Nothing is to be done: start the broker, and it goes on copying.")
+        out.note("Nothing to do. Start the broker: it continues to replicate.")
     elif dry_run:
         out.note("Nothing was changed: --dry-run.")
     else:
-        ask("Take the log back?", yes)
+        ask("Truncate the log?", yes)
         document["putAside"] = aside = run(carry_out(parting, layout, options, address))
         out.note(
-            f"The log ends at {parting.keep_to}. What it had behind that is in {aside}: README.json there "
-            "says what it is. Start the broker: it goes on copying."
+            f"The log ends at {parting.keep_to}. The messages after that are in {aside}, described by "
+            "README.json there. Start the broker: it continues to replicate."
         )
     if json:
         out.show(document)
@@ -134,18 +139,18 @@ def _tell(parting: Parting, address: str, out: Output) -> None:
     common = parting.common_end
     rows = [
         ("log", f"{parting.own.low} to {parting.own.end}", f"{there.low} to {there.end}"),
-        ("last in common ends at", common, common),
+        ("common log ends at", common, common),
         ("stored", when(parting.common_ms) or None, when(parting.common_ms) or None),
-        ("bytes behind it", behind.size_bytes, max(0, there.end - max(there.low, parting.keep_to))),
-        ("messages behind it", behind.records, None),
+        ("bytes after it", behind.size_bytes, max(0, there.end - max(there.low, parting.keep_to))),
+        ("messages after it", behind.records, None),
         ("first of them stored", when(behind.first_ms) or None, when(parting.leader_ms) or None),
         ("last of them stored", when(behind.last_ms) or None, None),
     ]
     out.note(f"{parting.found.value[:1].upper()}{parting.found.value[1:]}.")
     out.table(OutputTable(("", "here", f"leader {address}"), rows))
     if parting.keep_to < parting.own.end:
-        what = "all" if parting.common_end is None else "what this store has behind the last common message"
+        what = "all messages" if parting.common_end is None else "all messages after the last common one"
         out.note(
-            f"To be taken out: {what}, {behind.records} messages of {behind.size_bytes} bytes. They are put "
-            "into a folder of the store. Then the broker copies from the leader what that has instead."
+            f"To be removed: {what}, {behind.records} messages of {behind.size_bytes} bytes. They are moved "
+            "to a folder of the store. The broker then replicates the leader's messages instead."
         )

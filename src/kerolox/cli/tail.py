@@ -34,16 +34,16 @@ def follow(
     tags: Annotated[str, typer.Option(help="Only messages with these tags: 'A || B'.")] = "*",
     sql: Annotated[
         str | None,
-        typer.Option(help='Only messages whose properties meet this: "a > 5 AND b IS NOT NULL".'),
+        typer.Option(help='Only messages whose properties match: "a > 5 AND b IS NOT NULL".'),
     ] = None,
     begin: Annotated[
-        str, typer.Option("--from", help="Where to begin: now, 10m (ago), a time, or 0 for all there is.")
+        str, typer.Option("--from", help="Start position: now, 10m (ago), a time, or 0 for all messages.")
     ] = "now",
-    count: Annotated[int | None, typer.Option(help="Stop after so many messages.", min=1)] = None,
+    count: Annotated[int | None, typer.Option(help="Stop after this number of messages.", min=1)] = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Show messages of a topic as they come, until Ctrl-C. Takes nothing away from consumers."""
+    """Print messages of a topic as they arrive, until Ctrl-C. Does not affect consumer progress."""
     from kerolox.client.admin.admin import LATEST_MS
     from kerolox.clock import SYSTEM_CLOCK
     from kerolox.errors import OptionError
@@ -53,10 +53,10 @@ def follow(
         from kerolox.protocol.filters.sql import compile_filter
 
         if tags != "*":
-            raise OptionError("--sql", sql, "either --tags or --sql. Tags are a property: TAGS = 'A'")
+            raise OptionError("--sql", sql, "either --tags or --sql. In SQL, write tags as TAGS = 'A'")
         compile_filter(sql)
     expression, kind = (tags, TAG) if sql is None else (sql, SQL92)
-    subscription(topic, expression, 0, kind)  # says what is wrong with it
+    subscription(topic, expression, 0, kind)  # raises for an invalid expression
     time_ms = LATEST_MS if begin == "now" else parse_time(begin, SYSTEM_CLOCK.wall_ms(), "--from")
 
     async def work(admin: Admin) -> None:
@@ -69,7 +69,7 @@ def follow(
 
 
 class TopicTail:
-    """One task for every queue, and one that looks for new queues."""
+    """Tasks that read the queues of a topic, one for each, and a periodic search for new queues."""
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class TopicTail:
         lookups = Lookups(self._admin)
         followed: dict[BrokerQueue, asyncio.Task[None]] = {}
         self._done = asyncio.Event()
-        queues = await self._admin.queues(self._topic)  # a topic that is not there is an error
+        queues = await self._admin.queues(self._topic)  # raises for an unknown topic
         if not queues:
-            raise NotFound(f"topic {self._topic} has no queue that can be read")
-        # All starting points first: what comes after the line below is shown.
+            raise NotFound(f"topic {self._topic} has no readable queue")
+        # All start offsets first: every message sent after the line below is shown.
         starts = await asyncio.gather(
             *(
                 self._admin.offset_at(queue.address, self._topic, queue.queue_id, self._time_ms)
@@ -158,9 +158,9 @@ class TopicTail:
                     expression_type=self._expression_type,
                 )
             except KeroloxError as error:
-                if str(error) != failed:  # said once, not every second
+                if str(error) != failed:  # reported once, not every second
                     failed = str(error)
-                    say(f"{failed}; trying again")
+                    say(f"{failed}; retrying")
                 await asyncio.sleep(RETRY_S)
                 continue
             failed = ""

@@ -12,7 +12,7 @@ from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 if TYPE_CHECKING:
     from kerolox.client.admin.admin import Admin
 
-app = typer.Typer(help="Messages that wait for their time.", no_args_is_help=True)
+app = typer.Typer(help="Show scheduled messages.", no_args_is_help=True)
 
 _DUE = "timerDueWithin_"
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -22,11 +22,11 @@ _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 @one_line_errors
 def pending(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
-    cluster: Annotated[str | None, typer.Option(help="Of the brokers of this cluster; else of all.")] = None,
-    broker: Annotated[str | None, typer.Option(help="Of the broker of this name only.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Name of the cluster. Default: all clusters.")] = None,
+    broker: Annotated[str | None, typer.Option(help="Name of the broker. Default: all brokers.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show how many messages with a delay to any time wait: until when, and of which topics."""
+    """Show the number of scheduled messages, by time of delivery and by topic."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         from kerolox.client.admin.admin import at_all
@@ -58,14 +58,14 @@ async def _ask(admin: Admin, address: str) -> dict[str, Any]:
     from kerolox.protocol.codes import RequestCode, ResponseCode
 
     info = await admin.runtime_info(address)
-    # A broker without a timer says so by an error.
+    # A broker without a timer answers with an error.
     answer = await admin.ask(address, RequestCode.GET_TIMER_METRICS, ok=(0, ResponseCode.SYSTEM_ERROR, 3))
     topics = TimerMetrics.decode(answer.body).timing_count if answer.code == 0 else {}
     return {
         "waiting": int(info.get("timerCongestNum", 0)),
         "notEntered": int(info.get("timerOffsetBehind", 0)),
         "lateS": int(info.get("timerReadBehind", 0)),
-        # Apache's brokers do not tell.
+        # Apache's brokers do not report these.
         "dueWithin": {
             key.removeprefix(_DUE): int(value)
             for key, value in sorted(info.items(), key=lambda item: (len(item[0]), item[0]))
@@ -76,7 +76,7 @@ async def _ask(admin: Admin, address: str) -> dict[str, Any]:
 
 
 def _steps(due: dict[str, int]) -> dict[tuple[int, int], int]:
-    """The spans between the bounds that have messages."""
+    """Return the intervals between the bounds that contain messages, with their counts."""
     bounds = sorted(map(int, due))
     return {
         (low, high): due[str(high)] for low, high in zip((0, *bounds), bounds, strict=False) if due[str(high)]

@@ -1,4 +1,4 @@
-"""Times as people write them, and as they read them."""
+"""Parsing and formatting of times and durations on the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXPECTED = "a time: 2026-01-31T12:00:00, 90s, 15m, 2h or 3d (ago), now, or milli
 
 
 def parse_time(text: str, now_ms: int, option: str = "time") -> int:
-    """Milliseconds since 1970. A time without zone is local."""
+    """Parse a time into milliseconds since 1970. A time without a zone is local."""
     text = text.strip()
     if text == "now":
         return now_ms
@@ -31,7 +31,7 @@ def parse_time(text: str, now_ms: int, option: str = "time") -> int:
 
 
 def parse_span(text: str, option: str) -> float:
-    """Seconds: of ``500ms``, ``90s``, ``15m``, ``2h``, ``1h30m`` or ``3d``; a number alone is seconds."""
+    """Parse ``500ms``, ``90s``, ``15m``, ``2h``, ``1h30m`` or ``3d`` into seconds. The default unit is s."""
     text = text.strip()
     parts = _SPAN.findall(text)
     if parts and "".join(number + unit for number, unit in parts) == text.replace(" ", ""):
@@ -41,19 +41,19 @@ def parse_span(text: str, option: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise OptionError(option, text, "a span of time: 500ms, 90s, 15m, 2h, 1h30m or 3d")
+        raise OptionError(option, text, "a duration: 500ms, 90s, 15m, 2h, 1h30m or 3d")
     return seconds
 
 
 def parse_moment(text: str, now_ms: int, option: str) -> int:
-    """A time to come; what :func:`parse_time` takes for a while ago is none."""
+    """Parse a time in the future. Reject the forms that :func:`parse_time` reads as a time ago."""
     if _AGO.fullmatch(text.strip()):
-        raise OptionError(option, text, "a time: 2026-01-31T12:00:00. For a span from now on: --delay")
+        raise OptionError(option, text, "a time: 2026-01-31T12:00:00. For a duration from now, use --delay")
     return parse_time(text, now_ms, option)
 
 
 def time_text(ms: int | None) -> str:
-    """Local time to the millisecond; nothing for no time."""
+    """Format a time as local time to the millisecond; an empty text for None, zero and negative times."""
     if ms is None or ms <= 0:
         return ""
     try:

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from kerolox.protocol.bodies.routes import TopicRoute
     from kerolox.protocol.bodies.stats import QueueBounds
 
-app = typer.Typer(help="Topics and where they are served.", no_args_is_help=True)
+app = typer.Typer(help="Manage topics.", no_args_is_help=True)
 
 TopicName = Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=completion.topics)]
-ClusterOption = Annotated[str | None, typer.Option(help="At the brokers of this cluster; else of all.")]
-BrokerOption = Annotated[str | None, typer.Option(help="At the broker of this name only.")]
-QueuesOption = Annotated[int | None, typer.Option(help="Queues to write to and read from.", min=1)]
-ReadQueuesOption = Annotated[int | None, typer.Option(help="Queues to read from, if not the same.", min=0)]
-PermOption = Annotated[int | None, typer.Option(help="4 readable, 2 writable, 6 both.", min=0, max=7)]
+ClusterOption = Annotated[str | None, typer.Option(help="Name of the cluster. Default: all clusters.")]
+BrokerOption = Annotated[str | None, typer.Option(help="Name of a single broker.")]
+QueuesOption = Annotated[int | None, typer.Option(help="Number of write and read queues.", min=1)]
+ReadQueuesOption = Annotated[int | None, typer.Option(help="Number of read queues, if different.", min=0)]
+PermOption = Annotated[int | None, typer.Option(help="Permissions: 4 read, 2 write, 6 both.", min=0, max=7)]
 AttributeOption = Annotated[
     list[str] | None,
-    typer.Option("--attribute", help="name=value sets one, -name removes it; may be repeated."),
+    typer.Option("--attribute", help="Attribute: name=value sets it, -name removes it. Repeatable."),
 ]
 
 
@@ -38,21 +38,21 @@ def list_topics(
     cluster: Annotated[str | None, typer.Option(help="Only topics with queues in this cluster.")] = None,
     everything: Annotated[
         bool,
-        typer.Option("--all", "-a", help="Also those of the system, and the retry and dead-letter topics."),
+        typer.Option("--all", "-a", help="Include system, retry and dead-letter topics."),
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """List the topics name servers know."""
+    """List topics."""
 
     async def work(admin: Admin) -> tuple[list[str], list[str]]:
         known = await admin.topics(cluster)
         return known if everything else await admin.made_by_people(known), known
 
     topics, known = run_admin(nameserver, work)
-    empty = "there is no topic yet; make one with topic create"
+    empty = "no topics. Create one: kerolox topic create NAME"
     output(json).show(topics, OutputTable(("topic",), [(topic,) for topic in topics], empty=empty))
     if len(topics) < len(known) and not json:
-        say(f"{len(known) - len(topics)} topics of the system and of groups are not shown: --all")
+        say(f"{len(known) - len(topics)} system, retry and dead-letter topics are hidden. Show them: --all")
 
 
 @app.command("route", epilog="Example: kerolox topic route TopicTest")
@@ -62,7 +62,7 @@ def route(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Show which brokers serve a topic, with how many queues."""
+    """Show the brokers and queues of a topic."""
     show_route(output(json), topic, run_admin(nameserver, lambda admin: admin.route(topic)))
 
 
@@ -105,14 +105,14 @@ def create(
     queues: QueuesOption = 8,
     read_queues: ReadQueuesOption = None,
     perm: PermOption = 6,
-    order: Annotated[bool, typer.Option("--order", help="Mark it as ordered.")] = False,
+    order: Annotated[bool, typer.Option("--order", help="Mark the topic as ordered.")] = False,
     attributes: AttributeOption = None,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Create a topic. One that is there already is left alone, with an error."""
+    """Create a topic. Fails if the topic exists."""
     put(nameserver, topic, cluster, broker, queues, read_queues, perm, order, attributes, True, json)
 
 
@@ -123,14 +123,16 @@ def update(
     queues: QueuesOption = None,
     read_queues: ReadQueuesOption = None,
     perm: PermOption = None,
-    order: Annotated[bool | None, typer.Option("--order/--no-order", help="Whether it is ordered.")] = None,
+    order: Annotated[
+        bool | None, typer.Option("--order/--no-order", help="Mark the topic as ordered or not.")
+    ] = None,
     attributes: AttributeOption = None,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Change a topic where it is. What is not named stays as it is."""
+    """Change settings of a topic on the brokers that have it. Other settings stay as they are."""
     put(nameserver, topic, cluster, broker, queues, read_queues, perm, order, attributes, False, json)
 
 
@@ -163,11 +165,14 @@ def put(
         before = {name: await admin.topic_config(address, topic) for name, address in masters.items()}
         there = sorted(name for name, config in before.items() if config is not None)
         if new and there:
-            raise AlreadyThere(f"topic {topic} is at {', '.join(there)} already; change it with topic update")
+            raise AlreadyThere(
+                f"topic {topic} exists at {', '.join(there)}. Change it with: kerolox topic update {topic}"
+            )
         if not new and not there:
             near = await near_topic(admin, topic)
             raise NotFound(
-                f"topic {topic} is at none of {', '.join(masters)}; make it with topic create.{near}"
+                f"topic {topic} does not exist at {', '.join(masters)}. Create it: kerolox topic create "
+                f"{topic}.{near}"
             )
         done: dict[str, TopicConfig] = {}
         for name, address in masters.items():
@@ -198,12 +203,12 @@ def put(
 @one_line_errors
 def delete(
     topic: TopicName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     cluster: ClusterOption = None,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
-    """Delete a topic with its messages and the progress of its groups, everywhere."""
+    """Delete a topic with its messages and the progress of its groups, on all brokers."""
     if not yes:
         typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
 
@@ -215,7 +220,7 @@ def delete(
             await admin.route(topic)
         except NoSuchTopic as error:
             missing = error
-        # Also without a route: a broker may have it that no name server knows yet.
+        # Also without a route: a broker may have the topic before it is registered with a name server.
         deleted = await admin.delete_topic(topic, cluster=cluster)
         if not deleted and missing is not None:
             raise missing
@@ -223,7 +228,7 @@ def delete(
 
     deleted = run_admin(nameserver, work)
     out = output(json)
-    out.note(f"{topic} is deleted" if deleted else f"{topic} was at no broker; its route is deleted")
+    out.note(f"{topic} was deleted" if deleted else f"no broker had {topic}; its route was deleted")
     if json:
         out.show({"topic": topic, "brokers": deleted})
 
@@ -231,7 +236,7 @@ def delete(
 @app.command("stats", epilog="Example: kerolox topic stats TopicTest")
 @one_line_errors
 def stats(topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
-    """Show how far every queue of a topic reaches, and when it last got a message."""
+    """Show the offsets of every queue of a topic, and the time of its last message."""
 
     async def work(admin: Admin) -> dict[MessageQueue, QueueBounds]:
         return await admin.topic_stats(topic)
@@ -257,7 +262,7 @@ def stats(topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json
 def consumers(
     topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
 ) -> None:
-    """List the groups that consume a topic, with their members and their lag."""
+    """List the groups that consume a topic, with the number of members and the lag."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""``kerolox up``: a name server and brokers with one command and one folder."""
+"""``kerolox up``: a name server and brokers with one command and one data folder."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ PORTS_APART = 10  # between brokers: each takes its own port, the one two below,
 CHILD_READY_S = 60.0
 CHILD_STOP_S = 30.0
 
-# Small files: an embedded store takes megabytes of disk, not gigabytes, and opens at once.
+# Small files: an embedded store uses megabytes of disk instead of gigabytes, and opens at once.
 EMBEDDED: dict[str, int | str] = {
     "mappedFileSizeCommitLog": 64 << 20,
     "mappedFileSizeConsumeQueue": 30_000 * 20,
-    "maxHashSlotNum": 50_000,  # also in store/options.py, by which the offline tools know these files
+    "maxHashSlotNum": 50_000,  # also in store/options.py, which the offline tools use to read these files
     "maxIndexNum": 200_000,
-    "diskSpaceFreeEnough": 256 << 20,  # a laptop's disk is often nine tenths full
-    "enablePropertyFilter": "true",  # who tries out `sql=` should not have to find this option first
+    "diskSpaceFreeEnough": 256 << 20,  # laptop disks are often 90% full
+    "enablePropertyFilter": "true",  # so that `sql=` works without further settings
 }
 
 
-# Options that have a flag of their own here. Both checks of an open address go by the flag.
+# Options that have separate flags here. The checks of open addresses use the values of these flags.
 OWN = {
     "bindAddress": "--broker-listen HOST:PORT, which sets the address",
     "listenPort": "--broker-listen HOST:PORT, which sets the port",
@@ -62,7 +62,7 @@ OWN = {
 
 
 class BrokerEnded(KeroloxError):
-    """A broker process stopped by itself."""
+    """A broker process exited unexpectedly."""
 
 
 @one_line_errors
@@ -70,40 +70,45 @@ def serve(
     data: Annotated[Path, typer.Option(help="Data folder.", metavar="DIR", file_okay=False)] = Path(
         "kerolox-data"
     ),
-    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Keep nothing after the stop.")] = False,
+    ephemeral: Annotated[
+        bool, typer.Option("--ephemeral", help="Use a temporary folder and delete it at the stop.")
+    ] = False,
     nameserver_listen: Annotated[
-        str, typer.Option(help="Where the name server listens; port 0 takes a free one.", metavar="HOST:PORT")
+        str,
+        typer.Option(
+            help="Listen address of the name server. Port 0 picks a free port.", metavar="HOST:PORT"
+        ),
     ] = "127.0.0.1:9876",
     broker_listen: Annotated[
         str,
         typer.Option(
-            help="Where the broker listens; port 0 takes a free one. Further brokers take ports ten apart.",
+            help="Listen address of the broker. Port 0 picks a free port. More brokers use ports ten apart.",
             metavar="HOST:PORT",
         ),
     ] = "127.0.0.1:10911",
     advertised_host: Annotated[
-        str | None, typer.Option(help="Address clients are told; found out if not given.", metavar="HOST")
+        str | None, typer.Option(help="Address advertised to clients. Default: detected.", metavar="HOST")
     ] = None,
     brokers: Annotated[
         int,
-        typer.Option(min=1, max=BROKERS_MAX, help="Brokers; more than one run as processes of their own."),
+        typer.Option(min=1, max=BROKERS_MAX, help="Number of brokers. Several run as separate processes."),
     ] = 1,
     access: AccessFlag = False,
     open_to_all: OpenFlag = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", help="A broker's option by RocketMQ's key; may be repeated.", metavar="KEY=VALUE"
-        ),
+        typer.Option("--set", help="Set a broker option by RocketMQ's key. Repeatable.", metavar="KEY=VALUE"),
     ] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Show every option and its source, and exit.")
+        bool, typer.Option("--print-config", help="Print every option with its value and source, then exit.")
     ] = False,
     json: JsonFlag = False,
-    log_level: Annotated[LogLevel, typer.Option(help="What to log, on stderr.")] = LogLevel.WARNING,
+    log_level: Annotated[LogLevel, typer.Option(help="Lowest log level, on stderr.")] = LogLevel.WARNING,
 ) -> None:
-    """Run a name server and a broker in one process until SIGTERM or SIGINT. On addresses beyond this machine
-    they let in whom --access or --open says."""
+    """Run a name server and a broker in one process until SIGTERM or SIGINT.
+
+    Non-loopback addresses require --access or --open.
+    """
     import tempfile
 
     from kerolox.broker.options import BrokerOptions
@@ -113,7 +118,7 @@ def serve(
 
     chosen = settings or []
     refuse_own(chosen, OWN if brokers == 1 else OWN | {"brokerName": "one broker (--brokers 1) for a name"})
-    by_key(BrokerOptions, chosen)  # a wrong one is told before anything starts
+    by_key(BrokerOptions, chosen)  # raises for a wrong option before any server starts
     nameserver_at = listen_address(nameserver_listen, "--nameserver-listen")
     broker_at = listen_address(broker_listen, "--broker-listen")
     with tempfile.TemporaryDirectory(prefix="kerolox-") as temporary:
@@ -135,23 +140,23 @@ def serve(
 
 @dataclass
 class _Servers:
-    """What is to run, and with which settings."""
+    """Servers to run, with their settings."""
 
     data: Path
     nameserver_at: tuple[str, int]
     broker_at: tuple[str, int]
     count: int
     advertised_host: str | None
-    settings: list[str]  # of brokers, as they were given
-    access: dict[str, str] = field(default_factory=dict)  # of all servers, by RocketMQ's keys
+    settings: list[str]  # --set values for brokers
+    access: dict[str, str] = field(default_factory=dict)  # access control settings, by RocketMQ's keys
 
     @property
     def registers_elsewhere(self) -> bool:
-        """True if the brokers are told to register at other name servers than the one beside them."""
+        """True if a setting makes the brokers register at other name servers than the one run here."""
         return any(setting.partition("=")[0] == "namesrvAddr" for setting in self.settings)
 
     def config_file(self, name: str) -> Path:
-        """Return the file of options that were changed at run time; make an empty one for a new broker."""
+        """Return the file of options changed at run time; create an empty one for a new broker."""
         path = self.data / name / "broker.conf"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +164,7 @@ class _Servers:
         return path
 
     def embedded(self, file: Path) -> list[str]:
-        """Return the ``--set`` words of small files, less what the broker's file sets."""
+        """Return the ``--set`` values for small files, without those that the broker's file sets."""
         kept = read_properties(file.read_bytes()) if file.exists() else {}
         return [f"{key}={value}" for key, value in EMBEDDED.items() if key not in kept]
 
@@ -174,7 +179,7 @@ class _Servers:
             self.access["accessCluster"] = given["brokerClusterName"]
 
     def access_of(self, cls: type[Options]) -> dict[str, Any]:
-        """The settings of access control that a kind of server has, by our names."""
+        """Return the access control settings that this kind of server supports, by option name."""
         from kerolox.options import specs
 
         known = {spec.key for spec in specs(cls)}
@@ -228,8 +233,11 @@ def nameserver_in(
     brokers_awaited: int = 1,
     access: Mapping[str, Any] = MappingProxyType({}),
 ) -> NameServer:
-    """It answers clients once the brokers beside it have registered: what it cannot know yet is not
-    "no such topic"."""
+    """Return a name server with its files in ``data``.
+
+    It answers clients only after ``brokers_awaited`` brokers have registered. Otherwise it would report an
+    existing topic as unknown.
+    """
     from kerolox.nameserver.options import NamesrvOptions
     from kerolox.nameserver.server import NameServer
 
@@ -247,7 +255,7 @@ async def _serve_in_process(servers: _Servers) -> None:
     from kerolox.broker.broker import Broker
 
     told = stop_signals()
-    # A broker that registers elsewhere would be waited for in vain.
+    # A broker that registers elsewhere never registers here, so the name server must not wait for it.
     async with servers.nameserver(0 if servers.registers_elsewhere else 1) as nameserver:
         loaded = servers.broker_options(nameserver.address, 0)
         async with Broker(loaded.options) as broker:
@@ -256,7 +264,7 @@ async def _serve_in_process(servers: _Servers) -> None:
 
 
 def _print_config(servers: _Servers, json: bool) -> None:
-    """The options of all servers that would run."""
+    """Print the options of all servers that would run."""
     from kerolox.options import Loaded
 
     host, port = servers.nameserver_at
@@ -278,7 +286,7 @@ async def _serve_processes(servers: _Servers, log_level: LogLevel) -> None:
     async with servers.nameserver(0 if servers.registers_elsewhere else servers.count) as nameserver:
         children: list[Process] = []
         try:
-            for number in range(servers.count):  # one by one: who was started is ended, whatever happens
+            for number in range(servers.count):  # one by one, so that each started process is ended on errors
                 child = await _spawn(servers, nameserver.address, number, log_level)
                 children.append(child)
             ready = asyncio.gather(*(_ready(number, child) for number, child in enumerate(children)))
@@ -303,7 +311,7 @@ def _port(broker_at: tuple[str, int], number: int) -> int:
 
 
 def _reachable(address: str) -> str:
-    """Where this machine finds a server that listens on all its addresses."""
+    """Return the loopback address for a server that listens on all addresses."""
     return address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
 
 
@@ -321,7 +329,7 @@ async def _spawn(servers: _Servers, nameserver: str, number: int, log_level: Log
     name = broker_name(number)
     known = {spec.key: spec for spec in specs(BrokerOptions)}
     access = {known[key]: value for key, value in servers.access.items() if key in known}
-    # What stands in a command line, everybody on the machine can read.
+    # Every user of the machine can read command lines, so secrets are passed in the environment.
     secret = {spec.environment: value for spec, value in access.items() if spec.secret}
     told = [f"{spec.key}={value}" for spec, value in access.items() if not spec.secret]
     file = servers.config_file(name)
@@ -342,7 +350,7 @@ async def _spawn(servers: _Servers, nameserver: str, number: int, log_level: Log
         *flags,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, **secret},
-        start_new_session=True,  # a Ctrl-C is for us, and we tell them
+        start_new_session=True,  # Ctrl-C reaches only this process, which then stops the brokers
     )  # fmt: skip
 
 
@@ -350,7 +358,7 @@ async def _ready(number: int, child: Process) -> str:
     assert child.stdout is not None
     line = (await child.stdout.readline()).decode()
     if " ready on " not in line:
-        raise BrokerEnded(f"{broker_name(number)} did not start; what it says is above")
+        raise BrokerEnded(f"{broker_name(number)} did not start. See its output above")
     return line.split()[-1]
 
 
@@ -366,7 +374,8 @@ async def _told_or_ended(told: asyncio.Event, children: list[Process]) -> None:
         for number, child in enumerate(children):
             if child.returncode is not None:
                 raise BrokerEnded(
-                    f"{broker_name(number)} ended with code {child.returncode}; the others are stopped"
+                    f"{broker_name(number)} exited with code {child.returncode}. The other brokers were "
+                    "stopped. See its output above"
                 )
 
 

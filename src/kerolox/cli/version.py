@@ -20,7 +20,7 @@ def show_short(asked: bool) -> None:
 
 @one_line_errors
 def show(json: JsonFlag = False) -> None:
-    """Show the version, and what it runs on."""
+    """Show the versions of kerolox, Python, the platform and the protocol."""
     import platform
 
     import kerolox

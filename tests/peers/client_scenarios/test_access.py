@@ -354,8 +354,8 @@ def test_users_and_rules_by_our_commands(guarded: Guarded, unique: Unique, tmp_p
         return done.stdout if done.exit_code == 0 else done.stderr
 
     name, topic = unique("user"), unique("topic")
-    assert "is created" in access("user", "create", name, "--password-stdin", stdin="a secret\n")
-    assert "is at" in access("user", "create", name, "--password-stdin", stdin="a secret\n")
+    assert "was created" in access("user", "create", name, "--password-stdin", stdin="a secret\n")
+    assert "exists at" in access("user", "create", name, "--password-stdin", stdin="a secret\n")
     (listed,) = json.loads(access("user", "list", name, "--json"))
     assert (listed["userType"], listed["userStatus"]) == ("Normal", "enable")
     access(
@@ -392,5 +392,5 @@ def test_users_and_rules_by_our_commands(guarded: Guarded, unique: Unique, tmp_p
     access("user", "update", name, "--disable")
     (listed,) = json.loads(access("user", "list", name, "--json"))
     assert listed["userStatus"] == "disable"
-    assert "is deleted" in access("user", "delete", name, "--yes")
-    assert "there is no user" in access("user", "delete", name, "--yes")
+    assert "was deleted" in access("user", "delete", name, "--yes")
+    assert "does not exist" in access("user", "delete", name, "--yes")

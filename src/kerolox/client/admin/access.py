@@ -1,4 +1,4 @@
-"""Users and their rules at one broker, over the wire (RocketMQ 5.3). Works with Apache's brokers as well."""
+"""Administration of users and rules at one broker (RocketMQ 5.3). Works with Apache's brokers, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def subject_of(user: str) -> str:
 
 
 class BrokerAccess:
-    """What a broker knows of users and rules. It tells passwords to Super users alone."""
+    """Users and rules of one broker. The broker returns passwords only to Super users."""
 
     def __init__(self, admin: Admin, address: str) -> None:
         self._admin = admin
@@ -25,7 +25,7 @@ class BrokerAccess:
     # --- users ---------------------------------------------------------------------------------------
 
     async def users(self, part: str = "") -> list[User]:
-        """Those whose name contains this."""
+        """Return the users whose name contains ``part``."""
         asked = headers.ListUsersRequest(filter=part or None)
         answer = await self._admin.ask(self.name, RequestCode.AUTH_LIST_USER, asked)
         return decode_list(answer.body, User) if answer.body else []
@@ -39,7 +39,7 @@ class BrokerAccess:
         await self._put_user(RequestCode.AUTH_CREATE_USER, user)
 
     async def update_user(self, user: User) -> None:
-        """What is None stays as it is."""
+        """Update a user. Fields that are None are not changed."""
         await self._put_user(RequestCode.AUTH_UPDATE_USER, user)
 
     async def _put_user(self, code: int, user: User) -> None:
@@ -47,14 +47,14 @@ class BrokerAccess:
         await self._admin.ask(self.name, code, asked, user.encode())
 
     async def delete_user(self, name: str) -> None:
-        """With its rules."""
+        """Delete a user and its rules."""
         asked = headers.UserRequest(username=name)
         await self._admin.ask(self.name, RequestCode.AUTH_DELETE_USER, asked)
 
     # --- rules ---------------------------------------------------------------------------------------
 
     async def all_rules(self, user_part: str = "", resource_part: str = "") -> list[Acl]:
-        """Of all users whose name contains this, those for resources whose text contains that."""
+        """Return rules, filtered by a part of the user's name and a part of the resource."""
         asked = headers.ListAclsRequest(
             subject_filter=user_part or None, resource_filter=resource_part or None
         )
@@ -67,13 +67,13 @@ class BrokerAccess:
         return Acl.decode(answer.body) if answer.body else None
 
     async def put_rules(self, user: str, rules: Acl) -> None:
-        """Each entry takes the place of the one for the same resource; the others stay."""
+        """Add rules to a user. An entry replaces the existing one for the same resource."""
         asked = headers.AclRequest(subject=subject_of(user))
         await self._admin.ask(self.name, RequestCode.AUTH_UPDATE_ACL, asked, rules.encode())
 
     async def delete_rules(
         self, user: str, resource: str | None = None, policy_type: str | None = None
     ) -> None:
-        """The one for a resource, or without one all."""
+        """Delete the rule for a resource, or all rules of the user without ``resource``."""
         asked = headers.DeleteAclRequest(subject=subject_of(user), policy_type=policy_type, resource=resource)
         await self._admin.ask(self.name, RequestCode.AUTH_DELETE_ACL, asked)

@@ -1,4 +1,4 @@
-"""Administration over the wire: topics, groups and brokers. Works with Apache's servers as with ours."""
+"""Administration of topics, groups and brokers. Works with Apache's servers, too."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ T = TypeVar("T")
 
 
 class NotFound(KeroloxError):
-    """What was asked about is not there."""
+    """The requested object does not exist."""
 
 
 class NoSuchTopic(NotFound):
-    """The name servers know no such topic."""
+    """The topic does not exist at the name servers."""
 
     def __init__(self, topic: str, nameserver: str, near: str = "") -> None:
         self.topic = topic
         self.nameserver = nameserver
-        super().__init__(f"there is no topic {topic!r} at name server {nameserver}.{near}")
+        super().__init__(f"topic {topic!r} does not exist at name server {nameserver}.{near}")
 
 
 class AlreadyThere(KeroloxError):
-    """What was to be made exists."""
+    """The object to create exists."""
 
 
 class BrokerQueue(NamedTuple):
@@ -71,7 +71,7 @@ class BrokerQueue(NamedTuple):
 
 
 class Admin:
-    """Finds brokers by name servers, and asks them."""
+    """Administrative requests to name servers and to the brokers they know."""
 
     def __init__(self, nameservers: NameServers, dialer: Dialer, timeout_s: float = 5.0) -> None:
         self.nameservers = nameservers
@@ -90,7 +90,10 @@ class Admin:
         ok: Collection[int] = (0,),
         timeout_s: float | None = None,
     ) -> Command:
-        """One broker's answer. Raises a kind of RequestFailed when its code is none of ``ok``."""
+        """Send a request to a broker and return its response.
+
+        Raises a subclass of RequestFailed if the response code is not in ``ok``.
+        """
         answer = await self.dialer.call(address, code, header, body, timeout_s=timeout_s or self.timeout_s)
         if answer.code not in ok:
             raise failure(answer, address=address, code=code)
@@ -100,19 +103,19 @@ class Admin:
         return await self.nameservers.patiently(lambda: cluster_info(self.nameservers.order))
 
     async def masters(self, *, cluster: str | None = None, broker: str | None = None) -> dict[str, str]:
-        """Broker name → address of its master: of all clusters, of one, or of one broker."""
+        """Return broker name → address of its master: for all clusters, one cluster, or one broker."""
         info = await self.cluster_info()
         if cluster is not None and cluster not in info.cluster_addr_table:
             known = ", ".join(sorted(info.cluster_addr_table)) or "none"
             near = nearest(cluster, info.cluster_addr_table)
-            raise NotFound(f"there is no cluster {cluster!r}; there are: {known}.{near}")
+            raise NotFound(f"cluster {cluster!r} does not exist. Registered: {known}.{near}")
         wanted = set(info.broker_addr_table if cluster is None else info.cluster_addr_table[cluster])
         if broker is not None:
             wanted &= {broker}
         found = {name: address for name, address in masters_of(info).items() if name in wanted}
         if not found:
             raise NotFound(
-                f"no master found{'' if broker is None else f' of broker {broker!r}'}; there are brokers: "
+                f"no master found{'' if broker is None else f' of broker {broker!r}'}. Registered: "
                 f"{', '.join(sorted(info.broker_addr_table)) or 'none'}."
                 f"{'' if broker is None else nearest(broker, info.broker_addr_table)}"
             )
@@ -125,7 +128,7 @@ class Admin:
             raise NoSuchTopic(topic, error.nameserver) from None
 
     async def brokers_of(self, topic: str) -> dict[str, str]:
-        """Broker name → address of those that serve a topic; of each its master, or the next best."""
+        """Return broker name → address for the brokers of a topic: the master, else another replica."""
         route = await self.route(topic)
         return {
             data.broker_name: address
@@ -134,7 +137,10 @@ class Admin:
         }
 
     async def queues(self, topic: str, *, for_sending: bool = False) -> list[BrokerQueue]:
-        """The readable queues of a topic, or the writable ones: of a new topic those it would get."""
+        """Return the readable queues of a topic; ``for_sending``: the writable ones.
+
+        For a topic that does not exist yet, the writable queues are those of the template topic.
+        """
         try:
             route = await self.route(topic)
         except NoSuchTopic as error:
@@ -155,17 +161,17 @@ class Admin:
         return found
 
     async def topics(self, cluster: str | None = None) -> list[str]:
-        """All topics the name servers know, or those with queues in a cluster; also those of the system."""
+        """Return all topics, or those of a cluster, including system topics."""
         if cluster is None:
             answer = await self.nameservers.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         else:
-            await self.masters(cluster=cluster)  # says when there is no such cluster
+            await self.masters(cluster=cluster)  # raises for an unknown cluster
             asked = ClusterTopicsRequest(cluster=cluster)
             answer = await self.nameservers.ask(RequestCode.GET_TOPICS_BY_CLUSTER, asked)
         return sorted(TopicList.decode(answer.body).topic_list)
 
     async def made_by_people(self, topics: Iterable[str]) -> list[str]:
-        """Those that are not of the system: brokers make topics for themselves and for groups, too."""
+        """Return the topics created by users, without those that brokers create for themselves."""
         info = await self.cluster_info()
         servers = {*info.cluster_addr_table, *info.broker_addr_table}
         return [topic for topic in topics if not is_of_system(topic, servers)]
@@ -175,7 +181,7 @@ class Admin:
         return KVTable.decode(answer.body).table
 
     async def ha_status(self, address: str, timeout_s: float | None = None) -> HaStatus | None:
-        """Who copies from a broker, or from whom it copies; None from RocketMQ 4, which does not say."""
+        """Return the replication status of a broker; None from RocketMQ 4, which does not report it."""
         no = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         answer = await self.ask(address, RequestCode.GET_BROKER_HA_STATUS, ok=(0, no), timeout_s=timeout_s)
         return None if answer.code == no else HaStatus.decode(answer.body)
@@ -183,7 +189,7 @@ class Admin:
     # --- topics ---------------------------------------------------------------------------------------
 
     async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
-        """The settings a broker has for a topic; None when it does not know it."""
+        """Return a broker's settings of a topic; None if the topic does not exist there."""
         answer = await self.ask(
             address,
             RequestCode.GET_TOPIC_CONFIG,
@@ -211,7 +217,7 @@ class Admin:
         await self.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, asked, timeout_s=30.0)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> list[str]:
-        """Delete it at every broker, then at every name server; the brokers that had it."""
+        """Delete a topic at every broker, then at every name server. Return the brokers that had it."""
         deleted: list[str] = []
         for name, address in (await self.masters(cluster=cluster)).items():
             if await self.topic_config(address, topic) is not None:
@@ -249,16 +255,16 @@ class Admin:
         return GroupConfigTable.decode(answer.body).subscription_group_table
 
     async def group(self, group: str) -> dict[str, GroupConfig]:
-        """Broker name → the settings it has for a group; of those that have any. Raises NotFound without."""
+        """Return broker name → settings of a group, for brokers that have it. Raises NotFound if none has."""
         tables = await at_all(await self.masters(), self.groups)
         found = {name: table[group] for name, table in sorted(tables.items()) if group in table}
         if not found:
             near = nearest(group, {known for table in tables.values() for known in table})
-            raise NotFound(f"there is no group {group!r} at {', '.join(sorted(tables))}.{near}")
+            raise NotFound(f"group {group!r} does not exist at {', '.join(sorted(tables))}.{near}")
         return found
 
     async def put_group(self, address: str, config: GroupConfig) -> None:
-        # Attributes are sent as changes; none is asked for here.
+        # Attributes are sent as changes; this request changes none.
         body = msgspec.structs.replace(config, attributes={}).encode()
         await self.ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
@@ -267,7 +273,7 @@ class Admin:
         await self.ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, asked)
 
     async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, ConsumeOffsets]:
-        """How far a group is in every queue, at all brokers."""
+        """Return the progress of a group in every queue, at all brokers."""
         asked = group_headers.ConsumeStatsRequest(consumer_group=group, topic=topic)
 
         async def one(address: str) -> dict[MessageQueue, ConsumeOffsets]:
@@ -280,7 +286,7 @@ class Admin:
         return dict(sorted(found.items()))
 
     async def members(self, group: str) -> dict[str, ConsumerConnection]:
-        """Broker name → who is connected there; brokers where nobody is are not named."""
+        """Return broker name → connected members of a group. Brokers without members are omitted."""
         asked = group_headers.ConsumerConnectionRequest(consumer_group=group)
         offline = ResponseCode.CONSUMER_NOT_ONLINE
 
@@ -293,7 +299,10 @@ class Admin:
         return {name: found for name, found in answers.items() if found is not None}
 
     async def reset(self, group: str, topic: str, time_ms: int) -> dict[MessageQueue, int]:
-        """Move a group to what was stored at a time, or with LATEST_MS to the end; the offsets it has now."""
+        """Move a group to the messages stored at a time, or with LATEST_MS to the end.
+
+        Return the new offsets.
+        """
         asked = offset_headers.ResetOffsetRequest(topic=topic, group=group, timestamp=time_ms, is_force=True)
         found: dict[MessageQueue, int] = {}
         for name, address in (await self.brokers_of(topic)).items():
@@ -301,15 +310,15 @@ class Admin:
             ok: tuple[int, ...] = (0, ResponseCode.CONSUMER_NOT_ONLINE)
             answer = await self.ask(address, code, asked, ok=(*ok, ResponseCode.SYSTEM_ERROR), timeout_s=10.0)
             if answer.code == ResponseCode.SYSTEM_ERROR:
-                # Where members are told to reset themselves, as before 5.0, a group without progress in all
-                # queues "does not exist".
+                # Brokers before 5.0 order members to reset themselves, and report a group without progress in
+                # some queue as "does not exist".
                 if "not exist" not in (answer.remark or "") or group not in await self.groups(address):
                     raise failure(answer, address=address, code=code)
                 await self._commit_by_time(name, address, group, topic, time_ms)
                 answer = await self.ask(address, code, asked, ok=ok, timeout_s=10.0)
             if answer.code == 0 and answer.body:
                 found |= ResetOffsets.decode(answer.body).offset_table
-            else:  # before 5.0, and nobody of the group is there: commit for it
+            else:  # a broker before 5.0 and no connected member: commit for the group
                 found |= await self._commit_by_time(name, address, group, topic, time_ms)
         return dict(sorted(found.items()))
 
@@ -327,7 +336,7 @@ class Admin:
         return found
 
     async def offset_at(self, address: str, topic: str, queue_id: int, time_ms: int) -> int:
-        """The first offset of a queue stored at this time or later; LATEST_MS: its end."""
+        """Return the offset of the first message stored at or after ``time_ms``; LATEST_MS: the end."""
         if time_ms == LATEST_MS or time_ms >= INT64_MAX:
             asked = ask_end(topic, None, queue_id)
             return read_edge(await self.ask(address, asked.code, asked.header))
@@ -338,6 +347,6 @@ class Admin:
 
 
 async def at_all(brokers: Mapping[str, str], ask: Callable[[str], Coroutine[Any, Any, T]]) -> dict[str, T]:
-    """Ask all brokers at once; broker name → answer. The first that fails is raised."""
+    """Ask all brokers concurrently, and return broker name → answer. Raises the first error."""
     answers = await asyncio.gather(*(ask(address) for address in brokers.values()))
     return dict(zip(brokers, answers, strict=True))

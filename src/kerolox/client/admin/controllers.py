@@ -1,4 +1,4 @@
-"""Controllers, asked over the wire: who leads, and what it knows of brokers. Works with Apache's, too."""
+"""Administration of controllers: their leader and its broker groups. Works with Apache's controllers, too."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ ASK_S = 3.0
 
 
 class NoLeader(KeroloxError):
-    """No controller leads."""
+    """The controllers have no leader."""
 
     retriable = True
 
 
 class NamesNeeded(KeroloxError):
-    """Apache's controllers do not list what they know."""
+    """Apache's controllers do not list their broker names."""
 
     def __init__(self, leader: str) -> None:
         super().__init__(
-            f"the controller at {leader} is Apache's, which tells of names only that it is given: --broker "
-            "NAME, or -n HOST:PORT of a name server, for the names of all brokers there"
+            f"the controller at {leader} is Apache's, which answers only for given names. Give --broker "
+            "NAME, or -n HOST:PORT of a name server with the names of all brokers"
         )
 
 
 class SeenController(NamedTuple):
-    """One controller, and what it said."""
+    """Controller with its answer to a survey."""
 
     id: str | None
     address: str
-    leads: bool | None  # None: it does not answer
+    leads: bool | None  # None: no answer
     error: str | None
 
 
 class SeenControllers(NamedTuple):
-    """All controllers of a group."""
+    """Controllers of a group."""
 
     group: str | None
     leader: str | None  # address
@@ -55,14 +55,14 @@ class SeenControllers(NamedTuple):
 
 
 class Controllers:
-    """Finds the controller that leads, and asks it."""
+    """Requests to the leading controller of a group."""
 
     def __init__(self, dialer: Dialer, addresses: Sequence[str]) -> None:
         self._dialer = dialer
         self._addresses = list(dict.fromkeys(addresses))
 
     async def survey(self) -> SeenControllers:
-        """All that are known to those that were given, each asked."""
+        """Ask the given controllers and all their peers, and return what each reports."""
         told = await self._ask_all(self._addresses)
         peers = _peers(_answers(told))
         told |= await self._ask_all([address for address in peers.values() if address not in told])
@@ -70,28 +70,30 @@ class Controllers:
         if not answers:
             raise next(error for error in told.values() if isinstance(error, KeroloxError))
         ids = {address: id for id, address in peers.items()}
-        # Those that answered are among the peers, maybe by another address.
+        # A controller that answered is among the peers, possibly under another address.
         shown = [at for at in told if at in ids or not ids or isinstance(told[at], KeroloxError)]
         members = [_seen(ids.get(at), at, told[at]) for at in sorted(shown, key=lambda at: ids.get(at, ""))]
-        # The one that says so of itself; else the one that others name.
+        # The controller that reports itself as leader, else the one reported by others.
         leader = next((at for at, answer in told.items() if _leads(answer)), None)
         named = (answer.controller_leader_address for answer in answers)
         return SeenControllers(answers[0].group, leader or next(filter(None, named), None), members)
 
     async def leader(self) -> str:
-        """The address of the one that leads. Raises NoLeader."""
+        """Return the address of the leading controller. Raises NoLeader."""
         seen = await self.survey()
         if seen.leader is None:
             which = ", ".join(member.address for member in seen.members)
             raise NoLeader(
-                f"no controller leads, of {which}. Several need more than half of them, or of etcd's "
-                "members, to run; ask again in a few seconds"
+                f"none of the controllers {which} is the leader. A leader needs more than half of the "
+                "controllers, or of etcd's members. Retry in a few seconds"
             )
         return seen.leader
 
     async def groups(self, leader: str, names: Collection[str] | None) -> dict[str, ReplicasInfo]:
-        """What the leading controller knows of brokers of these names; None: of all, which Apache's does not
-        tell. Names that it does not know are left out."""
+        """Return the broker groups of the given names, without unknown ones.
+
+        ``names`` None: all groups, which Apache's controllers cannot list; raises NamesNeeded then.
+        """
         header = headers.SyncStateDataRequest(all_groups=True) if names is None else None
         try:
             answer = await self._ask(
@@ -104,13 +106,13 @@ class Controllers:
         return dict(sorted(BrokerReplicasInfo.decode(answer.body).replicas_info_table.items()))
 
     async def group(self, leader: str, name: str, ids: Collection[int] = ()) -> ReplicasInfo:
-        """The group of this name, with these replicas. Raises NotFound."""
+        """Return the broker group of a name. Raises NotFound if it, or one of the replicas, is unknown."""
         found = (await self.groups(leader, [name])).get(name)
         if found is None:
             known = ""
             with contextlib.suppress(NamesNeeded):
                 if others := await self.groups(leader, None):
-                    known = f"; there are: {', '.join(others)}.{nearest(name, others)}"
+                    known = f". Known: {', '.join(others)}.{nearest(name, others)}"
             raise NotFound(f"the controller at {leader} knows no broker {name!r}{known}")
         there = sorted(one.broker_id for one in found.in_sync_replicas + found.not_in_sync_replicas)
         missing = sorted(set(ids) - set(there))
@@ -124,8 +126,11 @@ class Controllers:
     async def elect(
         self, leader: str, name: str, id: int, *, accepted_loss: int | None = None
     ) -> headers.ElectMasterAnswer:
-        """Make a replica the master. ``accepted_loss``: it may lack so many confirmed bytes, which are given
-        up; Apache's controllers pass over that."""
+        """Elect a replica as master.
+
+        ``accepted_loss``: number of confirmed bytes that the replica may lack and that are then lost.
+        Apache's controllers ignore it.
+        """
         header = headers.ElectMasterRequest(
             broker_name=name, broker_id=id, designate_elect=True, accepted_loss=accepted_loss
         )
@@ -199,8 +204,11 @@ def _leads(answer: headers.ControllerMetadataAnswer | KeroloxError) -> bool:
 
 
 def _peers(answers: Sequence[headers.ControllerMetadataAnswer]) -> dict[str, str]:
-    """Addresses by id, of ``n0:10.0.0.1:9878;``. jRaft's controllers have no ids there, and the addresses are
-    those of their raft log, which answer no questions."""
+    """Parse ``n0:10.0.0.1:9878;`` into id → address.
+
+    JRaft controllers send no ids, only the addresses of their Raft log, which do not serve requests; these
+    are skipped.
+    """
     found: dict[str, str] = {}
     for answer in answers:
         for entry in (answer.peers or "").split(";"):

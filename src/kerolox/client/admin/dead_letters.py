@@ -1,9 +1,8 @@
-"""Dead letters: what groups have given up, and sending it again. Works with Apache's servers as with ours.
+"""Reading and resending of dead letters. Works with Apache's servers, too.
 
-A message is marked when it is sent again: its copy names the dead letter it was made of. Before sending one,
-the copy is looked for by the message's unique key. So a second run passes over what the first one has sent,
-from whatever machine it is started, also after a send whose answer was lost. Two runs at the same time do
-not see each other.
+Each resent copy is marked with the offset id of its dead letter. Before sending, the copy is searched by the
+message's unique key. So a second run skips messages that an earlier run has sent, from any machine and also
+after a send whose response was lost. Two concurrent runs do not detect each other.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from kerolox.protocol.properties import pack
 from kerolox.protocol.record import decode_record
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
 
-MARK = "KEROLOX_RESENT_FROM"  # of a copy: the offset id of the dead letter it was made of
-RUN_MARK = "KEROLOX_RESENT_BY"  # of a copy of what may have one already, by wish: the run that made it
+MARK = "KEROLOX_RESENT_FROM"  # property of a copy: offset id of its dead letter
+RUN_MARK = "KEROLOX_RESENT_BY"  # property of a copy sent with ``again``: id of the run
 PRODUCER_GROUP = "CLI_PRODUCER"
 TRIES = 3
 TIMEOUT_S = 5.0
-STORED = (0, 10, 11, 12)  # the last three: stored, but not as safe as promised
+STORED = (0, 10, 11, 12)  # the last three: stored, but not flushed or replicated as required
 
-# What belongs to the way a message has come, not to the message. Brokers and clients set it anew.
+# Properties about the transport of a message, which brokers and clients set again.
 OF_THE_WAY = frozenset({
     names.DELAY, names.WAIT, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.RECONSUME_TIME,
     names.MAX_RECONSUME_TIMES, names.MSG_REGION, names.TRACE_ON, names.CLUSTER, names.CRC32, names.DUP_INFO,
@@ -53,7 +52,7 @@ OF_THE_WAY = frozenset({
 
 @dataclass
 class DeadTopic:
-    """The dead letters of a group, in short."""
+    """Summary of a group's dead letters."""
 
     group: str
     messages: int
@@ -64,7 +63,7 @@ class DeadTopic:
 
 @dataclass
 class Span:
-    """Some of the dead letters in one queue: those from ``start`` to before ``end``."""
+    """Range of dead letters in one queue, from ``start`` up to but not including ``end``."""
 
     queue: BrokerQueue
     start: int
@@ -72,18 +71,18 @@ class Span:
 
 
 class CutShort(KeroloxError):
-    """The run stopped early. The numbers say what was done."""
+    """The run stopped early."""
 
 
 class DeadLetters:
-    """Finds and reads dead letters."""
+    """Searches and reads of dead letters."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
         self.lookups = Lookups(admin)
 
     async def topics(self) -> list[DeadTopic]:
-        """The dead-letter topics of all groups that have one."""
+        """Return summaries of the dead-letter topics of all groups."""
         known = await self._admin.topics()
         return [await self._topic(topic) for topic in known if topic.startswith(DEAD_LETTER_PREFIX)]
 
@@ -115,18 +114,21 @@ class DeadLetters:
         return await self.lookups.by_key(DEAD_LETTER_PREFIX + group, key, begin_ms=begin_ms, end_ms=end_ms)
 
     async def by_id(self, group: str, message_id: str) -> list[StoredMessage]:
-        """Dead letters with the unique key of their producer, or the one at an offset id."""
+        """Return the dead letters with a unique key, or the one at an offset id."""
         topic = DEAD_LETTER_PREFIX + group
         found = (await self.lookups.by_key(topic, message_id, unique=True)).messages
         if not found:
             message = await self.lookups.by_id(message_id, topic)
             if message.topic != topic:
-                raise NotFound(f"message {message_id} is of topic {message.topic}, no dead letter of {group}")
+                raise NotFound(
+                    f"message {message_id} belongs to topic {message.topic}; it is not a dead letter of "
+                    f"{group}"
+                )
             found = [message]
         return found
 
     async def spans(self, group: str, begin_ms: int = 0, end_ms: int = INT64_MAX) -> list[Span]:
-        """Where the dead letters stored between two times lie, as of now: what comes later is not in it."""
+        """Return the ranges of dead letters stored between two times, as of now."""
         topic = DEAD_LETTER_PREFIX + group
         bounds = await self._admin.topic_stats(topic)
         found: list[Span] = []
@@ -142,8 +144,10 @@ class DeadLetters:
         return found
 
     async def _first_since(self, topic: str, queue: BrokerQueue, time_ms: int, low: int, high: int) -> int:
-        """The first offset stored at a time or later. Brokers disagree about times after the last message,
-        so this looks for itself."""
+        """Return the first offset stored at or after ``time_ms``, by binary search in the messages.
+
+        Brokers answer differently for times after the last message, so their search is not used.
+        """
         while low < high:
             middle = (low + high) // 2
             messages, following, _ = await self.lookups.pull(topic, queue, middle, count_max=1)
@@ -158,7 +162,7 @@ class DeadLetters:
         return low
 
     async def pages(self, group: str, spans: Sequence[Span]) -> AsyncIterator[list[StoredMessage]]:
-        """The dead letters of the spans, queue by queue, in the order they were stored."""
+        """Yield the dead letters of the spans, queue by queue, in store order."""
         for span in spans:
             offset = span.start
             while offset < span.end:
@@ -170,24 +174,24 @@ class DeadLetters:
                     yield wanted
                 if following <= offset:
                     raise CutShort(
-                        f"{span.queue.broker} gives nothing at offset {offset} of queue "
-                        f"{span.queue.queue_id} though it reaches to {span.end}"
+                        f"{span.queue.broker} returned no message at offset {offset} of queue "
+                        f"{span.queue.queue_id}, although the queue ends at {span.end}"
                     )
                 offset = following
 
 
 def origin_of(message: StoredMessage) -> str | None:
-    """The topic a dead letter was consumed from."""
+    """Return the topic from which the dead letter was consumed; None if unknown."""
     return message.properties.get(names.RETRY_TOPIC)
 
 
 def reason_of(message: StoredMessage) -> str | None:
-    """Why its last consumer gave it back, if it said so and the broker kept it."""
+    """Return the last consumer's reason for the rejection; None if it gave none or the broker dropped it."""
     return message.properties.get(names.RETRY_REASON)
 
 
 class Resend:
-    """Sends dead letters once more, one after the other. The numbers hold however it ends."""
+    """Resending of dead letters, one after the other. The counts are correct also after an error."""
 
     def __init__(
         self,
@@ -201,9 +205,9 @@ class Resend:
         dry_run: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.resent = 0  # in a dry run: would be
+        self.resent = 0  # in a dry run: the number that would be resent
         self.passed_over = 0
-        self.at: StoredMessage | None = None  # the one under way
+        self.at: StoredMessage | None = None  # the dead letter in progress
         self.progress: Callable[[], None] = lambda: None
         self._admin = admin
         self._lookups = Lookups(admin)
@@ -224,7 +228,7 @@ class Resend:
         return self.resent + self.passed_over
 
     async def page(self, messages: Sequence[StoredMessage]) -> None:
-        """Send these dead letters. Raises at the first that cannot be sent: ``at`` is that one."""
+        """Resend these dead letters. Raises at the first failure; ``at`` is the failed dead letter."""
         marked = [False] * len(messages)
         if not self._again and messages:
             self.at = messages[0]
@@ -242,7 +246,7 @@ class Resend:
         self.at = None
 
     def target(self, message: StoredMessage) -> str:
-        """The topic a dead letter goes to."""
+        """Return the topic to which a dead letter is resent."""
         if self._to_topic is not None:
             return self._to_topic
         if self._to_retry:
@@ -250,12 +254,12 @@ class Resend:
         origin = origin_of(message)
         if origin is None:
             raise NotFound(
-                f"dead letter {message.offset_id} does not say what topic it came from: name one, --to-topic"
+                f"the original topic of dead letter {message.offset_id} is unknown. Name a target: --to-topic"
             )
         return origin
 
     async def is_resent(self, message: StoredMessage) -> bool:
-        """Whether a copy of it is where it would be sent to."""
+        """Return True if the target topic has a copy of the dead letter."""
         key = message.unique_key or message.offset_id
         try:
             found = await self._lookups.by_key(self.target(message), key, unique=True)
@@ -264,13 +268,13 @@ class Resend:
         return any(copy.properties.get(MARK) == message.offset_id for copy in found.messages)
 
     def properties(self, message: StoredMessage) -> dict[str, str]:
-        """What the copy carries: all that is the message's own, and the mark."""
+        """Return the properties of the copy: the message's, without transport properties, and the mark."""
         kept = {name: value for name, value in message.properties.items() if name not in OF_THE_WAY}
         if not self._to_retry:
-            # Sent anew to a topic of its own: should it fail again, it tells of this copy.
+            # A new message of the target topic. If it fails again, its dead letter refers to this copy.
             kept.pop(names.RETRY_TOPIC, None)
             kept.pop(names.ORIGIN_MESSAGE_ID, None)
-        kept.setdefault(names.UNIQUE_KEY, message.offset_id)  # the copy is found by it
+        kept.setdefault(names.UNIQUE_KEY, message.offset_id)  # the copy is searched by this key
         kept |= {names.WAIT: "true", MARK: message.offset_id}
         return kept | {RUN_MARK: self._run} if self._again else kept
 
@@ -296,7 +300,7 @@ class Resend:
                 again = error.retriable or (isinstance(error, RequestFailed) and error.can_retry)
                 if not left or not again:
                     raise
-                # Its answer may be lost, not the message.
+                # The message may be stored although the response was lost.
                 if await self.is_resent(message):
                     return
                 continue
@@ -311,7 +315,7 @@ class Resend:
             default_topic=TEMPLATE_TOPIC,
             default_topic_queue_nums=4,
             queue_id=queue.queue_id,
-            sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_MASK),  # the body goes as it lies there
+            sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_MASK),  # the body is sent as stored
             born_timestamp=message.born_timestamp,
             flag=message.flag,
             properties=pack(self.properties(message)).decode(),
@@ -331,11 +335,14 @@ class Resend:
         return answer.header(SendAnswer)
 
     async def _check_not_dead(self, queue: BrokerQueue, answer: SendAnswer) -> None:
-        """Brokers put what is sent to the retry topic of a group that consumes in order straight back."""
+        """Raise CutShort if the broker made the copy a dead letter again.
+
+        Brokers do so with messages sent to the retry topic of a group that consumes in order.
+        """
         place = ViewMessageRequest(offset=read_offset_id(answer.msg_id).physical_offset)
         found = await self._admin.ask(queue.address, RequestCode.VIEW_MESSAGE_BY_ID, place)
         if decode_record(found.body).topic.startswith(DEAD_LETTER_PREFIX):
             raise CutShort(
-                f"{queue.broker} made a dead letter of it again: group {self._group} consumes in order. "
-                "Send to the origin topic instead, without --to-retry"
+                f"{queue.broker} made the copy a dead letter again, because group {self._group} consumes in "
+                "order. Resend to the original topic, without --to-retry"
             )

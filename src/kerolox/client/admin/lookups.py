@@ -1,4 +1,4 @@
-"""Finding messages: by id, by key, by time. What is found is complete, or said to be cut short."""
+"""Search of messages by id, key or time. Results are complete, or marked as truncated."""
 
 from __future__ import annotations
 
@@ -21,35 +21,38 @@ from kerolox.protocol.message_id import OffsetId, read_offset_id
 from kerolox.protocol.record import decode_record, decode_records
 from kerolox.protocol.reserved import TOOLS_GROUP
 
-COUNT_MAX = 64  # of one query by key: brokers give no more
+COUNT_MAX = 64  # messages of one query by key, the limit of brokers
 PULL_COUNT = 32
-TOPICS_MAX = 500  # in which a unique key is looked for when nobody says where
+TOPICS_MAX = 500  # topics that are searched for a unique key when no topic is given
 TOPICS_AT_ONCE = 16
 
 
 @dataclass
 class FoundMessages:
-    """Messages, in the order they were stored. ``cut`` says why there may be more."""
+    """Found messages, in store order. ``cut`` is the reason of a truncation; empty if complete."""
 
     messages: list[StoredMessage] = field(default_factory=list)
     cut: str = ""
 
 
 class Lookups:
-    """Looks for messages at all brokers that may have them."""
+    """Searches at all brokers that may have the messages."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
     async def by_id(self, message_id: str, topic: str | None = None) -> StoredMessage:
-        """The message with an offset id, which says where it is; with a unique key, which the index of its
-        topic knows; or with a key that no other message of the topic has. Tells what was tried."""
+        """Return the message with an offset id, a unique key, or a key that only one message of the topic
+        has.
+
+        Raises NotFound, which lists the attempts.
+        """
         tried: list[str] = []
         place = place_of(message_id)
         if topic is not None:
             found = await self.by_key(topic, message_id, unique=True)
             if found.messages:
-                # The same message may be stored twice, when its producer tried again.
+                # A message may be stored twice, after a retry of its producer.
                 return found.messages[0]
             tried.append(f"as unique key in topic {topic}")
             found = await self.by_key(topic, message_id)
@@ -66,12 +69,12 @@ class Lookups:
                 return await self._at(place)
             except (RequestFailed, ConnectFailed) as error:
                 if isinstance(error, RequestFailed) and error.response_code == ResponseCode.SYSTEM_BUSY:
-                    raise  # it may be there: the broker cannot read it now
+                    raise  # the message may exist: the broker cannot read it now
                 tried.append(f"as offset id at broker {host_text(place.store_host)}: {_reason(error, place)}")
-        hint = "" if topic is not None else ". Name its topic to find it by its key: --topic"
+        hint = "" if topic is not None else ". To search by key, give the topic: --topic"
         if topic is None:
             if place is None:
-                tried.append("it is no offset id")
+                tried.append("not an offset id")
             topics = await self._admin.made_by_people(await self._admin.topics())
             if len(topics) <= TOPICS_MAX:
                 found = await self._in_topics(topics, message_id)
@@ -79,11 +82,11 @@ class Lookups:
                     return found.messages[0]
                 tried.append("as unique key in every topic")
             else:
-                hint = f". There are {len(topics)} topics: name the one to find it as unique key in, --topic"
+                hint = f". To search by unique key, give the topic (there are {len(topics)}): --topic"
         raise NotFound(f"no message {message_id} was found; tried: {', '.join(tried)}{hint}")
 
     async def _in_topics(self, topics: list[str], unique_key: str) -> FoundMessages:
-        """The messages of the first topic that has any with a unique key."""
+        """Return the messages with a unique key in the first topic that has any."""
         for start in range(0, len(topics), TOPICS_AT_ONCE):
             some = topics[start : start + TOPICS_AT_ONCE]
             asked = (self.by_key(topic, unique_key, unique=True) for topic in some)
@@ -104,7 +107,7 @@ class Lookups:
     async def by_key(
         self, topic: str, key: str, *, unique: bool = False, begin_ms: int = 0, end_ms: int = INT64_MAX
     ) -> FoundMessages:
-        """Messages with a key; ``unique``: with the id their producer gave them."""
+        """Return messages with a key; ``unique``: with a unique key of their producer."""
         asked = QueryMessageRequest(
             topic=topic,
             key=key,
@@ -129,10 +132,10 @@ class Lookups:
             if answer.remark:
                 result.cut = f"{name}: {answer.remark}"
             elif not unique and len(records) >= COUNT_MAX:
-                result.cut = f"{name} gives the newest {COUNT_MAX} at most: narrow the time"
+                result.cut = f"{name} returns only the newest {COUNT_MAX}: narrow the time range"
             for record in records:
                 record.broker_name = name
-                # The index knows hashes only.
+                # The index has only hashes, so other keys may match.
                 if record.topic == topic and (record.unique_key == key if unique else key in record.keys):
                     result.messages.append(record)
         result.messages.sort(key=_order)
@@ -146,7 +149,7 @@ class Lookups:
         count_max: int,
         wanted: Callable[[StoredMessage], bool] = lambda message: True,
     ) -> FoundMessages:
-        """Messages stored between two times, the earliest of every queue first."""
+        """Return messages stored between two times, the earliest of every queue first."""
         queues = await self._admin.queues(topic)
         parts = await asyncio.gather(
             *(self._queue_by_time(topic, queue, begin_ms, end_ms, count_max, wanted) for queue in queues)
@@ -198,7 +201,10 @@ class Lookups:
         expression_type: str = "TAG",
         count_max: int = PULL_COUNT,
     ) -> tuple[list[StoredMessage], int, int]:
-        """Messages from an offset on, where to go on, and the end of the queue. Holds if told to."""
+        """Pull messages from an offset. Return them, the next offset, and the end of the queue.
+
+        With ``hold_ms`` the broker holds the pull until a message arrives.
+        """
         asked = pull_request(
             topic,
             None,
@@ -228,8 +234,10 @@ class Lookups:
 
 
 def place_of(message_id: str) -> OffsetId | None:
-    """The place an offset id names. Unique keys are as long, but have parts of process and random numbers
-    where an offset id has the port: those are no port."""
+    """Return the broker address and log offset of an offset id; None for other ids.
+
+    Unique keys have the same length, but process and random numbers instead of a valid port.
+    """
     try:
         place = read_offset_id(message_id)
     except InvalidRequest:
@@ -241,7 +249,7 @@ def place_of(message_id: str) -> OffsetId | None:
 def _reason(error: KeroloxError, place: OffsetId) -> str:
     if isinstance(error, RequestFailed):
         return f"it has no message at offset {place.physical_offset}"
-    return "it cannot be reached from here"
+    return "the broker is unreachable from here"
 
 
 def _order(message: StoredMessage) -> tuple[int, str, int, int]:

@@ -28,7 +28,7 @@ class SettingsNotChanged(KeroloxError):
         self.address = address
         self.unchanged = dict(unchanged)
         shown = ", ".join(
-            f"{key} is no setting of it" if value is None else f"{key} is still {value!r}"
+            f"{key} is not one of its settings" if value is None else f"{key} is still {value!r}"
             for key, value in unchanged.items()
         )
         super().__init__(
@@ -82,7 +82,7 @@ class Servers:
         table = (await self._admin.cluster_info()).broker_addr_table
         if name is not None and name not in table:
             known = ", ".join(sorted(table)) or "none"
-            raise NotFound(f"no broker {name!r} is registered; there are: {known}.{nearest(name, table)}")
+            raise NotFound(f"broker {name!r} is not registered. Registered: {known}.{nearest(name, table)}")
         found = {
             f"{one}:{number}": at
             for one in (sorted(table) if name is None else [name])
