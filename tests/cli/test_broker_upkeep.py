@@ -77,7 +77,7 @@ def test_drain_and_undrain(cluster: Cluster) -> None:
     assert perms() == {4}
     assert "yes" in cluster.ok("broker", "undrain", "broker-a")
     assert perms() == {6}
-    assert "no broker 'broker-z'" in cluster.error("broker", "drain", "broker-z")
+    assert "broker 'broker-z' is not registered" in cluster.error("broker", "drain", "broker-z")
 
 
 def test_expire(cluster: Cluster) -> None:

@@ -161,7 +161,7 @@ def test_a_leader_that_is_killed_is_started_again_with_its_messages(
 
     code, said = run("cluster", "up", *like, "--data", str(up.data))
     assert code == 1
-    assert f"by process {up.process.pid}" in said
+    assert f"process {up.process.pid} runs a cluster" in said
     shown = json.loads(run("cluster", "status", "--data", str(up.data), "--json")[1])
     assert shown["pid"] == up.process.pid
     assert [one["state"] for one in shown["servers"]] == ["up"] * 5

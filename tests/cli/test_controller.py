@@ -92,7 +92,7 @@ async def test_status(controller: Controller, pair: tuple[FakeBroker, FakeBroker
     assert ["broker-a", "2", two.address, "replica", "yes", "yes", "4000", "1000"] in rows
     code, _, errors = await command(controller.address, "status", "--broker", "broker-b")
     assert code == 1
-    assert "knows no broker 'broker-b'; there are: broker-a. Did you mean broker-a?" in errors
+    assert "knows no broker 'broker-b'. Known: broker-a. Did you mean broker-a?" in errors
 
 
 async def test_elect(controller: Controller, pair: tuple[FakeBroker, FakeBroker]) -> None:
@@ -127,7 +127,7 @@ async def test_clean(controller: Controller, pair: tuple[FakeBroker, FakeBroker]
     code, _, errors = await command(controller.address, *words, "--id", "2")
     assert (code, "has no replica 2; there are: 1" in errors) == (1, True)
     code, out, _ = await command(controller.address, *words, "--even-living")
-    assert (code, out) == (0, "all replicas of broker-a are forgotten\n")
+    assert (code, out) == (0, "all replicas of broker-a were removed\n")
     assert controller.groups == {}
     code, out, _ = await command(controller.address, "status")
     assert (code, f"no broker is registered with the controller at {controller.address}" in out) == (0, True)

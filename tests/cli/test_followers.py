@@ -106,7 +106,7 @@ async def test_who_is_turned_away_is_told_with_the_reason(tmp_path: Path) -> Non
         assert "has no follower" in errors
         code, _, errors = await command(nameserver.address, "broker", "followers", "--broker", "broker-b")
         assert code == 1
-        assert "there are: broker-a" in errors
+        assert "Registered: broker-a" in errors
         host, _, port = leader.broker.endpoints.ha_address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write((1 << 40).to_bytes(8, "big"))

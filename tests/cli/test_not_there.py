@@ -182,7 +182,7 @@ def test_what_is_there_and_empty_is_no_error(cluster: Cluster) -> None:
     cluster.ok("topic", "create", "quiet")
     assert cluster.ok("group", "lag", "billing").startswith("group billing has no progress yet")
     assert cluster.json("group", "lag", "billing")["queues"] == []
-    assert cluster.ok("group", "members", "billing") == "nobody of group billing is connected\n"
+    assert cluster.ok("group", "members", "billing") == "no member of group billing is connected\n"
     assert cluster.json("group", "members", "billing")["members"] == []
     assert cluster.ok("dlq", "show", "billing") == "group billing has no dead letters\n"
     assert cluster.json("dlq", "show", "billing")["messages"] == []

@@ -51,4 +51,4 @@ def test_what_waits_is_shown(cluster: Cluster) -> None:
 
 
 def test_no_such_broker(cluster: Cluster) -> None:
-    assert "there are brokers: broker-a" in cluster.error("timer", "pending", "--broker", "b9")
+    assert "Registered: broker-a" in cluster.error("timer", "pending", "--broker", "b9")

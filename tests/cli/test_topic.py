@@ -94,7 +94,7 @@ def test_errors(cluster: Cluster) -> None:
     assert "cluster 'c9' does not exist. Registered: DefaultCluster" in cluster.error(
         "topic", "create", "t", "--cluster", "c9"
     )
-    assert "there are brokers: broker-a" in cluster.error("topic", "create", "t", "--broker", "b9")
+    assert "Registered: broker-a" in cluster.error("topic", "create", "t", "--broker", "b9")
 
 
 def test_stats(cluster: Cluster) -> None:

@@ -251,8 +251,8 @@ def test_untried_brokers_come_first_then_healthy_ones_then_those_with_room() -> 
 def test_when_a_message_is_given_up() -> None:
     tried: Tried = [("a", AWAY), ("a", AWAY), ("a", LOST)]
     assert why_over(tried, 1, 1.0, 3.0) == ""
-    assert why_over(tried, 0, 1.0, 3.0) == "no tries are left"
-    assert why_over(tried, 9, 0.0, 3.0) == "3 s are over"
+    assert why_over(tried, 0, 1.0, 3.0) == "no retries are left"
+    assert why_over(tried, 9, 0.0, 3.0) == "the timeout of 3 s has expired"
     assert (pause_before(tried, "b"), pause_before(tried, "a")) == (0.0, 0.2)
 
 

@@ -151,7 +151,7 @@ async def test_without_the_right_tls(servers: SecuredServers, tls: ClientTls | N
         if tls is not None and not tls.verify:
             assert (await producer.send(Message("secured-orders", b"unverified"))).ok
             return
-        said = "If it takes TLS only" if tls is None else "trust who signed it"
+        said = "If it accepts only TLS" if tls is None else "trust its certificate authority"
         with pytest.raises(NameServerUnreachable, match=said) as caught:
             await producer.send(Message("secured-orders", b"x"))
         assert SECRET not in str(caught.value)

@@ -107,7 +107,7 @@ def test_a_given_queue_keeps_the_order(broker: BrokerThread) -> None:
             bodies = [each.text for each in cluster.read(queue, 0, cluster.max_offset(queue), group="look")]
             assert bodies == sorted(bodies)
             assert len(bodies) == count
-        with pytest.raises(InvalidMessage, match="is none of the queues of topic 'ordered'"):
+        with pytest.raises(InvalidMessage, match="is not a writable queue of topic 'ordered'"):
             sender.send(single("ordered", "x"), Queue("ordered", first.broker, 9))
 
 

@@ -50,8 +50,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "properties number": ({"properties": {"a": 1}}, r"property 'a' = 1: names and values are text"),
     "delay text": ({"delay": "5"}, r"delay '5' \(str\): expected a number of seconds, or a timedelta"),
     "delay bool": ({"delay": True}, r"delay True \(bool\): expected a number"),
-    "delay endless": ({"delay": float("inf")}, "no time at all"),
-    "delay not a number": ({"delay": float("nan")}, "no time at all"),
+    "delay endless": ({"delay": float("inf")}, "expected a duration"),
+    "delay not a number": ({"delay": float("nan")}, "expected a duration"),
     "level text": ({"delay_level": "3"}, r"delay_level '3' \(str\): expected a whole number"),
     "level fraction": ({"delay_level": 2.5}, r"delay_level 2.5 \(float\): expected a whole number"),
     "deliver_at text": (
@@ -59,7 +59,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         r"deliver_at '17.* \(str\): expected a datetime",
     ),
     "deliver_at span": ({"deliver_at": timedelta(1)}, r"deliver_at .* \(timedelta\): expected a datetime"),
-    "deliver_at not a number": ({"deliver_at": float("nan")}, "no point in time"),
+    "deliver_at not a number": ({"deliver_at": float("nan")}, "expected a finite time"),
     "flag text": ({"flag": "x"}, r"flag 'x' \(str\): expected a whole number"),
     "unique_key number": ({"unique_key": 5}, r"unique_key 5 \(int\): expected text"),
 }
@@ -109,11 +109,11 @@ async def test_other_arguments(running: RunningBroker, lingering: bool) -> None:
     options = ProducerOptions(linger_s=0.001 if lingering else None)
     async with Producer(running.nameserver_address, group="other", options=options) as producer:
         anything: Any = producer
-        with pytest.raises(InvalidMessage, match=r"\('t', b'x'\) \(tuple\) is no message: expected a"):
+        with pytest.raises(InvalidMessage, match=r"\('t', b'x'\) \(tuple\) is not a message: expected a"):
             await anything.send(("t", b"x"))
-        with pytest.raises(InvalidMessage, match="is no message"):
+        with pytest.raises(InvalidMessage, match="is not a message"):
             await anything.send_batch([some, b"x"])
-        with pytest.raises(SomeFailed, match="is no message"):
+        with pytest.raises(SomeFailed, match="is not a message"):
             await anything.send_many([b"x"])
         with pytest.raises(InvalidMessage, match="send takes one"):
             await anything.send_many(some)

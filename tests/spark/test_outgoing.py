@@ -322,7 +322,7 @@ def test_rows_go_to_the_topics_and_queues_they_name() -> None:
             {"body": ["x"], "delay_level": [1], "deliver_at": pa.array([1], pa.timestamp("us", "UTC"))},
             "row 0 has a delay_level and a deliver_at",
         ),
-        ({"body": ["x"], "topic": ["bad topic"]}, "a name has letters"),
+        ({"body": ["x"], "topic": ["bad topic"]}, "only letters"),
         ({"body": ["x"], "topic": pa.array([None], pa.string())}, "1 rows have no topic"),
     ],
 )

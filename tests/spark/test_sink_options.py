@@ -99,7 +99,7 @@ def test_columns_that_fit_may_be_null_or_not() -> None:
         ({"deliveryGuarantee": "exactly-once"}, "at-least-once or effectively-once"),
         ({"batchBytes": "8m"}, "at most 1048576"),
         ({"settleMs": "5"}, "effectively-once as well"),
-        ({"topic": "a b"}, "a name has letters"),
+        ({"topic": "a b"}, "only letters"),
         ({"group": "DEFAULT_PRODUCER"}, "a name of your own"),
         ({"path": "orders"}, "topic, the name of this option in the rocketmq sink"),
         ({"startingOffsets": "latest"}, "the options of the rocketmq sink are"),

@@ -1,4 +1,4 @@
-"""Addresses of name servers, as people write them."""
+"""Parsing of name server addresses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kerolox.errors import OptionError
 
 
 def split_addresses(text: str) -> list[str]:
-    """``a:1;b:2`` or ``a:1,b:2`` → the addresses. A scheme, as some environments have it, is dropped."""
+    """Split ``a:1;b:2`` or ``a:1,b:2`` into addresses. An ``http://`` prefix is removed."""
     parts = (part.strip() for part in text.replace(",", ";").split(";"))
     addresses = [part.removeprefix("http://").rstrip("/") for part in parts if part]
     if not addresses:

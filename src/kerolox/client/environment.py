@@ -1,8 +1,8 @@
-"""Who a client is, and how it speaks TLS, where its options do not say: the environment, then files.
+"""Keys and TLS settings of a client from the environment and from files, where its options set none.
 
-A secret does not belong in code, in a command line or in the options of a Spark query. So every client takes
-what it was not given from these variables; what it was given wins over them, value by value. The variables of
-servers have other names: one environment may have both.
+Secrets do not belong in code, on a command line or in the options of a Spark query. So every client reads
+missing values from these variables; given options override them, value by value. Servers use other variables,
+so one environment may configure both.
 
 A file of keys has the form of RocketMQ's ``tools.yml``: lines of ``accessKey: NAME`` and ``secretKey: TEXT``.
 """
@@ -52,7 +52,7 @@ _warned: set[str] = set()  # files that others may read
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """What requests are signed with; empty: they are not signed."""
+    """Keys that sign requests; empty: requests are not signed."""
 
     access_key: str = ""
     secret_key: str = ""
@@ -69,10 +69,10 @@ def find_keys(
     keys_file: str = "",
     environment: Mapping[str, str],
 ) -> Keys:
-    """The keys of a client, as far as ``given``, and the rest from files and the environment.
+    """Return the keys of a client: those ``given``, completed from files and the environment.
 
-    The first place that names an access key says who asks. Its secret is there, or in the next place that
-    does not belong to another access key.
+    The first source with an access key determines the user. The secret is taken from there, or from the next
+    source that does not belong to another access key.
     """
     if given.access_key and given.secret_key:
         return given
@@ -111,8 +111,11 @@ def _places(keys_file: str, environment: Mapping[str, str]) -> Iterator[Keys]:
 def find_tls(
     given: Mapping[str, Any], *, on: bool | None = None, environment: Mapping[str, str]
 ) -> ClientTls | None:
-    """How to speak TLS; None: not at all. ``given``: fields of ClientTls that were told, ``on`` whether TLS
-    is spoken, None where nobody said; and the rest from the environment."""
+    """Return the TLS settings of a client; None without TLS.
+
+    ``given``: fields of ClientTls set by options; ``on``: the option that enables TLS, or None. Missing
+    values are read from the environment.
+    """
     told: dict[str, Any] = {}
     for field, variable in TLS_DETAILS.items():
         text = environment.get(variable, "").strip()
@@ -125,14 +128,14 @@ def find_tls(
     if on is None and environment.get(TLS, "").strip():
         on = _switch(TLS, environment[TLS])
     if on is None and details:
-        # Whoever names an authority believes in TLS: to go on without would be the wrong surprise.
+        # TLS details without TLS are an error: a user who names an authority expects encryption.
         name = TLS_DETAILS[next(iter(told))] if told else next(iter(given))
         raise OptionError(name, HIDDEN, f"TLS to be on or off as well: the option tls, or {TLS}=on")
     return ClientTls(**details) if on else None
 
 
 def find_switch(variable: str, *, environment: Mapping[str, str]) -> bool:
-    """A variable that is on or off; off if it is not set."""
+    """Return True if a variable is on. Default: off."""
     text = environment.get(variable, "")
     return bool(text.strip()) and _switch(variable, text)
 
@@ -150,7 +153,7 @@ def _switch(name: str, text: str) -> bool:
 
 
 def read_secret(option: str, path: str) -> str:
-    """A file that has a secret and nothing else. The end of its line does not count."""
+    """Read a file that contains only a secret. The line end is removed."""
     secret = _read(option, path).rstrip("\r\n")
     if not secret or "\n" in secret:
         raise OptionError(option, path, "a file with one line, the secret")
@@ -158,7 +161,7 @@ def read_secret(option: str, path: str) -> str:
 
 
 def read_keys(option: str, path: str) -> Keys:
-    """A file of keys, as RocketMQ's ``tools.yml``. Whatever else it says is for others."""
+    """Read a key file in the form of RocketMQ's ``tools.yml``. Other lines are ignored."""
     found: dict[str, str] = {}
     for line in _read(option, path).splitlines():
         matched = _LINE.fullmatch(line.rstrip())
@@ -168,7 +171,7 @@ def read_keys(option: str, path: str) -> Keys:
 
 
 def _scalar(text: str) -> str:
-    """A text as YAML writes it on one line: bare, or in quotes of either kind."""
+    """Parse a one-line YAML scalar: bare, or in single or double quotes."""
     text = text.strip()
     if text.startswith("'"):
         return text[1 : text.rindex("'")].replace("''", "'") if text.count("'") > 1 else ""

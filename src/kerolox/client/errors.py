@@ -1,8 +1,8 @@
-"""What can go wrong for a client, told apart by what to do about it.
+"""Errors of a client, distinguished by the action they require.
 
-Under :class:`kerolox.errors.KeroloxError`: ``retriable`` says whether the same call may succeed later,
-``next_step`` what to do. Answers with an error code are :class:`kerolox.errors.RequestFailed` or one of
-its children here, with the wire's ``response_code``.
+All derive from :class:`kerolox.errors.KeroloxError`: ``retriable`` is True if the same call may succeed
+later, ``next_step`` is the required action. Error responses are :class:`kerolox.errors.RequestFailed` or one
+of its subclasses here, with the ``response_code`` of the protocol.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class InvalidMessage(KeroloxError):
-    """A message no broker would take; nothing was sent."""
+    """The message is invalid; nothing was sent."""
 
     code = ResponseCode.MESSAGE_ILLEGAL
 
@@ -100,9 +100,9 @@ class ResendStopped(KeroloxError):
 
 
 class NoRoute(KeroloxError):
-    """Nobody is known to serve the topic. The children say why."""
+    """The topic has no usable route. The subclasses give the reason."""
 
-    passes = False  # it may be over in a moment: whoever has time asks again
+    passes = False  # True for a temporary condition: retry until the timeout
 
     def __init__(self, topic: str, what: str, next_step: str) -> None:
         self.topic = topic
@@ -123,14 +123,15 @@ class NameServerUnreachable(NoRoute, ConnectionError):
         self.addresses = tuple(addresses)
         step = "check the name server addresses given to this client, and that one is running there"
         if _NOT_TRUSTED in str(reason):
-            self.retriable = False  # it is there, and will not be another one in a moment
+            self.retriable = False  # the server answers, and a retry meets the same certificate
             step = (
-                "if that is the right server, trust who signed it: ClientTls(ca=...), or "
+                "if that is the right server, trust its certificate authority: ClientTls(ca=...), or "
                 "KEROLOX_CLIENT_TLS_CA in the environment"
             )
         elif any(word in str(reason) for word in _HUNG_UP):
             step += (
-                ". If it takes TLS only, speak it: ClientTls(), or KEROLOX_CLIENT_TLS=on in the environment"
+                ". If it accepts only TLS, enable TLS: ClientTls(), or KEROLOX_CLIENT_TLS=on in the "
+                "environment"
             )
         super().__init__(topic, f"no name server answered ({', '.join(addresses)}): {reason}", step)
 
@@ -142,7 +143,7 @@ class NotANameServer(NoRoute):
         self.address = address
         super().__init__(
             topic,
-            f"{address} is no name server: {reason}",
+            f"{address} is not a name server: {reason}",
             "give the address of a name server (port 9876 by default), not that of a broker",
         )
 
@@ -164,7 +165,7 @@ class RoutesNotKnownYet(NoRoute):
 class TopicNotFound(NoRoute, NotFound):
     """The name servers know no such topic, and it cannot be made on the way.
 
-    ``was_known``: this client has its route from before, so perhaps its broker has only not registered yet.
+    ``was_known``: this client had a route before, so the topic's broker may not be registered yet.
     """
 
     code = ResponseCode.TOPIC_NOT_EXIST
@@ -175,17 +176,19 @@ class TopicNotFound(NoRoute, NotFound):
         self.nameserver = nameserver
         self.was_known = self.retriable = self.passes = was_known
         tried = (
-            ", and no broker there makes topics on the way (autoCreateTopicEnable is off)" if creating else ""
+            ", and no broker there creates topics automatically (autoCreateTopicEnable is off)"
+            if creating
+            else ""
         )
         super().__init__(
             topic,
-            f"name server {nameserver} knows no such topic{tried}",
+            f"the topic does not exist at name server {nameserver}{tried}",
             f"create it (kerolox topic create {topic}), or check the name, the namespace and the name server",
         )
 
 
 class BrokerNotRegistered(NoRoute):
-    """A name server is there, but no broker that could serve the topic has registered."""
+    """The name server answers, but no broker of the topic is registered there."""
 
     retriable = passes = True
 
@@ -199,7 +202,7 @@ class BrokerNotRegistered(NoRoute):
 
 
 class NoPermission(NoRoute):
-    """The topic is there, but none of its queues may be written or read."""
+    """The topic exists, but none of its queues is writable or readable."""
 
     code = ResponseCode.NO_PERMISSION
 
@@ -207,12 +210,12 @@ class NoPermission(NoRoute):
         super().__init__(
             topic,
             f"none of its queues may be {action}",
-            "look at the permissions of the topic and of its brokers (kerolox topic route)",
+            "check the permissions of the topic and of its brokers (kerolox topic route)",
         )
 
 
 class BrokerUnreachable(ConnectFailed):
-    """The address a broker advertises cannot be reached from here."""
+    """The advertised address of a broker is unreachable from here."""
 
     next_step = (
         "if the broker runs, it advertises an address that does not lead to it from this machine: "
@@ -235,7 +238,7 @@ class BrokerUnreachable(ConnectFailed):
 
 
 class AccessDenied(RequestFailed):
-    """Refused for lack of rights, or for a wrong signature. Asking again does not help, nor does asking
+    """The request was rejected for lack of rights or for a wrong signature. A retry cannot help, nor can
     another broker."""
 
     next_step = (
@@ -254,27 +257,27 @@ class AccessDenied(RequestFailed):
 
 
 class NotAllowedThere(AccessDenied):
-    """Set to be so at this broker: no writing or reading of the topic, by the group, or at all."""
+    """The broker's settings forbid it: writing or reading of the topic, by the group, or at all."""
 
-    next_step = "look at the settings of the topic, the group and the broker there"
+    next_step = "check the settings of the topic, the group and the broker there"
 
 
 class NameServerStarting(RequestFailed):
-    """A name server that has just started does not know its brokers yet, and says so."""
+    """The name server has just started and reports that it does not know its brokers yet."""
 
     next_step = "try again in some seconds"
 
 
 class RecallNotAllowed(NotAllowedThere):
-    """The broker takes no messages back."""
+    """The broker does not allow recalls."""
 
     next_step = "set recallMessageEnable=true at the broker: its default is false"
 
 
 class FilterRefused(RequestFailed):
-    """The broker does not choose messages in the way that was asked for. Asking again does not help."""
+    """The broker does not support the filter. A retry cannot help."""
 
-    next_step = "look at the condition: this broker cannot use it"
+    next_step = "check the filter expression: this broker cannot use it"
 
     def __init__(self, code: int, remark: str | None, *, address: str = "", request: str = "") -> None:
         super().__init__(code, remark, address=address, request=request)
@@ -285,31 +288,31 @@ class FilterRefused(RequestFailed):
 
 
 class BrokerBusy(RequestFailed):
-    """Refused because of load. Nothing was done; another broker, or this one later, may take it."""
+    """The broker rejected the request because of load. Another broker, or this one later, may accept it."""
 
-    next_step = "send slower, or try again later"
+    next_step = "send slower, or retry later"
 
 
 class BrokerLeaving(RequestFailed):
-    """The broker is stopping gracefully and sends its clients away. Nothing was done."""
+    """The broker is stopping gracefully and rejected the request."""
 
-    next_step = "another broker, or this one after its restart, takes the request"
+    next_step = "retry: another broker, or this one after its restart, accepts the request"
 
 
 class TopicUnknownAtBroker(RequestFailed):
-    """The broker does not know the topic, though a route led here."""
+    """The broker does not have the topic, although it is in the route."""
 
     next_step = "create the topic at this broker, or wait for the routes to be refreshed"
 
 
 class MessageRefused(RequestFailed):
-    """The broker takes no such message: too large, too long delayed, or otherwise against its rules."""
+    """The broker rejected the message: too large, delayed for too long, or against another limit."""
 
-    next_step = "look at the remark; the broker's limits are in its settings"
+    next_step = "see the remark; the limits are settings of the broker"
 
 
 class StoredUnsafely(RequestFailed):
-    """Stored, but not as safe as the broker was told to keep it; raised only to try elsewhere."""
+    """Stored, but not flushed or replicated as required; raised only to retry at another broker."""
 
     def __init__(self, receipt: Receipt, remark: str | None, address: str) -> None:
         super().__init__(receipt.status, remark, address=address)
@@ -328,16 +331,16 @@ _KINDS: dict[int, type[RequestFailed]] = {
 }
 
 
-# How brokers begin that filter by tags alone.
+# Beginning of the remark of brokers that filter only by tags.
 _NO_FILTER = "The broker does not support consumer to filter message"
-_NO_RIGHT = "has no permission to access"  # a user who is known
+_NO_RIGHT = "has no permission to access"  # of an authenticated user
 _NO_RECALL = "recall failed, operation is forbidden"
-# How brokers begin when it is not the keys.
+# Beginnings of remarks about settings instead of keys.
 _SETTINGS = ("the broker[", "the topic[", "the consumer group[", "subscription group no permission")
 
 
 def failure(answer: Command, *, address: str, code: int) -> RequestFailed:
-    """The error for an answer with an error code."""
+    """Return the error for a response with an error code."""
     kind = _KINDS.get(answer.code, RequestFailed)
     if answer.code == ResponseCode.SYSTEM_ERROR and answer.remark == NOT_READY:
         kind = NameServerStarting
@@ -351,7 +354,7 @@ def failure(answer: Command, *, address: str, code: int) -> RequestFailed:
 
 
 def is_access_failure(code: int, remark: str | None) -> bool:
-    """4.x answers a wrong signature with SYSTEM_ERROR and the name of its exception."""
+    """Return True for a rejection by access control. RocketMQ 4 sends SYSTEM_ERROR and an exception name."""
     return code == ResponseCode.NO_PERMISSION or (
         code == ResponseCode.SYSTEM_ERROR and "AclException" in (remark or "")
     )
@@ -361,7 +364,7 @@ def is_access_failure(code: int, remark: str | None) -> bool:
 
 
 class OffsetGone(KeroloxError):
-    """The messages asked for are not there any more, or not there yet."""
+    """The requested offset does not exist any more, or not yet."""
 
     def __init__(self, queue: Queue, asked: int, first: int, end: int) -> None:
         self.queue, self.asked, self.first, self.end = queue, asked, first, end
@@ -371,10 +374,10 @@ class OffsetGone(KeroloxError):
 
 
 class FollowerLacks(OffsetGone):
-    """A follower does not have the messages asked for, and nobody else of its name can be asked."""
+    """The follower does not have the requested offset, and no other replica is reachable."""
 
     retriable = True
-    next_step = "start the leader again; what no follower has is lost if it does not come back"
+    next_step = "restart the leader; messages that no follower has are lost if it does not return"
 
     def __init__(self, gone: OffsetGone, follower: str) -> None:
         self.queue, self.asked, self.first, self.end = gone.queue, gone.asked, gone.first, gone.end
@@ -394,9 +397,9 @@ class FollowerLacks(OffsetGone):
 
 
 class SendFailed(KeroloxError):
-    """No broker took the message in time. ``tried`` says which were asked and what each said.
+    """No broker acknowledged the message in time. ``tried`` lists the brokers and their errors.
 
-    ``may_be_stored``: an answer was lost on the way, so one of them may have the message all the same.
+    ``may_be_stored``: a response was lost, so a broker may have stored the message.
     """
 
     def __init__(
@@ -414,9 +417,9 @@ class SendFailed(KeroloxError):
         self.next_step = getattr(last, "next_step", "") or "try again later"
         if self.may_be_stored:
             self.next_step = (
-                "it may have been stored all the same: send it again only if a second copy does no harm"
+                "the message may have been stored: send it again only if duplicates are acceptable"
             )
-        steps = "; ".join(f"{broker}: {error}" for broker, error in self.tried) or "nobody could be asked"
+        steps = "; ".join(f"{broker}: {error}" for broker, error in self.tried) or "no broker could be asked"
         super().__init__(
             sentences(
                 f"message to topic {topic!r} not sent after {elapsed_s:.2f} s and {len(self.tried)} "
@@ -427,7 +430,7 @@ class SendFailed(KeroloxError):
 
 
 class SomeFailed(KeroloxError):
-    """Of many messages some were not sent. ``results`` has a receipt or an error for each, in order."""
+    """Some of many messages were not sent. ``results`` has a receipt or an error for each, in order."""
 
     def __init__(self, results: Sequence[object]) -> None:
         self.results = tuple(results)

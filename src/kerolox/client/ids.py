@@ -1,4 +1,4 @@
-"""Who this process is: the client id brokers know it by, and the unique keys of its messages."""
+"""Identity of this process: its client id at brokers, and the unique keys of its messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_INSTANCE = "DEFAULT"
 
 @lru_cache(1)
 def local_ip() -> str:
-    """The address this machine would use towards others. Nothing is sent to find out."""
+    """Return the address that this machine uses for outgoing connections. Sends no packets."""
     for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -32,8 +32,11 @@ def local_ip() -> str:
 def client_id(
     instance: str = DEFAULT_INSTANCE, unit: str = "", *, stable: bool = False, tail: str = ""
 ) -> str:
-    """``ip@instance[@unit]``. The default instance gets a name no other client of this machine has, unless
-    it has to be ``stable`` over restarts (broadcasting consumers keep files under it)."""
+    """Return ``ip@instance[@unit]``.
+
+    The default instance is replaced by a name unique on this machine, unless the id must be ``stable`` across
+    restarts, as for broadcasting consumers, which keep files under it.
+    """
     if instance == DEFAULT_INSTANCE and not stable:
         instance = f"{os.getpid()}#{time.monotonic_ns()}"
     parts = [local_ip(), instance]
@@ -48,7 +51,7 @@ _keys: UniqueKeys | None = None
 
 
 def unique_keys() -> UniqueKeys:
-    """This process's one maker of unique keys: two of them could make the same key."""
+    """Return the single generator of unique keys of this process: two could generate equal keys."""
     global _keys
     if _keys is None:
         _keys = UniqueKeys(

@@ -1,7 +1,7 @@
-"""What a message is made of, checked: which types its fields may have, and what to say of another.
+"""Type checks of message fields, with error texts.
 
-Sending looks only where a wrong type would go through unnoticed. Whatever else is wrong raises by itself
-somewhere, and is looked at here then: so a right message pays for none of it.
+Sending itself checks only types that would otherwise go unnoticed. Other wrong types raise somewhere in the
+code, and are diagnosed here afterwards. So valid messages have no extra cost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SHOWN_MAX = 80
 
 
 def shown(value: object) -> str:
-    """A value and its type, for whoever gave it."""
+    """Return a value and its type, for error texts."""
     text = repr(value)
     return f"{text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + '...'} ({type(value).__name__})"
 
@@ -41,7 +41,7 @@ def _are_texts(value: object) -> bool:
     )
 
 
-# Field → whether a value may stand there, and what may.
+# Field → check of a value, and the expected values.
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "topic": (_is_text, "text"),
     "body": (
@@ -67,11 +67,11 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def wrong_field(message: object) -> InvalidMessage | None:
-    """What is wrong with the types of a message; None if nothing is."""
+    """Return the error for a wrong type in a message; None if all types are valid."""
     from kerolox.client.messages import Message
 
     if not isinstance(message, Message):
-        return InvalidMessage(f"{shown(message)} is no message: expected a kerolox.Message")
+        return InvalidMessage(f"{shown(message)} is not a message: expected a kerolox.Message")
     for name, (fits, expected) in _FIELDS.items():
         value = getattr(message, name)
         if not fits(value):
@@ -80,7 +80,7 @@ def wrong_field(message: object) -> InvalidMessage | None:
 
 
 def seconds(timeout_s: object) -> float:
-    """A timeout that was given. Raises InvalidMessage for anything but a number."""
+    """Return a given timeout. Raises InvalidMessage unless it is a number."""
     if not _is_number(timeout_s):
         raise InvalidMessage(f"timeout_s {shown(timeout_s)}: expected a number of seconds")
     return timeout_s  # type: ignore[return-value]

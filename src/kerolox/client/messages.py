@@ -1,4 +1,4 @@
-"""Messages as a client's user sees them: what is sent, the receipt for it, and what is received."""
+"""Messages of the client API: outgoing messages, receipts, and received messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Queue(NamedTuple):
-    """One queue of a topic: where order is kept."""
+    """Queue of a topic, the unit of ordering."""
 
     topic: str
     broker: str
@@ -36,11 +36,11 @@ class Queue(NamedTuple):
 
     @classmethod
     def of(cls, queue: MessageQueue) -> Queue:
-        """From the wire's form."""
+        """Convert from the wire form."""
         return cls(queue.topic, queue.broker_name, queue.queue_id)
 
     def wire(self) -> MessageQueue:
-        """In the wire's form."""
+        """Convert to the wire form."""
         return MessageQueue(self.topic, self.broker, self.queue_id)
 
 
@@ -50,21 +50,21 @@ class _Addressed(msgspec.Struct):
 
 
 class Message(_Addressed, kw_only=True):
-    """A message to send.
+    """Outgoing message.
 
     At most one of ``delay_level`` (1 to 18: 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h),
     ``delay`` (seconds, or a timedelta) and ``deliver_at`` (seconds since 1970, or a datetime) may be given.
     """
 
-    tags: str = ""  # one tag: consumers choose by it
-    keys: str | Sequence[str] = ()  # what it can be looked up by; no blanks in them
+    tags: str = ""  # one tag, for filters of consumers
+    keys: str | Sequence[str] = ()  # keys for lookups; without blanks
     properties: dict[str, str] = {}
     delay_level: int = 0
     delay: float | timedelta | None = None
     deliver_at: float | datetime | None = None
-    flag: int = 0  # a number for your own use; no peer looks at it
-    wait_stored: bool = True  # False: the answer does not wait for flush and replicas
-    unique_key: str = ""  # given by the producer, unless you give one
+    flag: int = 0  # number for the application; ignored by brokers
+    wait_stored: bool = True  # False: the response does not wait for flush and replication
+    unique_key: str = ""  # default: set by the producer
 
     def body_bytes(self) -> bytes:
         body = self.body
@@ -74,14 +74,14 @@ class Message(_Addressed, kw_only=True):
             return body.encode()
         if isinstance(body, bytes | bytearray | memoryview):
             return bytes(body)
-        raise TypeError("body")  # of a number bytes() would make so many zeros
+        raise TypeError("body")  # bytes(number) would be that many zeros
 
     @property
     def is_delayed(self) -> bool:
         return bool(self.delay_level) or self.delay is not None or self.deliver_at is not None
 
     def pack(self, unique_key: str, more: str = "") -> str:
-        """The properties as they travel. ``more`` are further ones, packed.
+        """Return the packed properties. ``more``: further packed properties.
 
         Raises TypeError for a field of a wrong type; see :mod:`kerolox.client.message_types`.
         """
@@ -94,7 +94,7 @@ class Message(_Addressed, kw_only=True):
         if keys:
             text = f"KEYS\x01{keys if isinstance(keys, str) else ' '.join(keys)}\x02{text}"
         if (tags or keys or self.unique_key) and text.count("\x02") != 2 + bool(tags) + bool(keys):
-            raise InvalidMessage(f"tags {tags!r}, keys {keys!r}: they must not hold \\x02")
+            raise InvalidMessage(f"tags {tags!r}, keys {keys!r}: \\x02 is not allowed in them")
         if self.delay_level or self.delay is not None or self.deliver_at is not None:
             text = self._pack_delay() + text
         if self.properties:
@@ -103,7 +103,7 @@ class Message(_Addressed, kw_only=True):
 
     def _pack_delay(self) -> str:
         if bool(self.delay_level) + (self.delay is not None) + (self.deliver_at is not None) > 1:
-            raise InvalidMessage("of delay_level, delay and deliver_at only one may be given")
+            raise InvalidMessage("only one of delay_level, delay and deliver_at may be given")
         wrong = wrong_field(self)
         if wrong is not None:
             raise wrong
@@ -114,12 +114,12 @@ class Message(_Addressed, kw_only=True):
         if self.delay is not None:
             delay_s = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
             if not 0 <= delay_s < math.inf:
-                raise InvalidMessage(f"delay {self.delay}: it is in the past, or no time at all")
+                raise InvalidMessage(f"delay {self.delay}: expected a duration of 0 or more seconds")
             return f"{names.TIMER_DELAY_MS}\x01{round(delay_s * 1000)}\x02"
         at = self.deliver_at
         at_s = at.timestamp() if isinstance(at, datetime) else float(at or 0)
         if not math.isfinite(at_s):
-            raise InvalidMessage(f"deliver_at {at}: no point in time")
+            raise InvalidMessage(f"deliver_at {at}: expected a finite time")
         return f"{names.TIMER_DELIVER_MS}\x01{round(at_s * 1000)}\x02"
 
 
@@ -142,7 +142,7 @@ def _pack_own(properties: dict[str, str]) -> str:
 
 
 class SendStatus(IntEnum):
-    """How safe a stored message is. All but OK: stored, but not (yet) as the broker was told to keep it."""
+    """Durability of a stored message. All but OK: stored, but not (yet) flushed or replicated as required."""
 
     OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -151,29 +151,29 @@ class SendStatus(IntEnum):
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """Where a message was stored."""
+    """Receipt of a stored message, with its position."""
 
     status: SendStatus
-    msg_id: str  # the unique key: what consumers see as the message's id
-    offset_msg_id: str  # where it lies
+    msg_id: str  # the unique key, which consumers receive as the message's id
+    offset_msg_id: str  # broker address and log offset
     queue: Queue
     queue_offset: int
     transaction_id: str | None = None
-    recall_handle: str | None = None  # of a message delayed to a time: what recall takes
+    recall_handle: str | None = None  # of a message delayed to a time: argument of recall
     region: str = "DefaultRegion"
     trace_on: bool = True
 
     @property
     def ok(self) -> bool:
-        """Stored, and as safe as the broker was told to keep it."""
+        """True if the message was stored, flushed and replicated as required."""
         return self.status == 0
 
 
 class Received(StoredMessage, gc=False):
-    """A message that was received.
+    """Received message.
 
-    ``body`` is as its sender wrote it. Properties, ids and hosts are read when asked for, so that who
-    reads bodies alone does not pay for them.
+    ``body`` is as its sender wrote it. Properties, ids and hosts are decoded on access, so that programs that
+    read only bodies do not pay for them.
     """
 
     @property
@@ -182,7 +182,7 @@ class Received(StoredMessage, gc=False):
 
     @property
     def broker(self) -> str:
-        """The name of the broker it came from."""
+        """Name of the broker that delivered the message."""
         return self.broker_name
 
     @property
@@ -191,7 +191,7 @@ class Received(StoredMessage, gc=False):
 
     @property
     def msg_id(self) -> str:
-        """What its sender's receipt says; the place it lies at when it came without an id."""
+        """Id of the message, as in its sender's receipt; the offset id if it has no unique key."""
         return self.unique_key or self.offset_id
 
     @property
@@ -208,23 +208,24 @@ class Received(StoredMessage, gc=False):
 
     @property
     def text(self) -> str:
-        """The body as text."""
+        """Body, decoded as UTF-8."""
         return self.body.decode()
 
     def get(self, name: str, default: str = "") -> str:
-        """One property."""
+        """Return the value of a property."""
         return self.properties.get(name, default)
 
 
 def decode_received(data: bytes, broker: str = "") -> list[Received]:
-    """The messages in the body of a pull answer: inner batches unwrapped, bodies inflated."""
+    """Return the messages of a pull response, with inner batches unwrapped and bodies inflated."""
     return list(iter_received(data, broker))
 
 
 def decode_some(data: bytes, broker: str = "") -> tuple[list[Received], int | None]:
-    """The first messages in the body of a pull answer whose bodies, inflated, fit into
-    INFLATED_BLOCK_BYTES_MAX, one at least; and the offset of the next one, to be pulled again, if there is
-    one."""
+    """Return the first messages of a pull response, and the offset of the next one to pull again, or None.
+
+    The inflated bodies fit into INFLATED_BLOCK_BYTES_MAX; at least one message is returned.
+    """
     found, flags = _records(data, broker)
     if not flags & COMPRESSED:
         return (list(_flat(found, broker)) if flags & INNER_BATCH else found), None
@@ -241,16 +242,16 @@ def decode_some(data: bytes, broker: str = "") -> tuple[list[Received], int | No
 
 
 def iter_received(data: bytes, broker: str = "") -> Iterator[Received]:
-    """As :func:`decode_received`, one after the other: a body is inflated when its message is taken."""
+    """Yield the messages like :func:`decode_received`. A body is inflated when its message is taken."""
     found, flags = _records(data, broker)
     return _flat(found, broker) if flags & (COMPRESSED | INNER_BATCH) else iter(found)
 
 
 def _records(data: bytes, broker: str) -> tuple[list[Received], int]:
-    """The messages as they are stored, and all their flags."""
+    """Return the messages as stored, and the union of their flags."""
     found = read_records(data, 0, Received, broker)
     if found is None:
-        return decode_records(data, make=Received), 0  # says what is wrong
+        return decode_records(data, make=Received), 0  # raises the error
     return found
 
 
@@ -277,7 +278,7 @@ def inflate(message: Received) -> None:
         message.body = decompress(message.body, message.sys_flag)
         message.sys_flag &= ~(COMPRESSED | COMPRESSION_MASK)
     except ProtocolError as error:
-        # Given as it came, with its flags: to keep it back would stop the queue.
+        # Delivered as stored, with its flags: withholding it would stop the queue.
         log.warning(
             "body_not_inflated topic=%s queue=%d offset=%d msg_id=%s error=%r next='look at its sender'",
             message.topic, message.queue_id, message.queue_offset, message.msg_id, str(error),
@@ -285,7 +286,7 @@ def inflate(message: Received) -> None:
 
 
 def received(message: StoredMessage) -> Received:
-    """A stored message as a received one."""
+    """Convert a stored message to a received one."""
     if isinstance(message, Received):
         return message
     return Received(*[getattr(message, name) for name in StoredMessage.__struct_fields__])

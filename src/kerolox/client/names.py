@@ -1,4 +1,4 @@
-"""Names as users write them and as they travel: what is allowed, and the namespace in front of them."""
+"""Names of topics and groups: validity, and the namespace prefix used on the wire."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ _allowed = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch
 
 
 def check_topic_for_sending(topic: str) -> None:
-    """Raises InvalidMessage for a topic that cannot be sent to."""
+    """Raise InvalidMessage for a topic that does not accept messages."""
     limit = (
         RETRY_TOPIC_LENGTH_MAX if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else TOPIC_LENGTH_MAX
     )
     if not topic or topic.isspace():
         raise InvalidMessage("the message has no topic")
     if not _allowed(topic):
-        raise InvalidMessage(f"topic {topic!r}: a name has letters, digits and % | _ - only")
+        raise InvalidMessage(f"topic {topic!r}: only letters, digits and % | _ - are allowed in a name")
     if len(topic) > limit:
         raise InvalidMessage(f"topic {topic!r} has {len(topic)} characters; at most {limit}")
     if is_closed(topic):
-        raise InvalidMessage(f"topic {topic!r} is the brokers' own; nothing may be sent to it")
+        raise InvalidMessage(f"topic {topic!r} is internal to brokers and does not accept messages")
 
 
 def topic_list(topics: Iterable[str]) -> list[str]:
-    """Topics given as a list. One name alone is a list too, of its letters: hardly what is meant."""
+    """Return a list of topics. Raises OptionError for a single text, which would be a list of letters."""
     if isinstance(topics, str):
         raise OptionError("topics", topics, f"a list of names: [{topics!r}]")
     return [checked_topic(topic) for topic in topics]
 
 
 def checked_topic(topic: str) -> str:
-    """Raises OptionError for what is no name at all."""
+    """Return a topic. Raises OptionError unless it is a non-empty text."""
     if not isinstance(topic, str) or not topic:
         raise OptionError("topic", topic, f"a name, as text (this is {type(topic).__name__})")
     return topic
 
 
 def check_group(group: str) -> None:
-    """Raises OptionError for a name no group may have."""
+    """Raise OptionError for an invalid group name."""
     if not isinstance(group, str) or not group or not _allowed(group):
         raise OptionError("group", group, "a name of letters, digits and % | _ -")
     if len(group) > GROUP_LENGTH_MAX:
@@ -70,7 +70,7 @@ def dead_letter_topic(group: str) -> str:
 
 
 def is_system(name: str) -> bool:
-    """Names the servers have for themselves; no namespace is put before them."""
+    """Return True for names reserved by servers, which have no namespace prefix."""
     return name in SYSTEM_TOPICS or name.startswith((SYSTEM_PREFIX, SYSTEM_GROUP_PREFIX))
 
 
@@ -85,7 +85,7 @@ def with_namespace(namespace: str, name: str) -> str:
 
 
 def without_namespace(namespace: str, name: str) -> str:
-    """The name as its user wrote it."""
+    """Remove the namespace prefix of a name."""
     if not namespace or not name:
         return name
     prefix, bare = _split(name)

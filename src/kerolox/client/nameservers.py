@@ -1,4 +1,4 @@
-"""Calls to name servers over an event loop: any of them for a question, all of them for a change."""
+"""Asyncio calls to name servers: queries to any of them, changes to all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class NameServers:
-    """The name servers of one cluster."""
+    """Name servers of one cluster."""
 
     def __init__(
         self, addresses: list[str], dialer: Dialer, timeout_s: float = 3.0, clock: Clock = SYSTEM_CLOCK
@@ -32,19 +32,19 @@ class NameServers:
 
     @property
     def addresses(self) -> list[str]:
-        """In the order they are asked in."""
+        """Addresses, in the order of requests."""
         return self.order.addresses
 
     async def ask(self, code: int, header: Header | None = None, body: bytes = b"") -> Command:
-        """The answer of any of them. Raises a kind of RequestFailed when it is an error."""
+        """Ask any name server. Raises a subclass of RequestFailed for an error response."""
         return await self.patiently(lambda: self.order.ask(code, header, body))
 
     async def tell_all(self, code: int, header: Header | None = None, body: bytes = b"") -> None:
-        """Tell each of them of a change."""
+        """Send a change to every name server."""
         await self.follow(self.order.tell_all(code, header, body))
 
     async def patiently(self, steps: Callable[[], Steps[T]]) -> T:
-        """Follow steps, and again while all name servers have just started: as long as for any answer."""
+        """Run steps, and retry until the timeout while all name servers have just started."""
         now_s = self._clock.monotonic_s
         retries = Retries(NAMESERVERS, now_s, deadline_s=now_s() + self._timeout_s)
         while True:
@@ -54,11 +54,11 @@ class NameServers:
                 await self._clock.sleep(retries.pause_after(error))
 
     async def follow(self, steps: Steps[T]) -> T:
-        """What the steps find out."""
+        """Run steps on the event loop, and return their result."""
         return await awaited(steps, self._call)
 
     def each(self) -> list[NameServers]:
-        """Each of them alone: they do not know each other, and may answer differently."""
+        """Return each name server separately: they are independent and may answer differently."""
         return [NameServers([address], self._dialer, self._timeout_s) for address in self.addresses]
 
     async def _call(self, asked: Ask) -> Command:

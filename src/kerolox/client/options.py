@@ -1,4 +1,4 @@
-"""The options of clients, and of producers."""
+"""Options of clients and producers."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ NAMESERVER_VARIABLE = "NAMESRV_ADDR"
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """How a client finds its cluster and speaks to it."""
+    """Options of a client: addresses, identity, timeouts."""
 
-    # --- where
+    # --- addresses
     nameservers: str | Sequence[str] = ""  # "host:port;host:port"; empty: the variable NAMESRV_ADDR
-    vip_channel: bool = False  # send and ask over the broker's second port (its own minus 2)
+    vip_channel: bool = False  # use the broker's second port (its port minus 2) for sends and queries
 
-    # --- who
-    instance: str = DEFAULT_INSTANCE  # clients of one machine with the same name count as one
+    # --- identity
+    instance: str = DEFAULT_INSTANCE  # clients of one machine with equal names are one client for brokers
     unit: str = ""
     unit_mode: bool = False
-    namespace: str = ""  # put before topics and groups: ns%topic
-    namespace_v2: str = ""  # 5.x: sent beside the names instead
-    # What is not given here is taken from the environment (environment.py): code is no place for secrets.
+    namespace: str = ""  # prefix of topics and groups: ns%topic
+    namespace_v2: str = ""  # 5.x: sent as a separate field instead
+    # Missing values are read from the environment (environment.py): secrets do not belong in code.
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
     security_token: str = field(default="", repr=False)  # of temporary keys
-    secret_key_file: str = ""  # that has the secret key, and nothing else
-    keys_file: str = ""  # of lines accessKey: NAME and secretKey: TEXT, as RocketMQ's tools.yml
-    # Sign in form 2 as well, which servers may ask for (their setting signatureV2). None: by the variable
-    # KEROLOX_SIGNATURE_V2, else not.
+    secret_key_file: str = ""  # file that contains only the secret key
+    keys_file: str = ""  # file with lines accessKey: NAME and secretKey: TEXT, as RocketMQ's tools.yml
+    # Sign in form 2 as well, which servers may require (their setting signatureV2). None: as the variable
+    # KEROLOX_SIGNATURE_V2 says, default off.
     signature_v2: bool | None = None
     tls: ClientTls | None = None
-    environment: bool = True  # False: go by these options alone
+    environment: bool = True  # False: use only these options
 
-    # --- how often, how long
+    # --- intervals and timeouts
     route_refresh_s: float = 30.0
     heartbeat_s: float = 30.0
-    heartbeat_v2: bool = False  # 5.x: repeat what groups want only when it changed
+    heartbeat_v2: bool = False  # 5.x: send subscriptions only after a change
     request_timeout_s: float = 3.0
     connect_timeout_s: float = 3.0
 
@@ -74,7 +74,7 @@ class ClientOptions:
             object.__setattr__(self, "tls", find_tls({}, environment=around))
 
     def addresses(self) -> list[str]:
-        """The name servers."""
+        """Return the addresses of the name servers."""
         given = self.nameservers or os.environ.get(NAMESERVER_VARIABLE, "")
         text = given if isinstance(given, str) else ";".join(given)
         if not text.strip():
@@ -93,30 +93,30 @@ COMPRESSIONS = {
 
 @dataclass(frozen=True)
 class ProducerOptions:
-    """How a producer sends."""
+    """Options of a producer."""
 
-    # --- how long, how often
-    timeout_s: float = 3.0  # of a send, over all its tries
-    try_timeout_s: float = 0.0  # of one try; 0: all the time that is left
-    retries: int = 2  # further tries, at other brokers first; a broker that is not there does not count
-    retry_not_ok: bool = False  # try elsewhere when stored, but not flushed or replicated in time
-    avoid_slow_brokers: bool = True  # prefer others for a while after a failure or a slow answer
+    # --- timeouts and retries
+    timeout_s: float = 3.0  # of a send with all its attempts
+    try_timeout_s: float = 0.0  # of one attempt; 0: the remaining time
+    retries: int = 2  # further attempts, at other brokers first; unreachable brokers do not count
+    retry_not_ok: bool = False  # retry elsewhere if stored, but not flushed or replicated in time
+    avoid_slow_brokers: bool = True  # prefer other brokers for a while after a failure or a slow response
 
-    # --- what is sent
+    # --- messages
     message_bytes_max: int = MESSAGE_BODY_BYTES_MAX  # the broker's maxMessageSize; of batches too
     compression: str = "zlib"  # zlib, lz4, zstd; empty: none
     compression_level: int = LEVEL
     compress_from_bytes: int = COMPRESS_FROM_BYTES
-    template_topic: str = TEMPLATE_TOPIC  # new topics are made after it; empty: do not make any
-    template_queues: int = 4  # at most so many queues per broker for a new topic
+    template_topic: str = TEMPLATE_TOPIC  # template of new topics; empty: do not create topics
+    template_queues: int = 4  # maximum number of queues per broker for a new topic
 
-    # --- many at once
-    window: int = 1024  # of send_many: so many wait for answers at a time
-    linger_s: float | None = None  # collect sends for so long into one batch; None: do not
-    linger_bytes_max: int = 128 * 1024  # send the batch at the latest when it has grown this large
+    # --- many messages
+    window: int = 1024  # of send_many: maximum number of requests in flight
+    linger_s: float | None = None  # time to collect sends into a batch; None: no batches
+    linger_bytes_max: int = 128 * 1024  # size at which a batch is sent at once
     linger_count_max: int = 1000
 
-    trace: bool = False  # tell the trace topic of every message sent
+    trace: bool = False  # write a trace record for every message
     trace_topic: str = TRACE_TOPIC
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The blocking twins of the consumers; see :mod:`kerolox.client.blocking.producer`.
+"""Blocking variants of the consumers; see :mod:`kerolox.client.blocking.producer`.
 
 ::
 
@@ -7,7 +7,7 @@
     with PushConsumer("127.0.0.1:9876", group="billing") as consumer:
 
         @consumer.on("orders")
-        def bill(message): ...          # in a thread of the consumer's
+        def bill(message): ...          # runs in a thread of the consumer
 
         consumer.wait_closed()
 
@@ -38,7 +38,7 @@ C = TypeVar("C", bound=Consumer)
 
 
 class ConsumerTwin(Twin[C]):
-    """What both have."""
+    """Common base of the blocking consumers."""
 
     @property
     def is_open(self) -> bool:
@@ -46,16 +46,16 @@ class ConsumerTwin(Twin[C]):
 
     @property
     def refusal(self) -> RequestFailed | None:
-        """Why nothing comes, if a broker refuses what is asked for."""
+        """Error of a broker that rejects this consumer; None while none does."""
         return self._thread.call(lambda: self.inner.refusal)
 
     def wait_closed(self) -> None:
-        """Until somebody closes it; Ctrl-C ends the waiting."""
+        """Wait until the consumer is closed. Ctrl-C interrupts the wait."""
         self._thread.run(self.inner.wait_closed)
 
 
 class PushConsumer(ConsumerTwin[async_push.PushConsumer]):
-    """Brings messages to handlers. See :class:`kerolox.PushConsumer`, whose names these are."""
+    """Consumer that calls handlers. It has the names of :class:`kerolox.PushConsumer`."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class PushConsumer(ConsumerTwin[async_push.PushConsumer]):
 
 
 class PullConsumer(ConsumerTwin[async_pull.PullConsumer]):
-    """Hands out messages in batches. See :class:`kerolox.PullConsumer`, whose names these are."""
+    """Consumer that returns batches. It has the names of :class:`kerolox.PullConsumer`."""
 
     def __init__(
         self,

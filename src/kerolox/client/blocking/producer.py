@@ -1,4 +1,4 @@
-"""The blocking twin: the same names without await, for threads and scripts.
+"""Blocking client: the names of the asyncio client without await, for threads and scripts.
 
 ::
 
@@ -7,8 +7,8 @@
     with Producer("127.0.0.1:9876", group="orders") as producer:
         receipt = producer.send(Message("orders", b"..."))
 
-One hidden thread runs the event loop of all blocking clients of the process. Safe from many threads at
-once. What was opened before a fork does not work in the child, and says so.
+One hidden thread runs the event loop of all blocking clients of the process. All objects are thread-safe.
+After a fork, objects opened by the parent raise AfterFork in the child.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """Event loop in a separate thread."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -50,7 +50,7 @@ class LoopThread:
 
     @property
     def is_of_parent(self) -> bool:
-        """True if this process is a forked child of the one that has the thread."""
+        """True if this process is a forked child of the process that runs the thread."""
         return os.getpid() != self._pid
 
     def _run(self) -> None:
@@ -59,28 +59,28 @@ class LoopThread:
             try:
                 self._loop.run_forever()
             except BaseException as error:
-                # A SystemExit in a task or callback of a user ends run_forever, not the loop: all blocking
-                # clients of the process live in it.
+                # A SystemExit in a user's task or callback ends run_forever. The loop is run again, because
+                # all blocking clients of the process use it.
                 log.error("loop_interrupted error=%r next='the loop continues'", error, exc_info=error)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine there and wait for what it returns or raises."""
+        """Run a coroutine on the loop, and return or raise its outcome."""
         if self.is_of_parent:
             raise AfterFork("client")
         if threading.current_thread() is self._thread:
             raise KeroloxError(
-                "a blocking call inside the event loop's own thread would wait for itself: hooks run there; "
-                "use the client with await"
+                "a blocking call in the thread of the event loop would deadlock. Hooks run in this thread: "
+                "use the asyncio client in them"
             )
         future: Future[T] = asyncio.run_coroutine_threadsafe(work(), self._loop)
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # whoever interrupts us does not want it done either
+            future.cancel()  # an interrupted call is not completed
             raise
 
     def call(self, make: Callable[[], T]) -> T:
-        """Call a plain function there."""
+        """Call a plain function on the loop's thread."""
 
         async def work() -> T:
             return make()
@@ -93,7 +93,7 @@ _shared: LoopThread | None = None
 
 
 def loop_thread() -> LoopThread:
-    """The one of this process."""
+    """Return the loop thread of this process, started if needed."""
     global _shared
     with _lock:
         if _shared is None or _shared._pid != os.getpid():
@@ -102,7 +102,7 @@ def loop_thread() -> LoopThread:
 
 
 def _new_lock() -> None:
-    # A thread of the parent may have held it in the moment of the fork.
+    # A thread of the parent may have held the lock at the moment of the fork.
     global _lock
     _lock = threading.Lock()
 
@@ -120,7 +120,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 class Opens(Protocol):
-    """What the awaiting twins have in common."""
+    """Interface of the asyncio objects: they open and close."""
 
     async def open(self) -> Any: ...
     async def close(self) -> None: ...
@@ -130,7 +130,7 @@ A = TypeVar("A", bound=Opens)
 
 
 class Twin(Generic[A]):
-    """What all blocking twins have: an inner one, on the loop's thread."""
+    """Base of blocking objects: an inner asyncio object on the loop's thread."""
 
     def __init__(self, make: Callable[[], A]) -> None:
         self._thread = loop_thread()
@@ -141,7 +141,7 @@ class Twin(Generic[A]):
         return self
 
     def close(self) -> None:
-        if not self._thread.is_of_parent:  # a forked child has nothing to close: connections stayed behind
+        if not self._thread.is_of_parent:  # a forked child has no connections to close
             self._thread.run(self.inner.close)
 
     def __enter__(self) -> Self:
@@ -155,7 +155,7 @@ class Twin(Generic[A]):
 
 
 class Client(Twin[async_client.Client]):
-    """Connections, routes and heartbeats for several blocking producers and consumers."""
+    """Connections, routes and heartbeats shared by several blocking producers and consumers."""
 
     def __init__(self, where: ClientOptions | str | Sequence[str] | None = None) -> None:
         super().__init__(lambda: async_client.Client(where))
@@ -166,12 +166,12 @@ class Client(Twin[async_client.Client]):
 
 
 def inner_of(where: Client | ClientOptions | str | Sequence[str] | None) -> Any:
-    """What the awaiting twin is to be given."""
+    """Return the first argument for the inner asyncio object."""
     return where.inner if isinstance(where, Client) else where
 
 
 class Transaction:
-    """A transaction that was prepared."""
+    """Transaction whose message was sent as a half message."""
 
     def __init__(self, thread: LoopThread, inner: transactions.Transaction) -> None:
         self._thread = thread
@@ -200,7 +200,7 @@ class Transaction:
 
 
 class Producer(Twin[async_producer.Producer]):
-    """Sends messages. See :class:`kerolox.Producer`, whose names these are."""
+    """Sender of messages. It has the names of :class:`kerolox.Producer`."""
 
     def __init__(
         self,
@@ -264,8 +264,8 @@ class Producer(Twin[async_producer.Producer]):
         timeout_s: float | None = None,
         return_errors: bool = False,
     ) -> list[Receipt] | list[Receipt | KeroloxError]:
-        # Made here: a generator of the caller's may block, which the loop must not.
-        given = messages if isinstance(messages, Message) else list(messages)  # one alone is refused there
+        # Listed in the caller's thread: a caller's generator may block, and must not block the loop.
+        given = messages if isinstance(messages, Message) else list(messages)  # one message is rejected there
         return self._thread.run(
             lambda: self.inner.send_many(
                 given,
@@ -344,7 +344,7 @@ class Producer(Twin[async_producer.Producer]):
     def transaction(
         self, message: Message, *, order_key: str | None = None, timeout_s: float | None = None
     ) -> Iterator[Transaction]:
-        """``with`` it: the message is delivered if the block ends well, dropped if it raises.
+        """Open a transaction for ``with``: the message is committed if the block succeeds, else rolled back.
 
         Messages with equal ``order_key`` go to one queue, in the order of their commits.
         """

@@ -1,5 +1,5 @@
-"""What a client decides, without doing it: whom to ask, what an answer means, what is tried again and when.
+"""Decisions of a client, without I/O: server selection, meaning of responses, retries and pauses.
 
-Nothing here opens a connection or waits. The client with an event loop (``client/cluster``, ``send``,
-``consume``, ``admin``) and the one with plain sockets (``client/sockets``) both do what is decided here.
+Nothing here opens a connection or waits. The asyncio client (``client/cluster``, ``send``, ``consume``,
+``admin``) and the socket client (``client/sockets``) carry these decisions out.
 """

@@ -1,7 +1,7 @@
-"""How brokers have been doing lately: those that were slow or failed are left alone for a while.
+"""Recent health of brokers: slow or failed brokers are avoided for a while.
 
-The table is RocketMQ's (5.1.4 and later): how long an answer took decides for how long other brokers
-are preferred. A failure counts as ten seconds.
+The table is that of RocketMQ 5.1.4 and later: the latency of a response determines how long other brokers are
+preferred. A failure counts as a latency of ten seconds.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ FAILURE_MS = 10_000
 
 
 class BrokerHealth:
-    """Which brokers to prefer."""
+    """Brokers to avoid, each until a certain time."""
 
     __slots__ = ("_clock", "_until_s")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._until_s: dict[str, float] = {}  # broker → when it may be preferred again
+        self._until_s: dict[str, float] = {}  # broker → end of the avoidance, monotonic seconds
 
     def answered(self, broker: str, took_s: float) -> None:
-        """Note how long a broker took to answer."""
+        """Record the latency of a broker's response."""
         if took_s * 1000 < LATENCY_MS[2]:
             if self._until_s:
                 self._until_s.pop(broker, None)
@@ -34,7 +34,7 @@ class BrokerHealth:
         self._avoid(broker, took_s * 1000)
 
     def failed(self, broker: str) -> None:
-        """Note that a broker did not answer, or could not be reached."""
+        """Record that a broker was unreachable or did not answer."""
         self._avoid(broker, FAILURE_MS)
 
     def is_available(self, broker: str) -> bool:
@@ -43,11 +43,11 @@ class BrokerHealth:
 
     @property
     def all_well(self) -> bool:
-        """Whether no broker has to be avoided: the usual case, cheap to ask."""
+        """True if no broker is avoided: the usual case, checked cheaply."""
         return not self._until_s
 
     def forget(self, broker: str) -> None:
-        """Another process has its name now."""
+        """Clear the record of a broker, because another process has its name now."""
         self._until_s.pop(broker, None)
 
     def forget_all_but(self, brokers: Iterable[str]) -> None:

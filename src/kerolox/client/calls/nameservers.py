@@ -1,4 +1,4 @@
-"""Which name server to ask next, and what their answers mean. They do not know each other."""
+"""Choice of the name server for a request. Name servers are independent of each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNREACHABLE = (ConnectFailed, ConnectionLost, RequestTimeout, NoNameServer)
 
 
 class NameServerList:
-    """The name servers of one cluster, in the order they are asked in."""
+    """Name servers of one cluster, in the order of requests."""
 
     def __init__(self, addresses: list[str]) -> None:
         self.addresses = addresses
@@ -22,12 +22,11 @@ class NameServerList:
     def ask(
         self, code: int, header: Header | None = None, body: bytes = b"", *, doubtful: bool = False
     ) -> Steps[Command]:
-        """Ask them in turn until one answers, which is then the first to be asked. Raises a kind of
-        RequestFailed when the answer is an error.
+        """Ask the name servers in turn until one answers; that one is asked first from then on.
 
-        Instead of a server that has just started, and knows nothing yet, another is asked. ``doubtful``: the
-        caller knows the topic, so one that does not know it has perhaps not heard of its broker yet, and the
-        others are asked too.
+        Raises a subclass of RequestFailed for an error response. A name server that has just started and has
+        no brokers yet is skipped. ``doubtful``: the caller knows that the topic exists, so after "no such
+        topic" the other name servers are asked, too: the broker may not be registered yet.
         """
         failures: list[str] = []
         ignorant: RequestFailed | None = None
@@ -53,17 +52,17 @@ class NameServerList:
         raise NoNameServer(f"no name server answered: {', '.join(failures)}. Is one running there?")
 
     def tell_all(self, code: int, header: Header | None = None, body: bytes = b"") -> Steps[None]:
-        """What changes one of them has to be told to each."""
+        """Send a change to every name server: they do not replicate."""
         for address in list(self.addresses):
             answer = yield Ask(code, header, body, address)
             if answer.code:
                 raise failure(answer, address=address, code=code)
 
     def prefer_another(self) -> None:
-        """The first one knows too little: it is asked last from now on."""
+        """Move the first name server, whose data is incomplete, to the end."""
         self.addresses.append(self.addresses.pop(0))
 
     def _prefer(self, address: str) -> None:
-        if address in self.addresses:  # they may have been changed while it was asked
+        if address in self.addresses:  # the list may have changed during the request
             self.addresses.remove(address)
             self.addresses.insert(0, address)

@@ -1,4 +1,4 @@
-"""Questions about the offsets of a queue, and what their answers mean."""
+"""Requests about the offsets of a queue, and the meaning of their responses."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from kerolox.protocol.headers.offset import (
     UpdateOffsetRequest,
 )
 
-# The codes of answers about progress: a group that has not begun is no failure.
+# Successful response codes about progress, including a group without progress.
 PROGRESS_CODES: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
 
 class Edges(NamedTuple):
-    """What a queue holds: from ``first`` up to ``end``, not including it. ``follower``: the address of the
-    copy that said so, which may hold less than its leader; empty: the leader itself."""
+    """Offset range of a queue, from ``first`` up to but not including ``end``.
+
+    ``follower``: the address of the follower that answered, which may be behind its leader; empty for the
+    leader.
+    """
 
     first: int
     end: int
@@ -29,30 +32,30 @@ class Edges(NamedTuple):
 
 
 def ask_first(topic: str, broker: str | None, queue_id: int) -> Ask:
-    """Which is the first offset still there?"""
+    """Return the request for the first stored offset."""
     return Ask(
         RequestCode.GET_MIN_OFFSET, MinOffsetRequest(topic=topic, queue_id=queue_id, broker_name=broker)
     )
 
 
 def ask_end(topic: str, broker: str | None, queue_id: int) -> Ask:
-    """Which offset will the next message have?"""
+    """Return the request for the offset of the next message."""
     return Ask(
         RequestCode.GET_MAX_OFFSET, MaxOffsetRequest(topic=topic, queue_id=queue_id, broker_name=broker)
     )
 
 
 def read_edge(answer: Command) -> int:
-    """The offset, of either edge. A queue that never had a message may say -1."""
+    """Return the first or end offset of a response. An empty queue may answer -1, which becomes 0."""
     return max(0, answer.header(OffsetAnswer).offset)
 
 
 def ask_progress(
     topic: str, broker: str | None, queue_id: int, group: str, *, zero_if_young: bool = False
 ) -> Ask:
-    """How far is a group? Answered with one of PROGRESS_CODES.
+    """Return the request for a group's progress. The response code is one of PROGRESS_CODES.
 
-    ``zero_if_young``: of a queue that has all its messages still, a new group is told 0 by the broker.
+    ``zero_if_young``: for a queue that still has all its messages, the broker answers 0 to a new group.
     """
     return Ask(
         RequestCode.QUERY_CONSUMER_OFFSET,
@@ -67,7 +70,7 @@ def ask_progress(
 
 
 def read_progress(answer: Command) -> int | None:
-    """The offset; None when the group has not begun."""
+    """Return the group's offset; None without progress."""
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
         return None
     offset = answer.header(OffsetAnswer).offset
@@ -75,7 +78,7 @@ def read_progress(answer: Command) -> int | None:
 
 
 def tell_progress(topic: str, broker: str | None, queue_id: int, group: str, offset: int) -> Ask:
-    """Set how far a group is."""
+    """Return the request that sets a group's progress."""
     return Ask(
         RequestCode.UPDATE_CONSUMER_OFFSET,
         UpdateOffsetRequest(

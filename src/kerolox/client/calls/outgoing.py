@@ -1,7 +1,7 @@
-"""Messages made ready to travel: checked, packed, compressed, and put into frames.
+"""Outgoing messages: checked, packed, compressed, and framed.
 
-All but a few numbers of a send request's header are the same for every message to one queue, so the
-header is a template made once per queue; and so is most of what is signed.
+Almost all header fields of send requests to one queue are constant, so the header is a template built once
+per queue, and so is most of the signed content.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _pack_prefix = struct.Struct(">iI").pack  # as frame.pack_prefix, for JSON heade
 _FLAG_AND_PROPERTIES = b'","h":"%d","i":'
 _NO_FLAG_AND_PROPERTIES = _FLAG_AND_PROPERTIES % 0
 TEMPLATES_MAX = 64
-ITEM_OVERHEAD_BYTES = 22  # of a message in a batch, beside its body and properties
+ITEM_OVERHEAD_BYTES = 22  # of a message in a batch, without its body and properties
 
 
 class Outgoing(msgspec.Struct, gc=False):
-    """One request to send: a message, or a batch of them."""
+    """Send request: a message or a batch."""
 
     topic: str
     body: bytes
@@ -46,19 +46,19 @@ class Outgoing(msgspec.Struct, gc=False):
     code: int = RequestCode.SEND_MESSAGE_V2
     message: Message | None = None
     items: Sequence[Outgoing] = ()  # of a batch
-    reconsume_times: int = 0  # of a message that goes back for a retry
+    reconsume_times: int = 0  # of a message sent back for a retry
     max_reconsume_times: int | None = None
 
     @property
     def item_bytes(self) -> int:
-        """What it adds to a batch."""
+        """Return the bytes that the message adds to a batch."""
         properties = self.properties
         size = len(properties) if properties.isascii() else len(properties.encode())
         return ITEM_OVERHEAD_BYTES + len(self.body) + size
 
 
 def shrink(outgoing: Outgoing, kind: int, level: int) -> None:
-    """Compress the body, if that makes it smaller."""
+    """Compress the body if that reduces its size."""
     smaller = compress(outgoing.body, kind, level)
     if len(smaller) < len(outgoing.body):
         outgoing.body = smaller
@@ -66,14 +66,14 @@ def shrink(outgoing: Outgoing, kind: int, level: int) -> None:
 
 
 def check_properties(properties: str) -> None:
-    """Raises InvalidMessage for more than a record has room for."""
+    """Raise InvalidMessage if the properties exceed the limit of a record."""
     size = len(properties.encode())
     if size > PROPERTIES_BYTES_MAX:
-        raise InvalidMessage(f"the properties take {size} bytes; at most {PROPERTIES_BYTES_MAX} fit")
+        raise InvalidMessage(f"the properties have {size} bytes; the limit is {PROPERTIES_BYTES_MAX}")
 
 
 class SendCommand(Command):
-    """A request whose frame is made already, and signed if it has to be."""
+    """Request with a prepared frame, signed if required."""
 
     __slots__ = ("frame",)
 
@@ -84,19 +84,19 @@ class SendCommand(Command):
 
 
 class SendTemplate(NamedTuple):
-    """What is always the same in requests to one queue."""
+    """Constant parts of requests to one queue."""
 
     head: bytes  # before the born time
     middle: bytes  # behind the properties, up to the signature or the opaque
     behind: bytes  # behind the signature, up to the opaque
     tail: bytes  # behind the opaque
-    fixed_bytes: int  # how long all of that is, and what stands between born time and properties
-    signed_head: bytes  # of what is signed: before the born time, and behind the properties
+    fixed_bytes: int  # length of these parts and of the text between born time and properties
+    signed_head: bytes  # signed content before the born time; signed_tail: after the properties
     signed_tail: bytes
 
 
 class Target:
-    """One queue to send to: where it is, and the frames for it."""
+    """Queue to send to, with its broker address and frame templates."""
 
     __slots__ = (
         "_templates",
@@ -156,8 +156,10 @@ class Target:
         plain: bool,
         signer: FrameSigner | None = None,
     ) -> Command:
-        """The request; by template if it is ``plain``: nobody else has to look at its fields. It is then
-        signed by ``signer``."""
+        """Return the request.
+
+        ``plain``: no hook needs its fields, so it is built from a template and signed by ``signer``.
+        """
         if not plain or encoding != JSON or outgoing.topic.startswith(RETRY_PREFIX):
             return request(
                 outgoing.code, self.header(outgoing), outgoing.body, opaque=opaque, encoding=encoding
@@ -231,7 +233,7 @@ class Target:
         return SendTemplate(head, middle, behind, tail, fixed_bytes, signed_head, signed_tail)
 
     def receipt(self, answer: Command, outgoing: Outgoing) -> Receipt:
-        """The receipt for a stored message; of a batch the one of its first."""
+        """Return the receipt of a stored message; for a batch, that of its first message."""
         header = answer.header(SendAnswer)
         queue = self.shown_queue
         if header.queue_id != queue.queue_id:

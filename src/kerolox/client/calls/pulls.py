@@ -1,12 +1,12 @@
-"""Pulls of readers that are no members of a group: the requests, what answers mean, and how much to ask for.
+"""Pulls of readers outside a consumer group: requests, meaning of responses, and the number to request.
 
-A pull says how many messages it wants, and a broker gives as many as its limits allow: 32, unless it was set
-otherwise. Reading ahead is guessing where the next pull begins, so it pays to ask for exactly what the broker
-is going to give; that also spares it from looking at what it does not give.
+A pull requests a number of messages, and the broker returns as many as its limits allow: 32 by default. To
+read ahead, the client must predict the start of the next pull. So it should request exactly the number that
+the broker will return; this also saves the broker from reading messages that it does not return.
 
-Brokers of ours give more to who reads a queue through: as many bytes as it asks for, up to a limit of theirs
-(``scanBytes``, see protocol/FRAME.md). They are known by the language their answers name; no other broker is
-asked so.
+kerolox brokers return more to a sequential reader: as many bytes as requested, up to a limit of the broker
+(``scanBytes``, see protocol/FRAME.md). They are recognized by the language in their responses; other brokers
+do not receive such requests.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from kerolox.protocol.headers.pull import PullAnswer, PullRequest
 from kerolox.protocol.subscription import ALL, TAG
 
 TRY_AFTER: Final = 64  # pulls
-SCAN_BYTES: Final = 1 << 20  # of an answer
+SCAN_BYTES: Final = 1 << 20  # of a response
 SCAN_BYTES_MAX: Final = 12 << 20  # a frame has 16 MiB at most
 SCAN_BYTES_MIN: Final = 64 << 10
 SCAN_COUNT_MAX: Final = 16_384
-SCAN_COUNT_FIRST: Final = 4096  # while nobody knows how long messages are
-FILL: Final = 0.9  # of an answer: messages differ, and the rest of one that is cut costs another request
+SCAN_COUNT_FIRST: Final = 4096  # while the message size is unknown
+FILL: Final = 0.9  # target share of the byte limit: a truncated response costs another request
 KEPT_BEFORE_MORE: Final = 16
-# The codes of answers to a pull: that there is no message where one was looked for is no failure.
+# Successful response codes of a pull, including the absence of a message.
 PULL_CODES: Final = frozenset({
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -55,8 +55,10 @@ def pull_request(
     hold_ms: int = 0,
     scan_bytes: int = 0,
 ) -> PullRequest:
-    """Ask for so many messages from an offset on. The group need not exist, and its progress stays.
-    ``scan_bytes`` is for brokers of ours."""
+    """Return a pull request for ``count`` messages from an offset.
+
+    The group need not exist, and its progress is not changed. Only kerolox brokers use ``scan_bytes``.
+    """
     return PullRequest(
         consumer_group=group,
         topic=topic,
@@ -75,7 +77,7 @@ def pull_request(
 
 
 class Pulled(NamedTuple):
-    """What one pull brought: records as the broker keeps them, and where to go on."""
+    """Result of a pull: records as stored by the broker, and the next offset."""
 
     block: bytes  # or a memoryview, when it is long
     next_offset: int
@@ -84,9 +86,11 @@ class Pulled(NamedTuple):
 
 
 def read_pull(answer: Command, queue: Queue, asked: int, address: str) -> Pulled | None:
-    """What an answer brought from the offset asked for. Raises OffsetGone when nothing is there, or a kind of
-    RequestFailed. None: the broker names another place although this one is there, since somebody reset the
-    group; who goes by a range asks again."""
+    """Return the result of a pull from the offset ``asked``.
+
+    Raises OffsetGone if the offset does not exist, or a subclass of RequestFailed. None: the broker redirects
+    to another offset although this one exists, because the group was reset; a reader of a range asks again.
+    """
     if answer.code not in PULL_CODES:
         raise failure(answer, address=address, code=RequestCode.PULL_MESSAGE)
     header = answer.header(PullAnswer)
@@ -100,20 +104,20 @@ def read_pull(answer: Command, queue: Queue, asked: int, address: str) -> Pulled
 
 
 class Pace:
-    """How many messages to ask for: what the broker gives, found out by asking for a little more.
+    """Number of messages to request: the broker's limit, found by requesting slightly more.
 
-    When that brings the same number again it is a limit, and is kept to. Yet it may be a limit on bytes, and
-    messages may get smaller: more is asked for now and then, ever more rarely, since every such try is a bad
-    guess for the pulls behind it.
+    If the same number returns again, it is taken as the limit. It may be a byte limit, and messages may
+    become smaller, so a larger number is tried from time to time, with growing intervals: each trial is a
+    wrong prediction for the following pulls.
     """
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self.ask = count_max
-        self.is_known = False  # until then a guess would be a bad one
-        self._cut = 0  # what came when less came than asked for
+        self.is_known = False  # until then a prediction would be wrong
+        self._cut = 0  # number returned by the last short response
         self._is_fixed = False
-        self._kept = 0  # pulls that brought what is fixed
+        self._kept = 0  # pulls that returned the fixed number
         self._try_after = TRY_AFTER
 
     def saw(self, asked: int, got: int) -> None:
@@ -124,7 +128,7 @@ class Pace:
             self.ask = max(1, got)
             return
         if asked != self.ask:
-            return  # at the end of the range, or asked before the pace changed
+            return  # at the end of the range, or requested before the pace changed
         if self._is_fixed:
             self._kept += 1
             if self._kept < self._try_after:
@@ -136,23 +140,22 @@ class Pace:
 
 
 class ScanPace:
-    """How many messages to ask a broker of ours for: about as many as fill an answer.
+    """Number of messages to request from a kerolox broker: about as many as fill a response.
 
-    It says less in an answer when messages are longer than those before, or a file ends; the one who asks
-    fetches the rest. When its limit is lower than what it is asked for, that is what is asked for from then
-    on, and now and then a little more.
+    A response has fewer if messages are longer than before or a file ends; the reader requests the rest. If
+    the broker's limit is lower than the request, the limit is requested from then on, and occasionally more.
     """
 
     def __init__(self, bytes_max: int, count_max: int = SCAN_COUNT_MAX) -> None:
         self._bytes_max = bytes_max
         self._count_max = count_max
-        self._limit = bytes_max  # of answers, as far as is known
-        self._kept = 0  # answers within it
+        self._limit = bytes_max  # byte limit of responses, as far as known
+        self._kept = 0  # responses within the limit
         self.ask = min(count_max, SCAN_COUNT_FIRST)
         self.is_known = False
 
     def saw(self, asked: int, got: int, size_bytes: int) -> None:
-        """``asked`` is 0 for an answer that was not cut by the limit of scans."""
+        """Record a response. ``asked`` is 0 if the scan limit did not truncate it."""
         if got <= 0 or size_bytes <= 0:
             return
         self.is_known = True
@@ -167,7 +170,7 @@ class ScanPace:
 
 
 class PullFrames:
-    """Makes the requests for one queue. All but three numbers in them are always the same."""
+    """Builder of pull requests for one queue. Only three numbers in them vary."""
 
     def __init__(
         self,
@@ -181,7 +184,8 @@ class PullFrames:
     ) -> None:
         self._queue, self._group, self._expression, self._kind = queue, group, expression, kind
         self._scan_bytes = scan_bytes
-        # A signature is over all fields; and the binary form has lengths.
+        # No template for signed requests (the signature covers all fields) and for the binary form (it has
+        # lengths).
         self.has_template = goes_plain(options) and options.encoding == JSON
         self._pieces: list[bytes] = []
 
@@ -197,7 +201,7 @@ class PullFrames:
         )
 
     def frames(self, wanted: Iterable[tuple[int, int, int]]) -> bytes:
-        """The frames of requests, each an opaque, an offset and a count; only if it ``has_template``."""
+        """Return the frames of requests, each an opaque, an offset and a count. Requires ``has_template``."""
         if not self._pieces:
             self._pieces = self._template()
         return b"".join([pack_frame(JSON, self._filled(*each)) for each in wanted])
@@ -207,7 +211,7 @@ class PullFrames:
         return b"".join([b"%d" % values[piece] if piece in values else piece for piece in self._pieces])
 
     def _template(self) -> list[bytes]:
-        """The header of a request cut at its three numbers, found by numbers nothing else has."""
+        """Return the header of a request, split at its three numbers, which are located by unique values."""
         opaque, offset, count = 1_313_131_313, 7_272_727_272_727_272_727, 1_868_686_868
         command = request(RequestCode.PULL_MESSAGE, self.header(offset, count), opaque=opaque)
         text = command.encode()[8:]

@@ -1,10 +1,9 @@
-"""From which broker of a name a queue is read: the one that leads, or one that follows.
+"""Choice of the replica from which a queue is read: the leader or a follower.
 
-A route tells the members of a broker name by their ids; the leader is 0. By ``"leader"`` a reader goes where
-brokers send it, which is the leader unless it is far behind, and to a follower while there is no leader that
-can be reached. By ``"follower"`` it goes to a follower, and to the leader while there is none. A member that
-cannot be reached, or a follower that does not let itself be read, is left alone for a growing while, if there
-is another.
+A route lists the replicas of a broker name by id; the leader has id 0. With ``"leader"``, a reader follows
+the broker's suggestion: the leader, unless the reader is far behind. It reads from a follower while no leader
+is reachable. With ``"follower"``, it reads from a follower, and from the leader while there is none. An
+unreachable replica, or a follower that rejects reads, is avoided for a growing time if there is another one.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from kerolox.errors import ConnectFailed, KeroloxError, OptionError, RequestTime
 
 LEADER: Final = "leader"
 FOLLOWER: Final = "follower"
-# Not to be chosen by users: for who sends what is not there yet, and must not take a copy's word for that.
+# Internal: for senders that append missing messages, and must not rely on a follower that may be behind.
 LEADER_ALONE: Final = "leader alone"
 
-AVOID_FIRST_S: Final = 2.0  # a member that failed; doubled while it does
+AVOID_FIRST_S: Final = 2.0  # after the first failure of a replica; doubled with each further one
 AVOID_MAX_S: Final = 30.0
-STUCK_FIRST_S: Final = 0.05  # between pulls that find nothing, and are not held; doubled
+STUCK_FIRST_S: Final = 0.05  # between pulls that return nothing and are not held; doubled each time
 STUCK_MAX_S: Final = 1.0
 
 
@@ -33,7 +32,7 @@ def check_read_from(read_from: object) -> None:
 
 
 class Replica(NamedTuple):
-    """One broker of a broker name."""
+    """Broker of a broker name."""
 
     id: int
     address: str
@@ -46,8 +45,11 @@ class Replica(NamedTuple):
 def in_order(
     members: Mapping[int, str], read_from: str, *, suggested: int = MASTER, spread: int = 0
 ) -> list[Replica]:
-    """The members of a broker name, the one to ask first. ``suggested``: the id a broker named last.
-    ``spread``: any number; readers with others prefer others of several followers."""
+    """Return the replicas of a broker name in order of preference.
+
+    ``suggested``: the id that a broker suggested last. ``spread``: any number; it distributes readers over
+    several followers.
+    """
     ids = sorted(members)
     followers = [id for id in ids if id != MASTER]
     if read_from == LEADER_ALONE:
@@ -55,25 +57,25 @@ def in_order(
     elif read_from == FOLLOWER and followers:
         turn = spread % len(followers)
         ids = followers[turn:] + followers[:turn] + [id for id in ids if id == MASTER]
-    elif suggested != MASTER:  # if it is gone, as RocketMQ's clients have it: the next, or any
+    elif suggested != MASTER:  # if it is missing, the next id or any other, as in RocketMQ's clients
         wanted = [id for id in (suggested, suggested + 1) if id in members]
         ids = wanted + [id for id in ids if id not in wanted]
     return [Replica(id, members[id]) for id in ids]
 
 
 class Reader:
-    """Reads queues of one broker name: chooses whom to ask, by what came of the questions before."""
+    """Choice of the replica for each read of one broker name, based on the outcome of earlier reads."""
 
     def __init__(self, read_from: str = LEADER, spread: int = 0) -> None:
         self.read_from = read_from
         self.suggested = MASTER
         self._spread = spread
-        self._avoided: dict[str, tuple[float, float]] = {}  # address → until when, and for how long
+        self._avoided: dict[str, tuple[float, float]] = {}  # address → end and length, seconds
         self._pause_s = 0.0
 
     def choose(self, members: Mapping[int, str], now_s: float) -> Replica | None:
-        """Whom to ask; None when there is nobody."""
-        if self._avoided:  # one that was gone from the route, and is back, is there again
+        """Return the replica to ask; None if the route has none."""
+        if self._avoided:  # a replica that left the route and returned is no longer avoided
             listed = members.values()
             self._avoided = {at: kept for at, kept in self._avoided.items() if at in listed}
         order = in_order(members, self.read_from, suggested=self.suggested, spread=self._spread)
@@ -83,20 +85,23 @@ class Reader:
         return order[0] if order else None
 
     def answered(self, replica: Replica, suggested: int = MASTER, *, stuck: bool = False) -> None:
-        """It gave an answer, and names who to ask next. ``stuck``: it has nothing, and did not wait."""
+        """Record a response and the suggested next replica. ``stuck``: it was empty and the pull not held."""
         self._avoided.pop(replica.address, None)
         self.suggested = suggested
         if not stuck:
             self._pause_s = 0.0
 
     def pause_s(self) -> float:
-        """How long to wait when the one that is stuck is to be asked again."""
+        """Return the pause before a stuck replica is asked again."""
         self._pause_s = min(STUCK_MAX_S, self._pause_s * 2 or STUCK_FIRST_S)
         return self._pause_s
 
     def failed(self, replica: Replica, error: KeroloxError, now_s: float) -> None:
-        """It did not answer, or refused, or lacks what was asked for. What a leader refuses is refused; what
-        a follower does not give another may."""
+        """Record a failed read: no response, a rejection, or missing data.
+
+        A leader is avoided only if it is unreachable or leaving; a follower after any failure, because
+        another replica may succeed.
+        """
         if replica.leads and not isinstance(error, ConnectFailed | RequestTimeout | BrokerLeaving):
             return
         _, before_s = self._avoided.get(replica.address, (0.0, 0.0))

@@ -1,27 +1,27 @@
-"""What is tried again, after how long, and how often: the one table of it.
+"""Retry policies: errors that are retried, pauses, and limits.
 
 ===========  =========================  ================================  ============  ===================
-policy       who uses it                what is tried again               pauses        until
+policy       used by                    retried errors                    pauses        until
 ===========  =========================  ================================  ============  ===================
-NAMESERVERS  asyncio clients and        what a name server may know in a  0.01 to 1 s   the caller's time
-             tools, for routes          moment: it has just started, or                 is over
-                                        a broker is yet to register
-QUEUES       socket clients, for        all that may succeed later; and   0.1 to 2 s    so many ``tries``,
-             routes and about queues    an unseen topic, for 3 s                        or ``patience_s``
+NAMESERVERS  asyncio clients and        the name server may know it soon: 0.01 to 1 s   the caller's timeout
+             tools, for routes          it has just started, or a broker
+                                        is not registered yet
+QUEUES       socket clients, for        all that may succeed later; an    0.1 to 2 s    ``tries`` attempts,
+             routes and queue requests  unknown topic for 3 s                           or ``patience_s``
                                                                                         from the first failure
-SENDS        both, for messages         what another broker, or the same  0.05 to 1 s,  ``retries`` brokers
-                                        one later, may take               at the same   refused, or the
-                                                                          broker only   time is over
-SENDS_TIED   asyncio clients, for       only what was not taken: a copy   as SENDS      as SENDS
-             messages tied to a queue   later in the queue would break
-                                        the order it is tied for
+SENDS        both, for messages         another broker may accept it, or  0.05 to 1 s,  ``retries`` brokers
+                                        the same one later                only for the  rejected it, or the
+                                                                          same broker   timeout
+SENDS_TIED   asyncio clients, for       only rejected messages: a later   as SENDS      as SENDS
+             messages tied to a queue   duplicate would break the order
+                                        in the queue
 ===========  =========================  ================================  ============  ===================
 
-Pauses double. A socket client serves batch jobs, which rather wait for a cluster that restarts than fail; an
-asyncio client serves requests, whose callers want to hear at once that a topic does not exist, or that no
-name server answers. A socket client has one request at a time under way to a queue, so it needs no
-SENDS_TIED. Pulls of consumers are no calls: they go on while the consumer is open, with its
-``error_pause_s`` between them.
+Pauses double. A socket client serves batch jobs, which should wait for a restarting cluster rather than fail.
+An asyncio client serves requests, whose callers need to know at once that a topic does not exist or that no
+name server answers. A socket client has only one request in flight per queue, so it needs no SENDS_TIED.
+Pulls of consumers are not calls: they continue while the consumer is open, with its ``error_pause_s`` between
+them.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ from kerolox.errors import (
 )
 from kerolox.protocol.codes import RETRIABLE_CODES, ResponseCode
 
-# Failing brokers make a client ask for a route at once, for another one may lead in a moment; then less and
-# less often, down to once in the longest gap; and after a while without failures at once again.
+# After a broker failure a client refreshes the route at once, because another leader may be elected soon. The
+# gaps between further refreshes grow up to the longest one, and are reset after a time without failures.
 REFRESH_GAP_FIRST_S = 0.01
 REFRESH_GAP_LONGEST_S = 1.0
 REFRESH_QUIET_S = 5.0
 
 
 class RetryPolicy(NamedTuple):
-    """Which errors are worth another try, and the pauses before it."""
+    """Errors that are retried, and the pauses before the attempts."""
 
     helps: Callable[[Exception], bool]
     first_s: float
     longest_s: float
-    unknown_topic_s: float = 0.0  # a topic nobody has seen: its name is most often wrong
+    unknown_topic_s: float = 0.0  # for a topic never seen, whose name is most likely wrong
 
     def pause_s(self, failures: int) -> float:
-        """How long to wait after so many failures."""
+        """Return the pause after this number of failures."""
         return min(self.longest_s, self.first_s * 2.0 ** min(failures - 1, 30))
 
 
@@ -81,7 +81,7 @@ def _may_be_sent_again(error: Exception) -> bool:
     if isinstance(error, ConnectFailed | Overloaded | StoredUnsafely | ConnectionLost | RequestTimeout):
         return True
     if isinstance(error, AccessDenied) and not isinstance(error, NotAllowedThere):
-        return False  # every broker would look at the same keys
+        return False  # every broker checks the same keys
     return isinstance(error, RequestFailed) and error.response_code in RETRIABLE_CODES
 
 
@@ -99,10 +99,10 @@ SENDS_TIED = RetryPolicy(_was_not_taken, 0.05, 1.0)
 
 
 class Retries:
-    """The tries of one call.
+    """Attempts of one call.
 
-    They end with the deadline, if there is one; else when ``patience_s`` have passed since the first failure,
-    or without that after so many ``tries``.
+    They end at the deadline, if there is one; else ``patience_s`` after the first failure, if given; else
+    after ``tries`` attempts.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Retries:
         self._failures = 0
 
     def pause_after(self, error: KeroloxError) -> float:
-        """How long to wait for the next try. Raises the error when there is none."""
+        """Return the pause before the next attempt. Raises the error if there is no further attempt."""
         now_s = self._now_s()
         self._failures += 1
         if self._deadline_s is None and self._patience_s is not None:
@@ -141,14 +141,14 @@ class Retries:
 
 
 class RefreshGap:
-    """Keeps failing brokers from asking for the route of a topic all the time."""
+    """Limit on the rate of route refreshes after broker failures."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._asked: dict[Hashable, tuple[float, float]] = {}  # when, and how long not again
+        self._asked: dict[Hashable, tuple[float, float]] = {}  # last refresh, and the gap after it
 
     def is_over(self, what: Hashable) -> bool:
-        """Whether its route may be asked for; then it counts as asked for now."""
+        """Return True if the route may be refreshed now, and record the refresh."""
         now_s = self._now_s()
         asked_s, gap_s = self._asked.get(what, (-math.inf, 0.0))
         if now_s - asked_s < gap_s:

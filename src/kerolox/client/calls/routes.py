@@ -1,7 +1,7 @@
-"""Routes: who serves which topic, and why nobody does when there is none.
+"""Routes of topics, and the reason if a topic has none.
 
-A new route replaces the old only when it differs; a topic that vanished from the name servers keeps its last
-route, as with RocketMQ's clients: brokers know better, and answer for themselves.
+A new route replaces the old one only if it differs. A topic that disappeared from the name servers keeps its
+last route, as in RocketMQ's clients: its brokers are authoritative and answer for themselves.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ NO_BROKER = "no broker at all is registered"
 
 
 def fetch_route(servers: NameServerList, topic: str, *, was_known: bool = False) -> Steps[TopicRoute]:
-    """What the name servers say of a topic. Raises TopicNotFound, or what went wrong.
+    """Fetch the route of a topic from the name servers. Raises TopicNotFound or another error.
 
-    ``was_known``: the topic was there before, so one that does not know it is not believed at once.
+    ``was_known``: the topic existed before, so a single name server without it is not trusted.
     """
     asked = RouteRequest(topic=topic, standard_json_only=True)
     try:
@@ -52,13 +52,13 @@ def fetch_route(servers: NameServerList, topic: str, *, was_known: bool = False)
 
 
 def cluster_info(servers: NameServerList) -> Steps[ClusterInfo]:
-    """All clusters and brokers that the name servers know."""
+    """Fetch all clusters and brokers that the name servers know."""
     answer = yield from servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
     return ClusterInfo.decode(answer.body)
 
 
 def masters_of(info: ClusterInfo) -> dict[str, str]:
-    """Broker name → address of its master, of those that have one."""
+    """Return broker name → address of its master, for brokers that have one."""
     return {
         name: data.broker_addrs[MASTER]
         for name, data in sorted(info.broker_addr_table.items())
@@ -67,7 +67,7 @@ def masters_of(info: ClusterInfo) -> dict[str, str]:
 
 
 def address_of(addresses: Mapping[int, str], broker_id: int = MASTER, *, exact: bool = False) -> str | None:
-    """Where the member of a broker with this id is, or unless ``exact`` the next best one for reading."""
+    """Return the address of the replica with this id; unless ``exact``, else of another one for reading."""
     found = addresses.get(broker_id)
     if found is None and broker_id != MASTER:
         found = addresses.get(broker_id + 1)
@@ -77,14 +77,14 @@ def address_of(addresses: Mapping[int, str], broker_id: int = MASTER, *, exact: 
 
 
 class Route:
-    """Who serves one topic."""
+    """Brokers and queues of one topic."""
 
     __slots__ = ("assumed", "brokers", "data", "readable", "topic", "writable")
 
     def __init__(self, topic: str, data: TopicRoute, *, assumed: bool = False) -> None:
         self.topic = topic
         self.data = data
-        self.assumed = assumed  # the topic does not exist yet: made after the template's route
+        self.assumed = assumed  # the topic does not exist yet: derived from the template's route
         self.brokers = {item.broker_name: item.broker_addrs for item in data.broker_datas}
         self.writable = tuple(self._writable())
         self.readable = tuple(self._readable())
@@ -96,7 +96,7 @@ class Route:
                 if broker and count.isdigit():
                     yield from (Queue(self.topic, broker, number) for number in range(int(count)))
             return
-        # In this order, because a hash selector counts in it: all clients must agree.
+        # All clients must use this order, because hash selectors index into it.
         for data in sorted(self.data.queue_datas, key=lambda data: data.broker_name):
             if data.perm & PERM_WRITE and MASTER in self.brokers.get(data.broker_name, ()):
                 for number in range(data.write_queue_nums):
@@ -109,7 +109,7 @@ class Route:
                     yield Queue(self.topic, data.broker_name, number)
 
     def leader(self, broker: str) -> str | None:
-        """Where the one is that leads a broker name."""
+        """Return the address of a broker's leader; None without one."""
         return self.brokers.get(broker, {}).get(MASTER)
 
     def same_as(self, other: Route) -> bool:
@@ -129,18 +129,18 @@ def _sorted(data: TopicRoute) -> TopicRoute:
 
 
 class RouteTable:
-    """The routes of all topics a client has to do with, and how they are found out."""
+    """Routes of all topics that a client uses, and the steps to fetch them."""
 
     def __init__(self, servers: NameServerList, on_change: Callable[[Route], None] | None = None) -> None:
         self.servers = servers
         self._on_change = on_change
         self._known: dict[str, Route] = {}
-        self._replicas: dict[str, Mapping[int, str]] = {}  # by broker name, as was told last
+        self._replicas: dict[str, Mapping[int, str]] = {}  # by broker name, from the latest route
 
     # --- what is known ------------------------------------------------------------------------
 
     def get(self, topic: str) -> Route | None:
-        """The route, if it is known."""
+        """Return the cached route; None if there is none."""
         return self._known.get(topic)
 
     def forget(self, topic: str) -> None:
@@ -150,7 +150,7 @@ class RouteTable:
         return iter(list(self._known.values()))
 
     def brokers(self) -> dict[str, dict[int, str]]:
-        """Broker name → broker id → address, of all known routes."""
+        """Return broker name → broker id → address, from all cached routes."""
         found: dict[str, dict[int, str]] = {}
         for route in self._known.values():
             for name, addresses in route.brokers.items():
@@ -158,19 +158,18 @@ class RouteTable:
         return found
 
     def replicas(self, broker: str) -> Mapping[int, str]:
-        """Where the brokers of a name are, by their ids. Of several routes that tell of them the one that was
-        asked for last counts."""
+        """Return the addresses of a broker name's replicas by id, from the most recently fetched route."""
         found = self._replicas.get(broker)
         if found is None:
             found = next((route.brokers[broker] for route in self if broker in route.brokers), {})
         return found
 
     def address(self, broker: str, broker_id: int = MASTER, *, exact: bool = False) -> str | None:
-        """Where a broker is: the one with this id, or unless ``exact`` the next best for reading."""
+        """Return the address of the broker with this id; unless ``exact``, else of another replica."""
         return address_of(self.replicas(broker), broker_id, exact=exact)
 
     def broker_at(self, address: str) -> str:
-        """The name of the broker that advertises an address."""
+        """Return the name of the broker that advertises an address; empty if unknown."""
         for name, addresses in self.brokers().items():
             if address in addresses.values():
                 return name
@@ -192,16 +191,16 @@ class RouteTable:
     # --- asking -------------------------------------------------------------------------------
 
     def refresh(self, topic: str, *, expected: bool = False) -> Steps[Route]:
-        """The route as the name servers have it now. Raises a kind of NoRoute, or AccessDenied.
+        """Fetch the current route. Raises a subclass of NoRoute, or AccessDenied.
 
-        ``expected``: the topic was there before, though this client has not seen it.
+        ``expected``: the topic existed before, although this client has not used it.
         """
         known = self._known.get(topic)
         was_known = expected or (known is not None and not known.assumed)
         return self.keep(Route(topic, (yield from self._fetch(topic, was_known=was_known))))
 
     def find(self, topic: str, *, afresh: bool = False, expected: bool = False) -> Steps[Route]:
-        """The route; ``afresh`` even if one is known. Says why when there is none."""
+        """Return the route, fetched if it is unknown or with ``afresh``. Raises the reason without one."""
         known = self._known.get(topic)
         if known is not None and not afresh:
             return known
@@ -215,9 +214,9 @@ class RouteTable:
     def find_for_sending(
         self, topic: str, template: str, queues_max: int, *, afresh: bool = False
     ) -> Steps[Route]:
-        """A route with queues to write; of a topic that does not exist the one it is going to have.
+        """Return a route with writable queues; for a new topic, the route that it will have.
 
-        ``template`` is the topic a new one is made after, with at most ``queues_max`` queues per broker.
+        New topics are created from ``template``, with at most ``queues_max`` queues per broker.
         """
         route = self._known.get(topic)
         if afresh or route is None or not route.writable:
@@ -245,11 +244,11 @@ class RouteTable:
             raise RoutesNotKnownYet(topic, error.address) from None
         except RequestFailed as error:
             if error.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise NotANameServer(topic, error.address, "it does not know routes") from None
+                raise NotANameServer(topic, error.address, "it does not support routes") from None
             raise
 
     def _assume(self, topic: str, template: str, queues_max: int) -> Steps[Route]:
-        """The route a topic is going to have when its first message makes it."""
+        """Return the route that a topic will have after its first message creates it."""
         try:
             data = yield from self._fetch(template)
         except TopicNotFound:
@@ -268,11 +267,11 @@ class RouteTable:
     # --- why not ------------------------------------------------------------------------------
 
     def _why_missing(self, topic: str, *, creating: bool) -> Steps[NoRoute]:
-        """A topic no name server knows: because it is absent, or because no broker is there at all?"""
+        """Return the error for an unknown topic: it does not exist, or no broker is registered at all."""
         address = self.servers.addresses[0]
         try:
             info = yield from cluster_info(self.servers)
-        except UNREACHABLE as error:  # it has gone since it was asked for the topic
+        except UNREACHABLE as error:  # unreachable since the request for the topic
             return NameServerUnreachable(topic, self.servers.addresses, error.__cause__ or error)
         except NameServerStarting as error:
             return RoutesNotKnownYet(topic, error.address)

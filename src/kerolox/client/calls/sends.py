@@ -1,4 +1,4 @@
-"""Where a message goes, what a failure says about broker and route, and whether it is tried again."""
+"""Decisions of sending: queue selection, the meaning of failures for broker and route, and retries."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from kerolox.errors import ConnectFailed, ConnectionLost, RequestFailed, Request
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.java import java_hash
 
-Tried = Sequence[tuple[str, Exception]]  # brokers a message was sent to, and what came of it
+Tried = Sequence[tuple[str, Exception]]  # brokers to which a message was sent, with their errors
 
-COULD_NOT_HELP = "another try could not help"
+COULD_NOT_HELP = "a retry cannot help"
 
 
 class Publishing:
-    """The queues of one topic that can be written, as a sender sees them."""
+    """Writable queues of one topic."""
 
     __slots__ = ("_turn", "by_queue", "route", "targets")
 
     def __init__(self, route: Route, make: Callable[[Queue, str], Target], turn: int) -> None:
-        """``make`` makes the target of a queue at an address; ``turn`` is where to begin."""
+        """``make`` creates the target of a queue at an address; ``turn`` is the index of the first queue."""
         self.route = route
         self.targets = tuple(
             make(queue, route.brokers[queue.broker][MASTER])
@@ -42,7 +42,7 @@ class Publishing:
         health: BrokerHealth,
         has_room: Callable[[Target], bool] | None = None,
     ) -> Target:
-        """The next queue in turn: of a broker that was not tried, is well and has room, if there is one."""
+        """Return the next queue in turn, preferably of a broker that is untried, healthy and has room."""
         targets = self.targets
         turn = self._turn = self._turn + 1
         count = len(targets)
@@ -60,32 +60,34 @@ class Publishing:
         return well[0]
 
     def by_key(self, key: str) -> Target:
-        """The queue of a key: the same for every sender that sees the same route."""
+        """Return the queue of a key: equal for all senders with an equal route."""
         return self.targets[abs(java_hash(key)) % len(self.targets)]
 
     def has_untried(self, tried: Tried) -> bool:
-        """Whether there is a broker the message was not sent to."""
+        """Return True if a broker exists to which the message was not sent."""
         brokers = {broker for broker, _ in tried}
         return any(target.queue.broker not in brokers for target in self.targets)
 
 
 def was_mistaken(known: Publishing | None, target: Target, error: Exception) -> bool:
-    """Whether the topic exists meanwhile, with fewer queues than were assumed of a new one, and the message
-    went to one it does not have: nothing was stored, and a new route tells where to send it. ``known`` is
-    what is known now: another message may have found it out before."""
+    """Return True if the message was sent to an assumed queue that the topic does not have.
+
+    The topic was created meanwhile, with fewer queues than assumed for a new one. Nothing was stored, and a
+    new route has the right queues. ``known`` is the current state, which another message may have updated.
+    """
     if not isinstance(error, RequestFailed) or "queueId" not in str(error):
         return False
     if error.response_code not in (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR):
-        return False  # RocketMQ 5's code, and that of 4
+        return False  # the codes of RocketMQ 5 and 4
     return known is None or known.route.assumed or target.queue not in known.by_queue
 
 
 class SendVerdict(NamedTuple):
-    """What a failed send says about the broker and about the route that led there."""
+    """Consequences of a failed send for the broker and the route."""
 
-    avoid_broker: bool = False  # others are preferred for a while
-    refresh_route: bool = False  # it may have changed
-    forget_route: bool = False  # the topic was deleted meanwhile, or never made: find out anew
+    avoid_broker: bool = False  # prefer other brokers for a while
+    refresh_route: bool = False  # the route may have changed
+    forget_route: bool = False  # the topic was deleted, or never created: fetch the route again
 
 
 _FINE = SendVerdict()
@@ -104,26 +106,26 @@ def verdict_on(error: Exception) -> SendVerdict:
 
 
 def why_over(tried: Tried, retries: int, left_s: float, timeout_s: float) -> str:
-    """Return why a message is not sent again, or nothing.
+    """Return the reason why a message is not retried; empty if it is.
 
-    A broker that is stopping, or that could not be connected to, may be restarting: that counts as no try,
-    and the sender waits for it until the time is over.
+    A broker that is stopping or unreachable may be restarting. This does not count as an attempt, and the
+    sender waits for it until the timeout.
     """
     if left_s <= 0:
-        return f"{timeout_s:g} s are over"
+        return f"the timeout of {timeout_s:g} s has expired"
     asked = sum(not isinstance(error, ConnectFailed | BrokerLeaving) for _, error in tried)
-    return "no tries are left" if asked > retries else ""
+    return "no retries are left" if asked > retries else ""
 
 
 def pause_before(tried: Tried, broker: str) -> float:
-    """How long a broker is left alone before a message that it failed to take is sent to it again."""
+    """Return the pause before a message is sent again to a broker that failed to accept it."""
     if not any(name == broker for name, _ in tried):
         return 0.0
     return SENDS.pause_s(len(tried))
 
 
 def leaves_doubt(error: Exception) -> bool:
-    """Whether the messages may be stored although an error came of it."""
+    """Return True if the messages may be stored despite the error."""
     if isinstance(error, RequestFailed):
         return error.response_code == ResponseCode.SYSTEM_ERROR
     return not isinstance(error, ConnectFailed)

@@ -1,4 +1,4 @@
-"""What every request of a client carries beside what it asks: its namespace, and proof of who asks."""
+"""Fields that a client adds to every request: its namespace and its signature."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ if TYPE_CHECKING:
 
 
 def goes_plain(options: ClientOptions) -> bool:
-    """Whether nothing is added to the requests of a client: they may be made from templates."""
+    """Return True if the client adds no fields to its requests, so that templates can be used."""
     return not options.access_key and not options.namespace_v2
 
 
 class FrameSigner:
-    """Signs requests that are made from templates: most of what is signed is the same every time, so it is
-    put together once. A producer that builds and sorts the fields of every message anew takes three times as
-    long for it.
+    """Signer of requests built from templates. The constant part of the signed content is prepared once:
+    building and sorting the fields for every message takes three times as long.
 
-    The names of its own fields begin with capitals, which stand before the names of all others: what they
-    say comes first in what is signed.
+    The names of the signature's fields begin with capitals and sort before all others, so their values come
+    first in the signed content.
     """
 
     SIGNATURE_BYTES = 28
@@ -39,23 +38,26 @@ class FrameSigner:
         if options.security_token:
             own[SECURITY_TOKEN] = options.security_token
         self.text = "".join(own.values()).encode()
-        # Behind other fields; the signature and a quotation mark follow.
+        # Placed after other fields; the signature and a quotation mark follow.
         self.fields = b"," + msgspec.json.encode(own)[1:-1] + b',"%b":"' % SIGNATURE.encode()
 
     def signature(self, *parts: bytes) -> bytes:
-        """Of these parts, joined: the values of all fields in the order of their names, and the body."""
+        """Sign the joined parts: the values of all fields in the order of their names, then the body."""
         return b64encode(hmac.digest(self._secret, b"".join(parts), "sha1"))
 
 
 def frame_signer(options: ClientOptions) -> FrameSigner | None:
-    """What signs requests from templates; None if they are not signed, or not made from templates."""
+    """Return the signer for templates; None if requests are not signed or not built from templates."""
     made = options.access_key and not options.namespace_v2 and not options.signature_v2
     return FrameSigner(options) if made else None
 
 
 def finish_request(request: Command, options: ClientOptions, stamp: Stamp | None = None) -> None:
-    """Add the namespace of 5.x and the signature to a request that is about to be sent. Nothing may be added
-    after it, for a signature is over all fields. With a stamp it is signed in form 2, too."""
+    """Add the namespace of 5.x and the signature to a request.
+
+    No field may be added afterwards: the signature covers all fields. With a stamp, add a form 2 signature,
+    too.
+    """
     fields = request.fields
     if options.namespace_v2:
         fields.update(nsd="true", ns=options.namespace_v2)
@@ -69,8 +71,8 @@ def finish_request(request: Command, options: ClientOptions, stamp: Stamp | None
         fields[SIGNATURE_V2] = signature_v2(
             request.code, request.is_one_way, fields, request.body, options.secret_key, stamp
         )
-    # Brokers of 4.x never count this field in, those of 5.x do unless an old client asks: as an old client's
-    # request, and without it, the signature is right for both.
+    # Brokers of 4.x never include this field in the signature; those of 5.x do, except for old clients. Sent
+    # as an old client's request without it, the signature is valid for both.
     unsigned = fields.pop(UNIQUE_KEY_QUERY, None)
     fields.update(sign(fields, request.body, options.access_key, options.secret_key, token))
     if unsigned is not None:

@@ -1,8 +1,8 @@
-"""Steps: questions to servers, one after the other, each chosen by the answers to those before.
+"""Steps: a sequence of requests to servers, each chosen by the responses to the earlier ones.
 
-Steps are a generator that yields questions and is sent the answers; what went wrong on the way is thrown into
-it. It returns what was to be found out, or raises why that cannot be. Who follows the steps does the asking:
-over an event loop (:func:`awaited`) or over a blocking socket (:func:`in_turn`).
+Steps are a generator that yields requests and receives the responses; errors are thrown into it. It returns
+the result or raises the reason of the failure. The driver sends the requests: on an event loop
+(:func:`awaited`) or over a blocking socket (:func:`in_turn`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from kerolox.protocol.header import Header
 
 
 class Ask(NamedTuple):
-    """A question to a server."""
+    """Request to a server."""
 
     code: int
     header: Header | None = None
     body: bytes = b""
-    address: str = ""  # empty: the broker's that the steps are about
+    address: str = ""  # empty: the address of the broker that the steps concern
 
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ Steps = Generator[Ask, Command, T]
 
 
 async def awaited(steps: Steps[T], ask: Callable[[Ask], Awaitable[Command]]) -> T:
-    """What the steps find out, when every question is asked like this."""
+    """Run the steps with an asynchronous ``ask``, and return their result."""
     try:
         question = next(steps)
         while True:
@@ -45,7 +45,7 @@ async def awaited(steps: Steps[T], ask: Callable[[Ask], Awaitable[Command]]) -> 
 
 
 def in_turn(steps: Steps[T], ask: Callable[[Ask], Command]) -> T:
-    """What the steps find out, when who asks waits for every answer."""
+    """Run the steps with a blocking ``ask``, and return their result."""
     try:
         question = next(steps)
         while True:

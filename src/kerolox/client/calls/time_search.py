@@ -1,8 +1,8 @@
-"""Where in a queue a time begins.
+"""Search for the first message stored at or after a time.
 
-Brokers before RocketMQ 5.1.1 answer with the message nearest to the time, or with any one of several of the
-very same millisecond: the first that was asked for may lie before or after it. There the messages around
-their answer are looked at until the first is found, mostly two of them.
+Brokers before RocketMQ 5.1.1 answer with the message nearest to the time, or with any of several messages of
+the same millisecond, so the first one may be before or after the answer. For these brokers, the messages
+around the answer are pulled until the first one is found, usually two pulls.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from kerolox.protocol.record import decode_records
 
 
 def time_search(topic: str, broker: str | None, queue_id: int, time_ms: int, group: str) -> Steps[int]:
-    """Questions to a broker, until it is known which offset is the first stored at this time or later.
-    Answers to pulls among them may have any of PULL_CODES."""
+    """Search the offset of the first message stored at or after ``time_ms``.
+
+    Responses to its pulls may have any of PULL_CODES.
+    """
     answer = yield Ask(
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         SearchOffsetRequest(
@@ -33,8 +35,8 @@ def time_search(topic: str, broker: str | None, queue_id: int, time_ms: int, gro
         return guess
     low = read_edge((yield ask_first(topic, broker, queue_id)))
     high = max(low, read_edge((yield ask_end(topic, broker, queue_id))))
-    # What lies before low is earlier, what lies from high on is not. Steps away from the guess grow until the
-    # first is between two looks; then the middle is looked at.
+    # Messages before low are earlier, those from high on are not. Steps from the guess grow until the first
+    # message is enclosed; then the search is binary.
     look, step, sides = min(max(guess, low), high - 1), 1, set()
     while low < high:
         answer = yield Ask(
@@ -42,7 +44,7 @@ def time_search(topic: str, broker: str | None, queue_id: int, time_ms: int, gro
             pull_request(topic, broker, queue_id, look, 1, group=group),
         )
         earlier = answer.code != 0 or decode_records(answer.body)[0].store_timestamp < time_ms
-        if earlier:  # as what is deleted meanwhile is
+        if earlier:  # also for a message deleted meanwhile
             low = look + 1
         else:
             high = look

@@ -1,4 +1,4 @@
-"""Client: what producers and consumers share. Connections, routes, heartbeats, and who this client is.
+"""Client: connections, routes, heartbeats and identity, shared by producers and consumers.
 
 ::
 
@@ -6,8 +6,8 @@
         async with Producer(client, group="orders") as producer, PushConsumer(client, group="billing"):
             ...
 
-A producer or consumer given an address instead of a client has one of its own. A client is open as long
-as anybody has it open.
+A producer or consumer that is given an address instead of a client creates its own client. A client stays
+open until all its users have closed it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ M = TypeVar("M", bound=Member)
 
 
 class Client(PeerEvents):
-    """Connections, routes and heartbeats, shared by the producers and consumers that hang on it."""
+    """Connections, routes and heartbeats, shared by several producers and consumers."""
 
     def __init__(
         self, where: ClientOptions | str | Sequence[str] | None = None, *, clock: Clock = SYSTEM_CLOCK
@@ -64,12 +64,12 @@ class Client(PeerEvents):
         self.client_id = client_id(self.options.instance, self.options.unit)
         self.producers: dict[str, ProducingMember] = {}  # by group, with namespace
         self.consumers: dict[str, ConsumingMember] = {}
-        self.replies: dict[str, asyncio.Future[Received]] = {}  # correlation id → who waits
+        self.replies: dict[str, asyncio.Future[Received]] = {}  # correlation id → waiting request
         self.handlers = RemotingHandlers()
         self.signer = frame_signer(self.options)
         if not goes_plain(self.options):
             self.handlers.hooks.append(Signing(self.options))
-        # So many hooks do not look at requests that are made from templates; others may change fields.
+        # This number of hooks does not need the fields of templates; further hooks may change fields.
         self.template_hooks = 0 if self.signer is None else len(self.handlers.hooks)
         self.dialer = Dialer(
             self.handlers,
@@ -85,7 +85,7 @@ class Client(PeerEvents):
         self.routes = Routes(self.nameservers, self._route_changed, clock)
         self.heartbeats = Heartbeats(self)
         self.incoming = Incoming(self, self.handlers)
-        self._peers: dict[str, Peer] = {}  # brokers that have heard of us, by advertised address
+        self._peers: dict[str, Peer] = {}  # brokers that received a heartbeat, by advertised address
         self._tasks: set[asyncio.Task[Any]] = set()
         self._held = 0
         self._closed = False
@@ -94,7 +94,7 @@ class Client(PeerEvents):
     # --- life ---------------------------------------------------------------------------------
 
     async def open(self) -> Self:
-        """Hold the client open. Each call needs one of ``close``."""
+        """Open the client, or add a user to an open one. Each call requires a call of ``close``."""
         if self._closed:
             raise Closed("this client is closed; make a new one")
         self._held += 1
@@ -105,7 +105,7 @@ class Client(PeerEvents):
         return self
 
     async def close(self) -> None:
-        """Let go of it. Who lets go last closes the connections."""
+        """Remove a user of the client. The last one closes the connections."""
         if self._closed or not self._held:
             return
         self._held -= 1
@@ -180,11 +180,11 @@ class Client(PeerEvents):
     # --- names --------------------------------------------------------------------------------
 
     def wire_name(self, name: str) -> str:
-        """A user's topic or group as it travels: with the namespace."""
+        """Return the wire name of a topic or group, with the namespace."""
         return with_namespace(self.options.namespace, name)
 
     def user_name(self, name: str) -> str:
-        """A topic or group as its user knows it."""
+        """Return the user's name of a topic or group, without the namespace."""
         return without_namespace(self.options.namespace, name)
 
     # --- members ------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class Client(PeerEvents):
         _add(self.consumers, consumer, self.client_id)
 
     async def remove_producer(self, producer: ProducingMember) -> None:
-        """Take it off, and tell the brokers."""
+        """Remove a member, and unregister it at the brokers."""
         if self.producers.get(producer.group) is producer:
             del self.producers[producer.group]
             await self._leave(
@@ -204,7 +204,7 @@ class Client(PeerEvents):
             )
 
     async def remove_consumer(self, consumer: ConsumingMember) -> None:
-        """Take it off, and tell the brokers."""
+        """Remove a member, and unregister it at the brokers."""
         if self.consumers.get(consumer.group) is consumer:
             del self.consumers[consumer.group]
             await self._leave(
@@ -231,12 +231,12 @@ class Client(PeerEvents):
     # --- connections --------------------------------------------------------------------------
 
     def ready_peer(self, address: str) -> Peer | None:
-        """The connection to a broker that has heard of us, if it is open now."""
+        """Return the connection to a broker that received a heartbeat; None unless it is open."""
         peer = self._peers.get(address)
         return peer if peer is not None and peer.close_reason is None else None
 
     async def peer(self, address: str, timeout_s: float | None = None, code: int = 0) -> Peer:
-        """The connection to a broker, opened if need be; the first thing said over it is a heartbeat."""
+        """Return the connection to a broker, opened if needed. The first request over it is a heartbeat."""
         known = self._peers.get(address)
         if known is not None and known.close_reason is None:
             return known
@@ -253,7 +253,7 @@ class Client(PeerEvents):
         return peer
 
     def retire(self, address: str, peer: Peer) -> None:
-        """The broker said GO_AWAY: the next request opens a new connection."""
+        """Retire a connection after GO_AWAY: the next request opens a new one."""
         if self._peers.get(address) is peer:
             del self._peers[address]
         self.dialer.retire(peer)
@@ -262,7 +262,7 @@ class Client(PeerEvents):
         self.heartbeats.forget(peer)
 
     def address(self, broker: str, broker_id: int = MASTER, *, exact: bool = False) -> str:
-        """Where a broker is, by the routes known. Raises BrokerNotRegistered."""
+        """Return the address of a broker from the cached routes. Raises BrokerNotRegistered."""
         found = self.routes.known.address(broker, broker_id, exact=exact)
         if found is None:
             raise BrokerNotRegistered(
@@ -271,7 +271,7 @@ class Client(PeerEvents):
         return found
 
     def replica(self, broker: str, reader: Reader) -> Replica:
-        """Who of a broker name is to be read from. Raises BrokerNotRegistered."""
+        """Return the replica of a broker name to read from. Raises BrokerNotRegistered."""
         found = reader.choose(self.routes.known.replicas(broker), self.clock.monotonic_s())
         if found is None:
             raise BrokerNotRegistered(
@@ -280,7 +280,7 @@ class Client(PeerEvents):
         return found
 
     def vip(self, address: str) -> str:
-        """The address of the broker's second port, if this client uses it."""
+        """Return the address of the broker's second port, if this client uses it."""
         if not self.options.vip_channel:
             return address
         host, _, port = address.rpartition(":")
@@ -297,9 +297,9 @@ class Client(PeerEvents):
         timeout_s: float | None = None,
         vip: bool = False,
     ) -> Command:
-        """A broker's answer. Raises a kind of RequestFailed when its code is none of ``ok``.
+        """Send a request to a broker. Raises a subclass of RequestFailed if the code is not in ``ok``.
 
-        ``vip``: a request that may go over the broker's second port. Pulls and heartbeats may not.
+        ``vip``: the request may use the broker's second port, which accepts no pulls and heartbeats.
         """
         timeout_s = timeout_s or self.options.request_timeout_s
         began_s = self.clock.monotonic_s()
@@ -314,17 +314,17 @@ class Client(PeerEvents):
         return answer
 
     async def masters(self) -> dict[str, str]:
-        """Broker name → address of its master, of all brokers the name servers know."""
+        """Return broker name → address of its master, for all registered brokers."""
         return masters_of(await self.nameservers.patiently(lambda: cluster_info(self.nameservers.order)))
 
-    # --- what is done regularly ---------------------------------------------------------------
+    # --- periodic work ------------------------------------------------------------------------
 
     async def heartbeat(self) -> int:
-        """Tell all brokers of our routes now; returns how many have taken it."""
+        """Send heartbeats to all brokers of the routes now. Return how many accepted."""
         wanted: list[str] = []
         for addresses in self.routes.known.brokers().values():
             for broker_id, address in sorted(addresses.items()):
-                # Only consumers have to do with slaves.
+                # Only consumers use slaves.
                 if broker_id == MASTER or self.consumers:
                     wanted.append(address)
         if any(member.everywhere for member in self._members()):
@@ -344,7 +344,7 @@ class Client(PeerEvents):
         return await self.heartbeats.tell(address, peer, self.heartbeats.data())
 
     async def refresh_routes(self) -> None:
-        """Ask for the routes of all topics our members have to do with."""
+        """Refresh the routes of all topics that the members use."""
         topics = {topic for member in self._members() for topic in member.topics()}
         await self.routes.refresh_all(sorted(topics))
 
@@ -362,6 +362,6 @@ class Client(PeerEvents):
 def _add(table: dict[str, M], member: M, client: str) -> None:
     if member.group in table:
         raise OptionError(
-            "group", member.group, f"one member of a group per client ({client}); make another client"
+            "group", member.group, f"one member of a group per client ({client}); create another client"
         )
     table[member.group] = member

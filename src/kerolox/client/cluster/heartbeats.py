@@ -1,8 +1,8 @@
-"""Heartbeats: who this client is and what its groups want, told to every broker of its routes.
+"""Heartbeats: the identity and the subscriptions of a client, sent to every broker of its routes.
 
-A broker hears of us first when the connection to it opens, before anything else goes over it: what it
-may ask of us (how did this transaction end?) it then can. After that every 30 seconds. A short form
-(5.x) repeats what groups want only when it has changed.
+The first heartbeat is the first request over a new connection, so that the broker can send its own requests,
+such as transaction checks. Further ones follow every 30 seconds. A short form (5.x) repeats the subscriptions
+only after a change.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Every client of RocketMQ has a producer of this group for its own use.
+# Every client of RocketMQ has an internal producer of this group.
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
 
 class Heartbeats:
-    """The heartbeats of one client."""
+    """Heartbeats of one client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._told: dict[Peer, int] = {}  # connection → fingerprint a broker has confirmed
         self.versions: dict[str, int] = {}  # address → version of the broker there
-        self.failures: dict[str, int] = {}  # address → how often in a row there was no answer
+        self.failures: dict[str, int] = {}  # address → consecutive failures
 
     def data(self) -> HeartbeatData:
-        """What is told now."""
+        """Return the body of the next heartbeat."""
         consumers: list[ConsumerData] = []
         for consumer in self._client.consumers.values():
             wants = consumer.heartbeat()
@@ -58,7 +58,7 @@ class Heartbeats:
         )
 
     def greet(self, address: str, peer: Peer) -> None:
-        """Tell the broker at the other end of a connection, without waiting for its answer."""
+        """Send a heartbeat over a new connection, without waiting for the response."""
         self.tell(address, peer, self.data())
 
     def tell_all(self, connections: Iterable[tuple[str, Peer]]) -> list[asyncio.Future[bool]]:
@@ -71,7 +71,7 @@ class Heartbeats:
     def tell(
         self, address: str, peer: Peer, data: HeartbeatData, *, whole: bool = False
     ) -> asyncio.Future[bool]:
-        """One heartbeat over one connection. The future says whether the broker has taken it."""
+        """Send a heartbeat. The result of the future is True if the broker accepted it."""
         told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         fingerprint = 0
         if self._client.options.heartbeat_v2 and data.consumer_data_set:
@@ -114,12 +114,12 @@ class Heartbeats:
 
     def failed(self, address: str, error: Exception) -> None:
         count = self.failures[address] = self.failures.get(address, 0) + 1
-        if count & (count - 1) == 0:  # a broker that stays away is counted, not repeated
+        if count & (count - 1) == 0:  # repeated failures are counted, not logged each time
             log.warning("heartbeat_failed broker=%s times=%d error=%r", address, count, str(error))
 
 
 def fingerprint_of(data: HeartbeatData) -> int:
-    """A number that changes when what groups want does."""
+    """Return a number that changes with the subscriptions."""
     bare = msgspec.structs.replace(
         data,
         client_id="",
@@ -136,11 +136,11 @@ def fingerprint_of(data: HeartbeatData) -> int:
             for consumer in sorted(data.consumer_data_set, key=lambda consumer: consumer.group_name)
         ),
     )
-    return java_hash(bare.encode()) or 1  # 0 means that there is none
+    return java_hash(bare.encode()) or 1  # 0 means no fingerprint
 
 
 def short(data: HeartbeatData) -> HeartbeatData:
-    """The same without what groups want."""
+    """Return the heartbeat without subscriptions."""
     return msgspec.structs.replace(
         data,
         without_sub=True,

@@ -1,4 +1,4 @@
-"""Event loop and process that a client was opened in: it works nowhere else."""
+"""Event loop and process of a client. The client cannot be used in others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Home:
-    """The loop and the process that are current when it is made."""
+    """Event loop and process that were current at the creation of this object."""
 
     __slots__ = ("_forks", "_loop")
 

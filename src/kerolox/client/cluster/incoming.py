@@ -1,4 +1,4 @@
-"""What brokers ask of a client, handed to the member it is about."""
+"""Requests of brokers to a client, dispatched to the member concerned."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ AGE_S_MAX = 30.0
 
 
 class Incoming:
-    """The handlers of one client's connections."""
+    """Request handlers of one client's connections."""
 
     def __init__(self, client: Client, handlers: Handlers) -> None:
         self._client = client
@@ -58,7 +58,7 @@ class Incoming:
     async def close(self) -> None:
         await self.lane.close()
 
-    # --- told, never answered -----------------------------------------------------------------
+    # --- one-way requests ---------------------------------------------------------------------
 
     def check_transaction(self, asked: Request[CheckTransaction]) -> None:
         try:
@@ -89,7 +89,7 @@ class Incoming:
             asked.header.topic, {Queue.of(queue): offset for queue, offset in table.items()}
         )
 
-    # --- asked --------------------------------------------------------------------------------
+    # --- requests with a response -------------------------------------------------------------
 
     def offsets(self, asked: Request[ConsumerStatusRequest]) -> Answer:
         consumer = self._client.consumers.get(asked.header.group)
@@ -117,7 +117,7 @@ class Incoming:
         return not_here(header.consumer_group) if result is None else Answer(body=result.encode())
 
     def reply(self, asked: Request[PushReply]) -> Answer:
-        """A reply to a request of ours. One that comes too late is answered all the same, and dropped."""
+        """Receive the reply to a request. A late reply is acknowledged and dropped."""
         header = asked.header
         message = Received(
             topic=self._client.user_name(header.topic),
@@ -151,7 +151,7 @@ def not_here(group: str) -> Answer:
 
 
 def stacks() -> str:
-    """Where every thread of this process is, for whoever asks what it is doing."""
+    """Return the stack traces of all threads (answer to GET_CONSUMER_RUNNING_INFO)."""
     threads: dict[int | None, Any] = {thread.ident: thread for thread in threading.enumerate()}
     parts: list[str] = []
     for ident, frame in sys._current_frames().items():

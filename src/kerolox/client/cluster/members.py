@@ -1,9 +1,8 @@
-"""What hangs on a client: producers and consumers, and what the client wants of them.
+"""Interfaces of a client's members: producers and consumers.
 
-A client speaks for all its members: one heartbeat tells brokers of all of them, and what brokers ask of
-a client is handed to the member it is about, by its group. All names here are the wire's, with their
-namespace. Methods are called on the client's event loop, inside its read pass: they must not block, and
-start a task for what takes time.
+A client acts for all its members: one heartbeat registers all of them, and requests of brokers are dispatched
+by group. All names here are wire names, with the namespace. Methods are called on the client's event loop,
+inside its read pass: they must not block, and must start a task for longer work.
 """
 
 from __future__ import annotations
@@ -21,47 +20,47 @@ if TYPE_CHECKING:
 
 
 class Member:
-    """A producer or a consumer on a client."""
+    """Producer or consumer of a client."""
 
     group: str  # with its namespace
-    everywhere: bool = False  # tell all brokers of it, not only those of our routes
+    everywhere: bool = False  # send heartbeats to all brokers, not only to those of the routes
 
     def topics(self) -> Iterable[str]:
-        """Topics whose routes are to be kept fresh."""
+        """Return the topics whose routes must be refreshed."""
         return ()
 
     def route_changed(self, route: Route) -> None:
-        """A route is new or has changed; of any topic of the client."""
+        """React to a new or changed route of any topic of the client."""
 
 
 class ProducingMember(Member):
-    """A producer of a group."""
+    """Producer of a group."""
 
     def check_transaction(self, asked: Request[CheckTransaction], message: Received) -> None:
-        """A broker asks how a transaction ended. Answer with END_TRANSACTION over ``asked.caller``."""
+        """Answer a broker's transaction check with END_TRANSACTION over ``asked.caller``."""
 
 
 class ConsumingMember(Member):
-    """A consumer of a group."""
+    """Consumer of a group."""
 
     def heartbeat(self) -> ConsumerData | None:
-        """What the group wants, for the next heartbeat; None while there is nothing to say."""
+        """Return the subscriptions for the next heartbeat; None before there are any."""
         raise NotImplementedError
 
     def members_changed(self) -> None:
-        """Somebody joined or left the group: divide the queues again."""
+        """Rebalance after a member joined or left the group."""
 
     def reset_offsets(self, topic: str, offsets: Mapping[Queue, int]) -> None:
-        """Go on from these offsets."""
+        """Continue from these offsets."""
 
     def offsets(self, topic: str) -> Mapping[Queue, int]:
-        """How far the queues of a topic are consumed."""
+        """Return the progress in the queues of a topic."""
         return {}
 
     def running_info(self) -> ConsumerRunningInfo | None:
-        """What the consumer is doing, for the admin side. The client adds stacks when asked for."""
+        """Return the consumer's state for administrators. The client adds stack traces on request."""
         return None
 
     async def consume_directly(self, message: Received) -> ConsumeDirectlyResult | None:
-        """Hand this one message to the handler now, and say how it went."""
+        """Call the handler with this message now, and return the outcome."""
         return None

@@ -1,4 +1,4 @@
-"""What consumers ask brokers about queues: offsets, locks, members, messages to come back."""
+"""Requests of consumers to brokers about queues: offsets, locks, members, and messages to send back."""
 
 from __future__ import annotations
 
@@ -48,16 +48,18 @@ class QueueCalls:
         return self._client.address(queue.broker, MASTER)
 
     def listener(self, queue: Queue) -> Peer | None:
-        """The connection over which progress is told. After a crash a broker has forgotten some of it."""
+        """Return the connection over which progress is saved. A crashed broker may have lost some."""
         address = self._client.routes.known.address(queue.broker)
         return None if address is None else self._client.ready_peer(address)
 
     # --- offsets --------------------------------------------------------------------------------------
 
     async def stored_offset(self, queue: Queue, *, zero_if_young: bool = True) -> int | None:
-        """How far the group is; None when it has not begun. Of a queue that has all its messages still, a new
-        group is told 0 by the broker: so the first messages of a new topic are not missed. Who begins at a
-        certain time misses nothing, and is better without."""
+        """Return the group's progress at the broker; None without progress.
+
+        ``zero_if_young``: for a queue that still has all its messages, the broker answers 0 to a new group,
+        so that the first messages of a new topic are not missed. A start by time does not need this.
+        """
         asked = ask_progress(*queue, self._group, zero_if_young=zero_if_young)
         answer = await self._client.ask(
             self._any(queue),
@@ -70,23 +72,23 @@ class QueueCalls:
         return read_progress(answer)
 
     async def save_offset(self, queue: Queue, offset: int) -> None:
-        """Tell the broker, and wait until it has heard."""
+        """Save the progress at the broker, and wait for the response."""
         told = tell_progress(*queue, self._group, offset)
         address = self._any(queue)
         await self._client.ask(address, told.code, told.header, timeout_s=OFFSET_TIMEOUT_S, vip=True)
 
     async def max_offset(self, queue: Queue) -> int:
-        """The offset the next message will have."""
+        """Return the offset of the next message."""
         asked = ask_end(*queue)
         return read_edge(await self._client.ask(self._any(queue), asked.code, asked.header, vip=True))
 
     async def min_offset(self, queue: Queue) -> int:
-        """The first offset still there."""
+        """Return the first stored offset."""
         asked = ask_first(*queue)
         return read_edge(await self._client.ask(self._any(queue), asked.code, asked.header, vip=True))
 
     async def offset_at(self, queue: Queue, time_ms: int) -> int:
-        """The first offset stored at this time or later."""
+        """Return the offset of the first message stored at or after ``time_ms``."""
 
         def ask(asked: Ask) -> Awaitable[Command]:
             vip = asked.code != RequestCode.PULL_MESSAGE  # that port serves no pulls
@@ -97,7 +99,7 @@ class QueueCalls:
     # --- the group ------------------------------------------------------------------------------------
 
     async def members(self, topic: str) -> list[str]:
-        """Client ids of the group, sorted; asked of any broker of the topic."""
+        """Return the client ids of the group, sorted, from any broker of the topic."""
         route = await self._client.routes.find(topic)
         error: Exception | None = None
         for addresses in route.brokers.values():
@@ -137,7 +139,7 @@ class QueueCalls:
         return {Queue.of(queue) for queue in LockAnswer.decode(answer.body).lock_ok_mq_set}
 
     async def unlock(self, broker: str, queues: Iterable[Queue]) -> None:
-        """Let others have them."""
+        """Release the locks of queues."""
         wanted = LockRequest(
             client_id=self._client.client_id,
             consumer_group=self._group,
@@ -151,12 +153,12 @@ class QueueCalls:
             vip=True,
         )
 
-    # --- messages to come back --------------------------------------------------------------------------
+    # --- messages to send back --------------------------------------------------------------------------
 
     async def send_back(
         self, message: Received, topic: str, delay_level: int, attempts_max: int, reason: str = ""
     ) -> None:
-        """Have the broker bring a message again later; ``topic`` is the one it was sent to, on the wire."""
+        """Send a message back for a later retry. ``topic``: the wire name of its original topic."""
         asked = SendBackRequest(
             offset=message.physical_offset,
             group=self._group,

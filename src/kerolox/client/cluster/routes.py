@@ -1,9 +1,8 @@
-"""The routes of a client with an event loop, kept fresh.
+"""Routes of an asyncio client, refreshed periodically.
 
-A route is asked for when it is first needed, and again every 30 seconds. A name server that was started again
-learns of its brokers one by one: what it cannot know yet is asked for again, as long as the caller has time.
-When a leader fails another broker of its name may lead a moment later: that is looked for, and who waits to
-send or to read hears of it at once.
+A route is fetched at its first use and then every 30 seconds. A restarted name server learns its brokers one
+by one, so missing routes are fetched again until the caller's timeout. After the failure of a leader, another
+broker of the name may be elected soon: the client looks for it, and wakes waiting senders and readers.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from kerolox.errors import KeroloxError, RequestTimeout
 
 log = logging.getLogger(__name__)
 
-LOOKS_MAX = 15  # for another leader, in about ten seconds; who fails after that begins anew
+LOOKS_MAX = 15  # lookups of another leader, in about ten seconds; a later failure starts again
 
 
 class Routes:
-    """The routes of all topics a client has to do with."""
+    """Routes of all topics that a client uses."""
 
     def __init__(
         self, nameservers: NameServers, on_change: Callable[[Route], None], clock: Clock = SYSTEM_CLOCK
@@ -38,29 +37,29 @@ class Routes:
         self._asking: dict[tuple[object, ...], asyncio.Task[Route]] = {}
         self._looking: dict[tuple[str, str], asyncio.Task[None]] = {}  # by topic and broker name
         self._gap = RefreshGap(clock.monotonic_s)
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}  # by topic: until its route changes
-        self._in_vain = 0  # how often no name server answered, in a row
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}  # by topic: waiters for a changed route
+        self._in_vain = 0  # consecutive refreshes without an answering name server
 
     async def find(self, topic: str) -> Route:
-        """The route, asked for if it is not known. Raises a kind of NoRoute, or AccessDenied."""
+        """Return the route, fetched if unknown. Raises a subclass of NoRoute, or AccessDenied."""
         return self.known.get(topic) or await self.refresh(topic)
 
     async def refresh(self, topic: str) -> Route:
-        """Ask for the route now."""
+        """Fetch the route now."""
         return await self._shared(self.known.refresh, topic)
 
     async def find_for_sending(self, topic: str, template: str, queues_max: int) -> Route:
-        """A route with queues to write: see :meth:`RouteTable.find_for_sending`."""
+        """Return a route with writable queues; see :meth:`RouteTable.find_for_sending`."""
         return await self._shared(self.known.find_for_sending, topic, template, queues_max)
 
     async def find_soon(self, topic: str, timeout_s: float, *, afresh: bool = False) -> Route:
-        """The route for whoever cannot go on without; ``afresh`` even if one is known."""
+        """Return the route, with retries until the timeout; ``afresh``: fetch it even if it is known."""
         return await self.patiently(
             topic, lambda: self._nameservers.follow(self.known.find(topic, afresh=afresh)), timeout_s
         )
 
     async def patiently(self, topic: str, find: Callable[[], Awaitable[Route]], timeout_s: float) -> Route:
-        """Find a route, again and again while what is in the way may pass. Raises that, or RequestTimeout."""
+        """Find a route, and retry temporary errors until the timeout. Raises the error, or RequestTimeout."""
         now_s = self._clock.monotonic_s
         retries = Retries(NAMESERVERS, now_s, deadline_s=now_s() + timeout_s)
         missing: NoRoute | None = None
@@ -81,25 +80,25 @@ class Routes:
             raise RequestTimeout(addresses, f"the route of topic {topic!r}", timeout_s) from None
 
     async def refresh_all(self, topics: Iterable[str]) -> None:
-        """Ask for all of them; a topic whose route cannot be had keeps what it has."""
+        """Refresh all these routes. A topic whose refresh fails keeps its route."""
         for topic in topics:
             try:
                 await self.refresh(topic)
                 self._in_vain = 0
             except TopicNotFound:
-                continue  # normal for what is yet to be created
+                continue  # normal for a topic that is not created yet
             except (NameServerUnreachable, RoutesNotKnownYet) as error:
                 count = self._in_vain = self._in_vain + 1
-                if count & (count - 1) == 0:  # one that stays away is counted, not repeated
+                if count & (count - 1) == 0:  # repeated failures are counted, not logged each time
                     log.warning("routes_not_refreshed times=%d error=%r", count, str(error))
-                return  # the others would only take as long again
+                return  # each further topic would take the same time
             except KeroloxError as error:
                 log.warning("route_not_refreshed topic=%s error=%r", topic, str(error))
 
     # --- another leader -------------------------------------------------------------------------------
 
     def look_for_leader(self, topic: str, broker: str, failed: str | None) -> None:
-        """Who leads a broker name failed, at this address, or nobody does: ask until another one leads."""
+        """Refresh the route until a broker name has another leader than ``failed``."""
         key = (topic, broker)
         if key not in self._looking and self._gap.is_over(key):
             task = asyncio.get_running_loop().create_task(self._look_for_leader(topic, broker, failed))
@@ -115,7 +114,7 @@ class Routes:
             await self._clock.sleep(NAMESERVERS.pause_s(times))
 
     async def pause(self, topic: str, pause_s: float) -> None:
-        """Wait so long, or until the route of the topic changes."""
+        """Wait for this time, or until the route of the topic changes."""
         waiter = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(topic, set())
         waiting.add(waiter)
@@ -142,7 +141,7 @@ class Routes:
         await asyncio.gather(*asking, return_exceptions=True)
 
     async def _shared(self, find: Callable[..., Steps[Route]], *asked: object) -> Route:
-        """Follow steps to a route. Who asks the same at the same time shares the answer."""
+        """Run steps to a route. Concurrent calls with equal arguments share the result."""
         key = (find.__name__, *asked)
         asking = self._asking.get(key)
         if asking is None:
@@ -153,7 +152,7 @@ class Routes:
 
     def _answered(self, key: tuple[object, ...], task: asyncio.Task[Route]) -> None:
         self._asking.pop(key, None)
-        # Every caller may have given up waiting; then nobody else would look at the error.
+        # Retrieve the error, in case all callers have stopped waiting.
         if not task.cancelled():
             task.exception()
 

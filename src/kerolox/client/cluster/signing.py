@@ -1,4 +1,4 @@
-"""Signing, as a hook: every request that leaves over a connection of a client is finished here."""
+"""Signing as a hook: completes every request that is sent over a connection of a client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Signing(Hook):
-    """Adds the namespace and the signature of a client to every request it sends."""
+    """Hook that adds the namespace and the signature of a client to its requests."""
 
     def __init__(self, options: ClientOptions) -> None:
         self._options = options

@@ -1,8 +1,8 @@
-"""How a group divides the queues of a topic among its members.
+"""Allocation of a topic's queues to the members of a group.
 
-There is no coordinator: every member computes its own share from the same two lists, so all must use the same
-strategy and see the same lists. The strategies of RocketMQ give the same shares here as there, so Python
-and Java members may be in one group.
+There is no coordinator: every member computes its share from two lists, so all members must use one strategy
+and see equal lists. RocketMQ's strategies give equal results here, so a group may mix Python and Java
+members.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def sticky(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[Que
     share, more = divmod(len(queues), len(members))
     owner: dict[int, str] = {}
     held = dict.fromkeys(members, 0)
-    # First everybody's even share, then the rest, one for each.
+    # First an even share for each member, then the rest, one for each.
     for limit in (share, share + 1) if more else (share,):
         for _, place, member in weights:
             if place not in owner and held[member] < limit:
@@ -66,7 +66,7 @@ def sticky(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[Que
 
 
 def fixed(mine: Iterable[Queue]) -> Strategy:
-    """These queues, whoever else there is."""
+    """Return a strategy that always gives these queues, independently of other members."""
     chosen = list(mine)
     return lambda me, queues, members: list(chosen)
 

@@ -1,4 +1,4 @@
-"""How fast a consumer pulls and works, by topic, over the last minute: what the admin side asks for."""
+"""Rates of a consumer by topic, over the last minute, for administrators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOUR_S = 3600
 
 
 class _Window:
-    """Sums by second."""
+    """Sums of a time window, by second."""
 
     def __init__(self, monotonic_s: Callable[[], float], seconds: int = WINDOW_S) -> None:
         self._monotonic_s = monotonic_s
@@ -36,7 +36,7 @@ class _Window:
 
 
 class TopicRates:
-    """One topic's."""
+    """Rates of one topic."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self.pulled = _Window(monotonic_s)
@@ -64,7 +64,7 @@ class TopicRates:
 
 
 class ConsumeRates:
-    """All topics of a consumer."""
+    """Rates of all topics of a consumer."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s

@@ -1,8 +1,8 @@
-"""What all consumers have in common: subscriptions, their share of the queues, pulling, progress.
+"""Base of all consumers: subscriptions, allocation of queues, pulling, and progress.
 
-One task divides the queues again when members or routes change, and every 20 seconds; only queues that move
-are touched. One task per queue pulls: the broker holds the request until there is something. One task tells
-brokers how far the queues are.
+One task rebalances the queues when members or routes change, and every 20 seconds; only reassigned queues are
+interrupted. One task per queue pulls; the broker holds the request until messages arrive. One task saves the
+progress at the brokers.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from kerolox.protocol.subscription import TAG, subscription
 
 log = logging.getLogger(__name__)
 
-NOT_BALANCED_PAUSE_S = 1.0  # when a queue could not be taken; doubled while nothing changes
+NOT_BALANCED_PAUSE_S = 1.0  # pause after a failed rebalance; doubled while nothing changes
 
 
 class Consumer(ConsumingMember):
-    """A member of a consumer group."""
+    """Member of a consumer group."""
 
     consume_type = ConsumeType.CONSUME_PASSIVELY
-    own_subscription = False  # whether pulls carry what is wanted, instead of the heartbeat
+    own_subscription = False  # True: pulls carry the subscription, instead of the heartbeat
     pull_code = RequestCode.PULL_MESSAGE
     pull_flags = 0
 
@@ -82,16 +82,16 @@ class Consumer(ConsumingMember):
             if options.broadcasting
             else BrokerOffsets(self.calls, zero_if_young=options.start_at() is not StartAt.TIMESTAMP)
         )
-        self.wanted: dict[str, SubscriptionData] = {}  # by topic, as it travels
+        self.wanted: dict[str, SubscriptionData] = {}  # by topic, in wire form
         self.held: dict[Queue, HeldQueue] = {}
         self.refusals = Refusals(self.group)
         self.started_ms = 0
         self._clock = self.client.clock
         self.pulling = Pulling(self)
-        self._missing: set[str] = set()  # topics that were looked for in vain
+        self._missing: set[str] = set()  # topics that do not exist
         self._balance_now = asyncio.Event()
-        self._dividing = asyncio.Lock()  # held by whoever takes queues or lets go of them
-        self._leaving: dict[HeldQueue, None] = {}  # not held any more, but not yet let go of
+        self._dividing = asyncio.Lock()  # held while queues are taken or released
+        self._leaving: dict[HeldQueue, None] = {}  # queues that are being released
         self._paused: set[Queue] | None = set()  # None: all of them
         self._tasks: list[asyncio.Task[None]] = []
         self._is_open = False
@@ -101,7 +101,7 @@ class Consumer(ConsumingMember):
     # --- life -----------------------------------------------------------------------------------------
 
     async def open(self) -> Self:
-        """Join the group. Messages begin to come once the queues are divided."""
+        """Join the group. Messages are delivered after the first rebalance."""
         if self._closed:
             raise Closed("this consumer is closed; make a new one")
         if self._is_open:
@@ -124,20 +124,19 @@ class Consumer(ConsumingMember):
 
     @property
     def refusal(self) -> RequestFailed | None:
-        """Why nothing comes, if a broker refuses what is asked for: AccessDenied or FilterRefused. None as
-        soon as it serves this consumer again."""
+        """Error of a broker that rejects this consumer: AccessDenied or FilterRefused, else None."""
         return self.refusals.latest
 
     def _stable_id(self) -> str:
-        """This client's name without the process: its file of offsets is found again after a restart."""
+        """Return the client id without the process id, so that the offset file is found after a restart."""
         return client_id(self.client.options.instance, self.client.options.unit, stable=True)
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something until the consumer is closed."""
+        """Run a coroutine in the background until the consumer is closed."""
         self._tasks.append(self.client.spawn(work))
 
     async def close(self) -> None:
-        """Leave the group: what is at work is finished (for a limited time), progress is saved."""
+        """Leave the group: wait for running handlers (for a limited time), and save progress."""
         if not self._is_open or self._closed:
             self._closed = True
             self._done.set()
@@ -148,7 +147,7 @@ class Consumer(ConsumingMember):
             return  # its connections belong to the parent process
         self.client.check_home()
         try:
-            # First nobody takes queues any more. What was being let go of is ended here too.
+            # First stop taking queues. Queues that are being released are completed here, too.
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -165,7 +164,7 @@ class Consumer(ConsumingMember):
                 self._done.set()
 
     async def _finish(self) -> None:
-        """What a kind of consumer has to end, last."""
+        """Release the resources of a subclass, as the last step of closing."""
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -174,7 +173,7 @@ class Consumer(ConsumingMember):
         await self.close()
 
     async def wait_closed(self) -> None:
-        """Until somebody closes it: for programs that do nothing but consume."""
+        """Wait until the consumer is closed: for programs that only consume."""
         await self._done.wait()
 
     def __repr__(self) -> str:
@@ -183,16 +182,16 @@ class Consumer(ConsumingMember):
         )
         return f"<{type(self).__name__} {self.group} of {topics or 'nothing'}, {len(self.held)} queues>"
 
-    # --- what is wanted -------------------------------------------------------------------------------
+    # --- subscriptions --------------------------------------------------------------------------------
 
     def want(self, topic: str, expression: str, kind: str = TAG) -> SubscriptionData:
-        """Subscribe on the wire's terms; what is open already divides again."""
+        """Subscribe to a topic by its wire name. An open consumer rebalances."""
         data = subscription(topic, expression, self._clock.wall_ms(), kind)
         self.wanted[topic] = data
         for held in self.held.values():
             if held.queue.topic == topic:
                 held.wanted = data
-                # A pull the broker holds would go on by what was wanted before, and pass over the rest.
+                # A held pull would continue with the old subscription and skip other messages.
                 self.pulling.start(held)
         self._wanted_changed()
         return data
@@ -225,7 +224,7 @@ class Consumer(ConsumingMember):
         if route.topic in self.wanted:
             self._balance_now.set()
 
-    # --- dividing the queues --------------------------------------------------------------------------
+    # --- rebalance ------------------------------------------------------------------------------------
 
     async def _keep_balanced(self) -> None:
         told: dict[str, SubscriptionData] = {}
@@ -240,7 +239,7 @@ class Consumer(ConsumingMember):
                 async with self._dividing:
                     complete = await self._balance()
             except Exception:
-                # A strategy of the user's, say. Without this task there would be no share ever again.
+                # For example, an error in a user's strategy. This task must survive it, or rebalancing ends.
                 log.exception("not_balanced group=%s", self.group)
                 complete = False
             pause_s = self.options.balance_s if complete else min(hurry_s, self.options.balance_s)
@@ -253,7 +252,7 @@ class Consumer(ConsumingMember):
                 pass
 
     async def _introduce(self) -> int:
-        """Brokers must have heard what the group wants before they are asked who is in it; how many have."""
+        """Send heartbeats, which brokers need before they can list the members. Return how many accepted."""
         for topic in list(self.wanted):
             await self._route(topic)
         return await self.client.heartbeat()
@@ -264,19 +263,19 @@ class Consumer(ConsumingMember):
             self._missing.discard(topic)
             return route
         except TopicNotFound as error:
-            # A retry topic is made by the group's first heartbeat; another may be made any time.
+            # A retry topic is created by the group's first heartbeat; another topic may be created any time.
             if not topic.startswith(RETRY_PREFIX) and topic not in self._missing:
                 self._missing.add(topic)
                 log.warning("topic_not_there_yet topic=%s error=%r", topic, str(error))
         except (NoRoute, KeroloxError) as error:
-            # Our name servers ask for keys as well: who has wrong ones hears of it here. What is said of a
-            # topic is said of its retries too.
+            # kerolox name servers check keys, so wrong keys are reported here. An error of a topic applies to
+            # its retry topic, too, and is reported once.
             if topic.startswith(RETRY_PREFIX) or not self.failed(error, topic):
                 log.warning("route_not_found topic=%s error=%r", topic, str(error))
         return None
 
     async def look_for(self, topic: str) -> None:
-        """A broker of the topic does not answer: its route may have changed."""
+        """Refresh the route of a topic whose broker does not answer, and rebalance."""
         try:
             await self.client.routes.refresh(topic)
         except KeroloxError as error:
@@ -284,7 +283,7 @@ class Consumer(ConsumingMember):
         self._balance_now.set()
 
     async def _balance(self) -> bool:
-        """Take and let go of queues; False when something has to be tried again soon."""
+        """Take and release queues. Return False if a part failed and must be retried soon."""
         complete = True
         for topic in [*dict.fromkeys(queue.topic for queue in self.held), *self.wanted]:
             if topic not in self.wanted:
@@ -301,7 +300,7 @@ class Consumer(ConsumingMember):
     async def _balance_topic(self, topic: str) -> bool:
         route = await self._route(topic)
         if route is None:
-            return False  # looked for again soon: who waits for it does not want to miss its beginning
+            return False  # retried soon: the first messages of a new topic should not be missed
         mine = await self._share(topic, sorted(route.readable))
         if mine is None:
             return False
@@ -328,7 +327,7 @@ class Consumer(ConsumingMember):
         members = await self.calls.members(topic)
         me = self.client.client_id
         if me not in members:
-            # Not heard of yet, or forgotten: without a share nothing is consumed twice.
+            # The broker does not know this member (yet). Without queues, no message is consumed twice.
             await self.client.heartbeat()
             members = await self.calls.members(topic)
             if me not in members:
@@ -339,13 +338,13 @@ class Consumer(ConsumingMember):
         return contained(self.options.allocate, me, queues, members)
 
     async def _take(self, queues: Sequence[Queue]) -> int:
-        """Begin to pull these; how many of them."""
+        """Start to pull queues. Return the number started."""
         allowed = await self._allowed(queues)
         starts = await asyncio.gather(
             *(self._start_offset(queue) for queue in allowed), return_exceptions=True
         )
         taken = 0
-        lost: set[str] = set()  # topics with a broker that does not answer: perhaps another one does now
+        lost: set[str] = set()  # topics with a broker that does not answer; another leader may exist
         for queue, start in zip(allowed, starts, strict=True):
             if isinstance(start, KeroloxError):
                 if not self.failed(start, queue.topic, queue.broker):
@@ -372,14 +371,14 @@ class Consumer(ConsumingMember):
         self._held(held)
 
     def _held(self, held: HeldQueue) -> None:
-        """A queue is ours from now on."""
+        """React to a newly taken queue."""
 
     async def _allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
-        """Those of them that may be taken: in ordered consumption the ones we could lock."""
+        """Return the queues that may be taken: in ordered consumption, those that could be locked."""
         return queues
 
     async def _not_taken(self, queues: Sequence[Queue]) -> None:
-        """Something was missing: others may try them meanwhile."""
+        """React to queues that were allowed but not taken: other members may take them."""
 
     async def _start_offset(self, queue: Queue) -> int:
         stored = await self.keeping.load(queue)
@@ -407,7 +406,7 @@ class Consumer(ConsumingMember):
         log.info("queues_let_go group=%s count=%d held=%d", self.group, len(queues), len(self.held))
 
     async def _stop_queues(self, queues: Sequence[HeldQueue]) -> None:
-        """Begin nothing new on them, wait for what is at work, and save how far it came."""
+        """Stop queues: start no further handlers, wait for running ones, and save the progress."""
         for held in queues:
             held.drop()
             if held.pull is not None:
@@ -417,15 +416,15 @@ class Consumer(ConsumingMember):
         await self._released(queues)
 
     async def _wait_idle(self, queues: Sequence[HeldQueue]) -> None:
-        """Until no handler works on them, or the time is up."""
+        """Wait until no handler works on these queues, or until the timeout."""
 
     async def _released(self, queues: Sequence[HeldQueue]) -> None:
-        """Others may have them now."""
+        """React to released queues: other members may take them."""
 
     # --- pulling --------------------------------------------------------------------------------------
 
     def pause(self, *queues: Queue) -> None:
-        """Pull no more of these queues, or of all, also of those that are taken later."""
+        """Stop pulling these queues; without arguments all queues, including those taken later."""
         if not queues:
             self._paused = None
         elif self._paused is not None:
@@ -434,7 +433,7 @@ class Consumer(ConsumingMember):
             held.paused = True
 
     def resume(self, *queues: Queue) -> None:
-        """Go on with them."""
+        """Continue to pull these queues; without arguments all queues."""
         if not queues:
             self._paused = set()
         else:
@@ -446,7 +445,7 @@ class Consumer(ConsumingMember):
             self._resumed(held)
 
     def _resumed(self, held: HeldQueue) -> None:
-        """A queue goes on."""
+        """React to a resumed queue."""
 
     def _named(self, queues: Sequence[Queue]) -> list[HeldQueue]:
         if not queues:
@@ -457,29 +456,31 @@ class Consumer(ConsumingMember):
         return queue._replace(topic=self.client.wire_name(queue.topic))
 
     def is_full(self, held: HeldQueue) -> bool:
-        """Whether nothing more should be pulled for now."""
+        """Return True while a queue must not be pulled: it is paused, or a limit is reached."""
         same = sum(each.topic == held.queue.topic for each in self.held)
         return held.paused or is_full(self.options, *self.load(held), same)
 
     def load(self, held: HeldQueue) -> tuple[int, int]:
-        """Messages and bytes that count against the limits: what is not done."""
+        """Return the messages and bytes that count toward the limits: those not done."""
         return held.count, held.size_bytes
 
     def tells_progress(self) -> bool:
-        """Whether pulls carry how far the queue is."""
+        """Return True if pulls carry the progress of the queue."""
         return True
 
     def arrived(self, held: HeldQueue) -> None:
-        """Messages wait in a queue."""
+        """React to messages that arrived in a queue."""
         raise NotImplementedError
 
     def failed(self, error: KeroloxError, topic: str, broker: str = "") -> bool:
-        """Dividing or pulling failed. It is tried again; what cannot get better by that is kept, and told.
-        Whether it was such."""
+        """Record a failed rebalance or pull, which is retried.
+
+        Return True for a rejection that a retry cannot solve; it is kept for :attr:`refusal`.
+        """
         return self.refusals.note(error, topic, broker)
 
     def pulled(self, held: HeldQueue, count: int, took_s: float) -> None:
-        """For statistics."""
+        """Record a pull for statistics."""
 
     # --- progress -------------------------------------------------------------------------------------
 
@@ -492,7 +493,7 @@ class Consumer(ConsumingMember):
                 log.exception("progress_not_saved group=%s", self.group)
 
     async def _save(self, queues: Sequence[HeldQueue]) -> dict[Queue, KeroloxError]:
-        """Save how far they are; those that could not be saved, and why."""
+        """Save the progress of queues. Return the failed queues with their errors."""
         due: dict[Queue, int] = {}
         for held in queues:
             offset = self._progress(held)
@@ -500,7 +501,7 @@ class Consumer(ConsumingMember):
                 continue
             listener = self.keeping.listener(held.queue)
             is_new = listener is not None and listener is not held.saved_by
-            if offset != held.saved_offset or is_new:  # another broker, or one that may have forgotten
+            if offset != held.saved_offset or is_new:  # another broker, or one restarted without the progress
                 due[held.queue] = offset
         if not due:
             return {}
@@ -512,18 +513,18 @@ class Consumer(ConsumingMember):
         return failed
 
     def _progress(self, held: HeldQueue) -> int | None:
-        """How far the queue is; None before anything is known about it."""
+        """Return the progress of a queue; None before the first response."""
         return held.commit_offset if held.heard else None
 
-    # --- what the admin side asks ---------------------------------------------------------------------
+    # --- requests of administrators -------------------------------------------------------------------
 
     def reset_offsets(self, topic: str, offsets: Mapping[Queue, int]) -> None:
-        """Go on from these offsets, as an administrator wants it."""
+        """Continue from these offsets, set by an administrator."""
         if self.is_open:
             self.start_task(self._reset(dict(offsets)))
 
     async def _reset(self, offsets: Mapping[Queue, int]) -> None:
-        async with self._dividing:  # else the queues might be taken again before the offsets are saved
+        async with self._dividing:  # otherwise a rebalance might take the queues before the offsets are saved
             queues = [held for queue, held in self.held.items() if queue in offsets]
             for held in queues:
                 del self.held[held.queue]
@@ -533,7 +534,7 @@ class Consumer(ConsumingMember):
                     held.pull.cancel()
             await self._wait_idle(queues)
             for held in queues:
-                held.heard = False  # what was done until now counts no more
+                held.heard = False  # earlier progress must not be saved any more
             await self.keeping.save({held.queue: offsets[held.queue] for held in queues})
             await self._released(queues)
             for held in queues:

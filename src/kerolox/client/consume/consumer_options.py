@@ -1,4 +1,4 @@
-"""The options of consumers."""
+"""Options of consumers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class StartAt(Enum):
-    """Where a group begins in a queue in which it has no progress."""
+    """Start position of a group in a queue without progress."""
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
@@ -26,32 +26,32 @@ class StartAt(Enum):
 
 @dataclass(frozen=True)
 class ConsumerOptions:
-    """What push and pull consumers have in common."""
+    """Common options of push and pull consumers."""
 
-    # --- where a new group begins: "first", "last", a datetime, or a timedelta before now
+    # --- start position of a new group: "first", "last", a datetime, or a timedelta before now
     start: str | datetime | timedelta = "last"
-    broadcasting: bool = False  # every member gets every message; progress is kept in a file here
+    broadcasting: bool = False  # every member receives every message; progress is kept in a local file
     strategy: str | Strategy = (
-        average  # how queues are divided: a function of kerolox.client.consume.allocation
+        average  # allocation of queues: a function of kerolox.client.consume.allocation
     )
 
-    # --- how much waits here, not done yet; a pull waits while one of these is reached
+    # --- limits of messages that are pulled but not done; pulling pauses when one is reached
     queue_messages_max: int = 1000
     queue_bytes_max: int = 100 << 20
     topic_messages_max: int = 0  # of all queues of a topic together; 0: no limit
     topic_bytes_max: int = 0
 
     # --- pulling
-    read_from: str = LEADER  # or "follower": from copies where there are some; without a leader always
-    pull_count: int = 32  # brokers have limits of their own
+    read_from: str = LEADER  # or "follower", if there are followers. Without a leader: always followers
+    pull_count: int = 32  # brokers limit it, too
     pull_bytes: int = 256 << 10
-    hold_s: float = 15.0  # how long a broker may hold a pull that finds nothing
+    hold_s: float = 15.0  # limit for which a broker holds a pull without messages
     error_pause_s: float = 1.0
 
-    # --- how often
+    # --- intervals
     balance_s: float = 20.0
     save_s: float = 5.0
-    close_s: float = 10.0  # how long closing waits for handlers that are at work
+    close_s: float = 10.0  # limit for which close() waits for running handlers
 
     offsets_directory: str = ""  # of broadcasting; default: KEROLOX_OFFSETS_DIRECTORY or ~/.rocketmq_offsets
 
@@ -84,7 +84,7 @@ class ConsumerOptions:
             raise OptionError("start", self.start, '"first", "last", a datetime or a timedelta') from None
 
     def start_ms(self, now_ms: int) -> int:
-        """The time to begin at, when that is what was asked for."""
+        """Return the start time, for a start by time."""
         if isinstance(self.start, datetime):
             return int(self.start.timestamp() * 1000)
         ago = self.start if isinstance(self.start, timedelta) else timedelta(minutes=30)
@@ -93,16 +93,16 @@ class ConsumerOptions:
 
 @dataclass(frozen=True)
 class PushOptions(ConsumerOptions):
-    """How a push consumer works."""
+    """Options of a push consumer."""
 
-    workers: int = 20  # handlers at work at the same time
+    workers: int = 20  # maximum number of concurrent handlers
     ordered: bool = False  # one handler per queue, in order; queues are locked at the broker
-    queue_span_max: int = 2000  # not in ordered consumption: how far what is not done may reach
+    queue_span_max: int = 2000  # not ordered: largest distance between the offsets of messages not done
 
     # --- when a handler fails
-    attempts_max: int = -1  # then it is a dead letter; -1: 16, or without end in ordered consumption
-    suspend_s: float = 1.0  # ordered: how long a queue rests after a failure
-    handler_s_max: float = 15 * 60.0  # not ordered: a message at work for longer is brought to somebody else
+    attempts_max: int = -1  # attempts before a message becomes a dead letter; -1: 16, ordered: unlimited
+    suspend_s: float = 1.0  # ordered: pause of a queue after a failure
+    handler_s_max: float = 15 * 60.0  # not ordered: time after which a message is delivered to another member
 
     trace: bool = False
     trace_topic: str = TRACE_TOPIC
@@ -114,21 +114,23 @@ class PushOptions(ConsumerOptions):
         if not 0.01 <= self.suspend_s <= 30:
             raise OptionError("suspend_s", self.suspend_s, "0.01 to 30 seconds")
         if self.ordered and self.broadcasting:
-            raise OptionError("ordered", True, "not together with broadcasting: nobody else has the queues")
+            raise OptionError("ordered", True, "no ordered with broadcasting, which does not share queues")
 
 
 @dataclass(frozen=True)
 class PullOptions(ConsumerOptions):
-    """How a pull consumer works."""
+    """Options of a pull consumer."""
 
-    auto_commit: bool = True  # what a batch brought counts as done when the next is asked for
+    auto_commit: bool = True  # a batch counts as done when the next one is requested
     hold_s: float = 20.0
-    messages_max: int = 10_000  # that wait here in all
+    messages_max: int = 10_000  # limit of fetched messages in all queues
 
 
 def expression_of(tags: str, sql: str | None) -> tuple[str, str]:
-    """What is wanted of a topic, and in which language that is said. Raises FilterError for a condition that
-    brokers could not use: they would say so to nobody but their log."""
+    """Return the filter expression of a subscription and its language.
+
+    Raises FilterError for an SQL condition that brokers cannot use: brokers report it only in their log.
+    """
     for name, given in (("tags", tags), ("sql", sql)):
         if not isinstance(given, str | None):
             raise OptionError(name, given, f"text, not {type(given).__name__}; tags are joined by ||")

@@ -1,4 +1,4 @@
-"""Messages delivered to handlers: by many workers, in any order. In order, queue by queue: ``ordered.py``."""
+"""Delivery of messages to concurrent handlers, in any order. See ``ordered.py`` for ordered delivery."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GIVE_BACK_LEVEL_AFTER_TIMEOUT = 3
-RETRY_HERE_S = 5.0  # when a message can neither be taken nor given back
+RETRY_HERE_S = 5.0  # pause before a local retry, when a failed message cannot be sent back
 
 
 class HandlerCall:
-    """A call of a handler with messages, until it is settled what becomes of them."""
+    """Call of a handler with messages, until their outcome is settled."""
 
     __slots__ = ("began_s", "handler", "held", "messages", "overdue", "returned")
 
@@ -35,16 +35,16 @@ class HandlerCall:
         self.handler = handler
         self.messages = messages
         self.began_s = began_s
-        self.returned = False  # the handler has: what is left is to give back what it did not take
-        self.overdue = False  # it took too long: somebody else is going to have them
+        self.returned = False  # the handler has returned; failed messages remain to be sent back
+        self.overdue = False  # the handler exceeded its time; the messages are delivered elsewhere
 
     def has_returned(self) -> bool:
-        """The same as ``returned``, to be asked again after waiting."""
+        """Return ``returned``. A method, so that type checkers do not assume it unchanged after an await."""
         return self.returned
 
 
 class Delivery:
-    """Brings the messages of a consumer to its handlers, and knows which handlers are at work."""
+    """Delivery of a consumer's messages to its handlers, with the set of running handlers."""
 
     def __init__(self, consumer: PushConsumer) -> None:
         self.consumer = consumer
@@ -56,25 +56,25 @@ class Delivery:
         self._became_idle = asyncio.Event()
 
     def start(self) -> None:
-        """Begin to deliver: the consumer is open. Handlers run in copies of the context it was opened in."""
+        """Start the delivery. Handlers run in copies of the context in which the consumer was opened."""
         self._context = copy_context()
 
     async def allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
-        """Those of the queues that may be taken now."""
+        """Return the queues that may be taken now."""
         return queues
 
     def held(self, held: HeldQueue) -> None:
-        """A queue is ours from now on."""
+        """React to a newly taken queue."""
 
     def route_changed(self, route: Route) -> None:
-        """A route of ours changed: perhaps other brokers lead."""
+        """React to a changed route: other brokers may lead."""
 
     def is_full(self, held: HeldQueue) -> bool:
-        """Whether nothing more should be pulled."""
+        """Return True while a queue must not be pulled."""
         raise NotImplementedError
 
     def arrived(self, held: HeldQueue) -> None:
-        """Messages wait in a queue."""
+        """React to messages that arrived in a queue."""
         raise NotImplementedError
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -87,20 +87,20 @@ class Delivery:
         return copy_context() != self._context
 
     async def close(self) -> None:
-        """End it, handlers that are still at work too, as far as they can be."""
+        """Stop the delivery, and cancel running handlers as far as possible."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def not_taken(self, queues: Sequence[Queue]) -> None:
-        """Of those that were allowed these were not taken after all."""
+        """React to queues that were allowed but not taken."""
 
     async def released(self, queues: Sequence[HeldQueue]) -> None:
-        """Other members may have these queues now."""
+        """React to released queues."""
 
     async def wait_idle(self, queues: Sequence[HeldQueue]) -> None:
-        """Until no handler works on these queues, or the time is up."""
+        """Wait until no handler works on these queues, or until the timeout."""
         deadline_s = self.clock.monotonic_s() + self.options.close_s
         wanted = set(queues)
         while any(call.held in wanted for call in self._at_work):
@@ -128,7 +128,7 @@ class Delivery:
 
 
 class ConcurrentDelivery(Delivery):
-    """Many handlers at once, in any order: what fails is given back, to come again later."""
+    """Concurrent delivery in any order. Failed messages are sent back and delivered again later."""
 
     def __init__(self, consumer: PushConsumer) -> None:
         super().__init__(consumer)
@@ -147,7 +147,7 @@ class ConcurrentDelivery(Delivery):
     def arrived(self, held: HeldQueue) -> None:
         waiting = held.waiting
         handler_of = self.consumer.handler_of
-        if waiting and not held.queue.topic.startswith(RETRY_PREFIX):  # all of one topic, as nearly always
+        if waiting and not held.queue.topic.startswith(RETRY_PREFIX):  # all of one topic, the usual case
             handler = handler_of(waiting[0].topic)
             count = handler.count
             messages = list(waiting)
@@ -207,7 +207,7 @@ class ConcurrentDelivery(Delivery):
         took_s = self.clock.monotonic_s() - call.began_s
         self.consumer.stats.worked(held.queue.topic, len(messages) - len(failed), len(failed), took_s)
         if call.overdue:
-            return  # given back already
+            return  # sent back already
         if error is None or not failed:
             held.done(messages)
             return
@@ -220,7 +220,7 @@ class ConcurrentDelivery(Delivery):
             self._later(held, handler, kept)
 
     def _later(self, held: HeldQueue, handler: Handler, messages: list[Received]) -> None:
-        """Try again here: the broker does not have them."""
+        """Retry messages locally, because they could not be sent back."""
         for message in messages:
             message.reconsume_times += 1
         self.clock.call_later(RETRY_HERE_S, lambda: self._again(held, handler, messages))
@@ -231,7 +231,7 @@ class ConcurrentDelivery(Delivery):
             self._wake()
 
     async def _give_back(self, messages: Sequence[Received], level: int, reason: str) -> list[Received]:
-        """Send messages back; returns those the broker did not take: their offsets must not be passed."""
+        """Send messages back. Return the rejected ones, whose offsets must not be committed."""
         if self.options.broadcasting:
             for message in messages:
                 log.warning(
@@ -244,7 +244,7 @@ class ConcurrentDelivery(Delivery):
         return [message for message, is_taken in zip(messages, taken, strict=True) if not is_taken]
 
     async def _watch_time(self) -> None:
-        """A message at work for too long is given to somebody else; its handler cannot be stopped."""
+        """Send back messages whose handlers exceed their time limit. The handlers cannot be stopped."""
         limit_s = self.options.handler_s_max
         while True:
             await self.clock.sleep(min(60.0, max(0.05, limit_s / 4)))
@@ -265,12 +265,12 @@ class ConcurrentDelivery(Delivery):
                 if kept and call.has_returned():
                     self._later(call.held, call.handler, kept)
                 elif kept:
-                    messages[:] = kept  # nobody else has these: the handler goes on with them
+                    messages[:] = kept  # not sent back: the handler keeps them
                     call.overdue = False
 
 
 def _meant(error: Exception, messages: list[Received]) -> list[Received]:
-    """The messages a failure is about."""
+    """Return the messages that a failure concerns."""
     if isinstance(error, Retry) and error.messages is not None:
         named = {id(message) for message in error.messages}
         return [message for message in messages if id(message) in named]
@@ -279,7 +279,7 @@ def _meant(error: Exception, messages: list[Received]) -> list[Received]:
 
 def log_failure(handler: Handler, messages: Sequence[Received], error: Exception) -> None:
     first = messages[0]
-    said = isinstance(error, Retry | Suspend)  # on purpose: no need for a traceback
+    said = isinstance(error, Retry | Suspend)  # raised on purpose: no traceback needed
     log.log(
         logging.INFO if said else logging.WARNING,
         "not_taken handler=%r topic=%s msg_id=%s count=%d attempt=%d error=%r",

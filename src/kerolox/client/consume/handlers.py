@@ -1,4 +1,4 @@
-"""A user's handler of messages, called the way it wants: awaited, or in a thread; one message, or many."""
+"""Handlers of users: awaited or run in a thread, with single messages or lists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kerolox.client.messages import Received
 from kerolox.client.user_code import in_thread
 from kerolox.errors import OptionError
 
-# They return nothing: to return means that the message is taken, to raise that it is not.
+# Handlers return nothing: returning acknowledges the message, raising rejects it.
 Handle = Callable[[Received], Awaitable[None] | None]
 BatchHandle = Callable[[list[Received]], Awaitable[None] | None]
 
@@ -22,14 +22,14 @@ Many = TypeVar("Many", bound=BatchHandle)
 
 
 def check_handler(function: object, batch: int) -> None:
-    """Raises OptionError for what could not be called with messages: each of them would fail."""
+    """Raise OptionError for a function that cannot be called with messages."""
     given = "a list of messages" if batch else "a message"
     if not callable(function):
         raise OptionError("handler", shown(function), f"a function that takes {given}")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # of some functions written in C nothing is known
+        return  # some C functions have no signature
     try:
         signature.bind(None)
     except TypeError as error:
@@ -40,7 +40,7 @@ def check_handler(function: object, batch: int) -> None:
 
 
 class Handler:
-    """What is called for the messages of one topic."""
+    """Handler of the messages of one topic."""
 
     def __init__(
         self, function: Callable[[Any], Any], batch: int, threads: Callable[[], ThreadPoolExecutor]
@@ -49,7 +49,7 @@ class Handler:
             raise OptionError("batch", batch, "0 for single messages, or the most of a list")
         check_handler(function, batch)
         self.function = function
-        self.batch = batch  # how many messages at once; 0: one, and not in a list
+        self.batch = batch  # maximum number of messages per call; 0: single messages, not in a list
         self.count = batch or 1
         self._threads = threads
         called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004

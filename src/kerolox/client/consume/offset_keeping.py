@@ -1,4 +1,4 @@
-"""Progress of a group that shares its messages, kept at the brokers. Of broadcasting: ``offset_files.py``."""
+"""Progress of clustering groups, stored at the brokers. See ``offset_files.py`` for broadcasting."""
 
 from __future__ import annotations
 
@@ -16,27 +16,33 @@ log = logging.getLogger(__name__)
 
 
 class OffsetKeeping(Protocol):
-    """Reads and saves how far queues are consumed."""
+    """Storage of the progress of queues."""
 
     async def load(self, queue: Queue) -> int | None:
-        """None: there is no progress. Raises when that cannot be told: nothing may begin at a wrong place."""
+        """Return the progress of a queue; None without progress.
+
+        Raises if it cannot be determined: consumption must not start at a wrong offset.
+        """
 
     async def save(self, offsets: Mapping[Queue, int]) -> dict[Queue, KeroloxError]:
-        """Save these, and wait until they are; returns those that could not be, and why."""
+        """Save offsets and wait for completion. Return the failed queues with their errors."""
 
     def listener(self, queue: Queue) -> object:
-        """Who hears of progress now: when that is another one, it has to be told anew. None: nobody yet, or
-        it stays the same."""
+        """Return the connection over which progress is saved; None if there is none or it never changes.
+
+        After a change, the progress must be saved again.
+        """
 
     def close(self) -> None:
         """Release files and locks."""
 
 
 class BrokerOffsets:
-    """At the brokers.
+    """Progress stored at the brokers.
 
-    A broker with many threads may heed the later of two savings first, and then the group would be set back.
-    So it gets one only when it has answered the one before. RocketMQ's clients save one way, now and then.
+    A multi-threaded broker may process the later of two saves first, which would set the group back. So the
+    next save is sent only after the response to the previous one. RocketMQ's clients save by periodic one-way
+    requests.
     """
 
     def __init__(self, calls: QueueCalls, *, zero_if_young: bool) -> None:
@@ -73,4 +79,4 @@ class BrokerOffsets:
         return self._calls.listener(queue)
 
     def close(self) -> None:
-        """There is nothing to release."""
+        """Do nothing: there are no files or locks."""

@@ -1,8 +1,9 @@
-"""Ordered consumption: one handler per queue, in order, while the broker keeps the queue locked for us.
+"""Ordered consumption: one handler per queue, in order, while the broker holds the queue's lock for this
+client.
 
-A lock is in the memory of the broker that leads, and belongs to the connection it was asked over. When
-another broker leads, or the connection has closed, no handler is called before the lock is given again:
-another member may have it.
+Locks are kept in the memory of the leader and belong to the connection over which they were requested. After
+a change of leader or a closed connection, no handler is called before the lock is granted again: another
+member may hold it.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOCK_S = 30.0  # a lock counts for so long here; at the broker for a minute
+LOCK_S = 30.0  # validity of a lock at the client; a minute at the broker
 RELOCK_S = 20.0
 RELOCK_SOON_S = 1.0  # while a lock is missing
 LOCK_LOOK_S = 0.1
 
 
 class OrderedDelivery(Delivery):
-    """What fails is tried again in place; the queue rests meanwhile."""
+    """Ordered delivery. A failed message is retried in place; the queue pauses meanwhile."""
 
     def __init__(self, consumer: PushConsumer) -> None:
         super().__init__(consumer)
         self._calls = consumer.calls
         self._slots = asyncio.Semaphore(self.options.workers)
-        self._locked: set[Queue] = set()  # at the brokers, by us
-        self._locked_at: dict[str, str] = {}  # by broker name: the address of who gave the locks
-        self._locked_over: dict[str, Peer | None] = {}  # by broker name: the connection the locks belong to
+        self._locked: set[Queue] = set()  # queues locked at the brokers by this client
+        self._locked_at: dict[str, str] = {}  # by broker name: address of the broker that granted the locks
+        self._locked_over: dict[str, Peer | None] = {}  # by broker name: connection that owns the locks
         self._lock_now = asyncio.Event()
-        self._late: dict[Queue, HeldQueue] = {}  # let go of, but a handler is still at work
+        self._late: dict[Queue, HeldQueue] = {}  # released queues whose handler is still running
 
     def start(self) -> None:
         super().start()
@@ -58,7 +59,7 @@ class OrderedDelivery(Delivery):
         return held.locked_until_s < self.clock.monotonic_s()
 
     def arrived(self, held: HeldQueue) -> None:
-        """The queue's own task takes them."""
+        """Do nothing: the task of the queue takes the messages."""
 
     # --- locks ----------------------------------------------------------------------------------------
 
@@ -83,13 +84,13 @@ class OrderedDelivery(Delivery):
         held.room.set()
 
     async def _lock(self, broker: str, queues: Sequence[Queue]) -> set[Queue] | None:
-        """Those of the queues of a broker that are locked for us; None when nobody knows."""
+        """Lock queues of a broker and return the locked ones; None if the outcome is unknown."""
         client = self.consumer.client
         try:
             address = client.address(broker, exact=True)
             locked = await self._calls.lock(broker, queues)
             if client.address(broker, exact=True) != address:
-                return None  # it does not lead any more
+                return None  # the broker is not the leader any more
         except KeroloxError as error:
             log.warning("not_locked group=%s broker=%s error=%r", self.consumer.group, broker, str(error))
             return None
@@ -98,7 +99,7 @@ class OrderedDelivery(Delivery):
         return locked
 
     def _is_locked(self, held: HeldQueue) -> bool:
-        """True while the queue's lock counts: it is young, and its connection is open."""
+        """Return True while the queue's lock is valid: it is recent, and its connection is open."""
         if held.locked_until_s <= self.clock.monotonic_s():
             return False
         peer = self._locked_over.get(held.queue.broker)
@@ -131,7 +132,7 @@ class OrderedDelivery(Delivery):
             pause_s = RELOCK_S if await self._relock() else RELOCK_SOON_S
 
     async def _relock(self) -> bool:
-        """Lock all queues we have for some time more; whether that went well."""
+        """Renew the locks of all queues. Return True if all brokers answered."""
         mine = {**self.consumer.held, **self._late}
         complete = True
         for broker, queues in _by_broker(mine).items():
@@ -154,7 +155,7 @@ class OrderedDelivery(Delivery):
         at_work = {call.held for call in self._at_work} if self.consumer.is_open else set()
         free = [held for held in queues if held not in at_work]
         for held in queues:
-            if held in at_work:  # nobody else may have the queue before this handler has ended
+            if held in at_work:  # no other member may get the queue before this handler has ended
                 self._late[held.queue] = held
                 self._start(self._release_late(held))
         await self._end_work([held.work for held in free])
@@ -194,7 +195,7 @@ class OrderedDelivery(Delivery):
                 if held.is_gone():
                     return
                 if not self._is_locked(held):
-                    rest_s = LOCK_LOOK_S  # somebody else may have the queue
+                    rest_s = LOCK_LOOK_S  # another member may hold the lock
                 else:
                     rest_s = await self._consume_next(held)
             if rest_s:
@@ -204,7 +205,7 @@ class OrderedDelivery(Delivery):
                 return
 
     async def _consume_next(self, held: HeldQueue) -> float:
-        """Call the handler with the next messages; how long the queue has to rest."""
+        """Call the handler with the next messages. Return the pause of the queue, seconds."""
         topic = held.waiting[0].topic
         handler = self.consumer.handler_of(topic)
         chunk = list(takewhile(lambda message: message.topic == topic, islice(held.waiting, handler.count)))
@@ -233,7 +234,8 @@ class OrderedDelivery(Delivery):
             self._end(call)
 
     async def _past_limit(self, chunk: Sequence[Received], error: Exception) -> bool:
-        """Whether the queue goes on without them: they failed too often, and are dead letters now."""
+        """Return True if messages that failed too often were stored as dead letters, so that the queue
+        continues without them."""
         limit = self.options.attempts_max
         too_often = limit >= 0 and all(message.reconsume_times >= limit for message in chunk)
         if not too_often and not isinstance(error, DeadLetter):

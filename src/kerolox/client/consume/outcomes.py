@@ -1,5 +1,5 @@
-"""How a handler says that it did not take a message: by raising one of these. Any other exception counts as
-:class:`Retry`. Returning means that it was taken."""
+"""Exceptions by which a handler rejects a message. Any other exception counts as :class:`Retry`; returning
+acknowledges the message."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kerolox.protocol.properties import plain_reason
 
 
 def reason_of(error: Exception) -> str:
-    """What an exception of a handler gives as reason: the text of ours, the kind as well of others."""
+    """Return the reason of a rejection: the text of these exceptions; for others, their class and text."""
     try:
         text = str(error)
-    except Exception:  # a handler's own kind of exception: whatever it does, its message is given back
+    except Exception:  # the __str__ of a user's exception may raise; the message is sent back anyway
         text = ""
     if isinstance(error, Retry | Suspend | HandlerExit):
         return plain_reason(text)
@@ -24,17 +24,17 @@ def reason_of(error: Exception) -> str:
 
 
 class Outcome(Exception):
-    """Base of the exceptions that say what becomes of a message."""
+    """Base of the exceptions that decide the outcome of a message."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return restored, (type(self), self.args, self.__dict__)
 
 
 class Retry(Outcome):
-    """Bring it again later. The ``reason`` stays with the message: ``kerolox dlq show`` tells it.
+    """Request to deliver the message again later. ``kerolox dlq show`` prints the ``reason``.
 
-    ``level`` is a delay level (1 to 18); without one the delay grows with each attempt. A batch handler may
-    name the ``messages`` it means; the others count as taken.
+    ``level`` is a delay level (1 to 18); without one, the delay grows with each attempt. A batch handler may
+    name the rejected ``messages``; the others are acknowledged.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Retry(Outcome):
 
 
 class DeadLetter(Retry):
-    """Do not bring it again: it is a dead letter of the group."""
+    """Request to store the message as a dead letter of the group, without retries."""
 
     def __init__(self, reason: str = "", *, messages: Iterable[Received] | None = None) -> None:
         super().__init__(reason, level=-1, messages=messages)
 
 
 class Suspend(Outcome):
-    """In ordered consumption: try this very message again, after so many seconds."""
+    """Request of an ordered handler to retry the message after some seconds."""
 
     def __init__(self, seconds: float, reason: str = "") -> None:
         super().__init__(reason)

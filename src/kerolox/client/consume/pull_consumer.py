@@ -1,12 +1,12 @@
-"""PullConsumer: hands out messages in batches, at the pace of whoever asks.
+"""PullConsumer: returns messages in batches, at the pace of the caller.
 
 ::
 
     async with PullConsumer("127.0.0.1:9876", group="loader", topics=["orders"]) as consumer:
         async for batch in consumer:
-            ...                      # the batch counts as done when the next one is asked for
+            ...                      # the batch counts as done when the next one is requested
 
-Messages are fetched ahead while a batch is worked on.
+Messages are prefetched while a batch is processed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Batch(list[Received]):
 
     @property
     def next_offset(self) -> int:
-        """Where the queue goes on behind this batch."""
+        """Offset after the last message of this batch."""
         return self[-1].queue_offset + 1
 
     def __repr__(self) -> str:
@@ -54,7 +54,7 @@ class Batch(list[Received]):
 
 
 class PullConsumer(Consumer):
-    """Reads queues: those it is assigned, or its share of the topics it subscribes to."""
+    """Consumer that reads assigned queues, or its share of subscribed topics."""
 
     options: PullOptions
     consume_type = ConsumeType.CONSUME_ACTIVELY
@@ -76,28 +76,28 @@ class PullConsumer(Consumer):
         self.stats = ConsumeRates(self._clock.monotonic_s)
         self._ready = asyncio.Event()
         self._turn: dict[HeldQueue, None] = {}  # queues with messages, the next one first
-        self._given: list[Batch] = []  # handed out, not yet done
+        self._given: list[Batch] = []  # returned to the caller, not yet done
         self._assigned = False
         self._seeks: dict[Queue, int] = {}  # for queues that are not held yet
         for topic in topic_list(topics):
             self.subscribe(topic, tags=tags, sql=sql)
 
-    # --- what is read ---------------------------------------------------------------------------------
+    # --- topics and queues ----------------------------------------------------------------------------
 
     def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
         """Read this member's share of a topic."""
         checked_topic(topic)
         if self._assigned:
-            raise OptionError("topic", topic, "no topics beside assigned queues: use another consumer")
+            raise OptionError("topic", topic, "no topics together with assigned queues: use another consumer")
         self.want(self.client.wire_name(topic), *expression_of(tags, sql))
 
     def unsubscribe(self, topic: str) -> None:
         self.unwant(self.client.wire_name(topic))
 
     async def assign(self, queues: Iterable[Queue], *, tags: str = "*", sql: str | None = None) -> None:
-        """Read exactly these queues, whoever else reads them. Replaces what was assigned before."""
+        """Read exactly these queues, independently of other members. Replaces earlier assignments."""
         if self.wanted:
-            raise OptionError("queues", list(queues), "no assigned queues beside subscribed topics")
+            raise OptionError("queues", list(queues), "no assigned queues together with subscribed topics")
         self._check_open()
         self._assigned = True
         chosen = {self._wire(queue) for queue in queues}
@@ -114,11 +114,11 @@ class PullConsumer(Consumer):
                 self._hold(HeldQueue(queue, data, start))
 
     async def _balance(self) -> bool:
-        # Assigned queues are not shared with anybody.
+        # Assigned queues are not shared with other members.
         return True if self._assigned else await super()._balance()
 
     async def queues(self, topic: str) -> list[Queue]:
-        """The queues of a topic that may be read."""
+        """Return the readable queues of a topic."""
         route = await self._find_soon(self.client.wire_name(topic), afresh=True)
         if not route.readable:
             raise NoPermission(topic, "read")
@@ -130,7 +130,7 @@ class PullConsumer(Consumer):
 
     @property
     def assignment(self) -> list[Queue]:
-        """The queues that are read now."""
+        """Queues that are read now."""
         return [self._shown(queue) for queue in sorted(self.held)]
 
     def _shown(self, queue: Queue) -> Queue:
@@ -143,10 +143,10 @@ class PullConsumer(Consumer):
     # --- batches --------------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float | None = 5.0, *, count: int = 0) -> Batch | None:
-        """The next messages of some queue, at most ``count``; None when none came in time.
+        """Return the next messages of one queue, at most ``count``; None at the timeout.
 
-        What was handed out before counts as done, unless ``auto_commit`` is off. Raises AccessDenied or
-        FilterRefused when there is nothing because brokers do not let this consumer read.
+        Earlier batches are marked as done, unless ``auto_commit`` is off. Raises AccessDenied or
+        FilterRefused if there are no messages because brokers reject this consumer.
         """
         self._check_open()
         if self.options.auto_commit:
@@ -158,7 +158,7 @@ class PullConsumer(Consumer):
                 return batch
             refusal = self.refusal
             if refusal is not None:
-                self.refusals.told()  # the next one that is heard of is raised again
+                self.refusals.told()  # a later refusal is raised again
                 raise refusal
             self._ready.clear()
             left_s = None if deadline_s is None else deadline_s - self._clock.monotonic_s()
@@ -197,7 +197,7 @@ class PullConsumer(Consumer):
                 waiting.clear()
             else:
                 messages = [waiting.popleft() for _ in range(count)]
-                turn[held] = None  # behind the others
+                turn[held] = None  # after the other queues
             if self.client.options.namespace:
                 for message in messages:
                     message.topic = self.client.user_name(message.topic)
@@ -209,7 +209,7 @@ class PullConsumer(Consumer):
         return None
 
     def done(self, *batches: Batch) -> None:
-        """These batches, or all handed out, need not come again. Told to the broker by the next commit."""
+        """Mark these batches, or all returned ones, as done. The next commit saves the progress."""
         named = {id(batch) for batch in batches}
         for batch in batches or tuple(self._given):
             batch._held.done(batch)
@@ -235,18 +235,18 @@ class PullConsumer(Consumer):
         return total >= self.options.messages_max and bool(held.waiting)
 
     def load(self, held: HeldQueue) -> tuple[int, int]:
-        # What was handed out is the caller's, who may take long to be done with it.
+        # Returned batches do not count: the caller may take long to process them.
         return len(held.waiting), sum([len(message.body) for message in held.waiting])
 
     def tells_progress(self) -> bool:
-        # A broker with many threads may heed a pull behind a commit that came after it: what commit() has
-        # saved would be set back.
+        # A multi-threaded broker may process a pull after a later commit, which would set back the offset
+        # saved by commit().
         return False
 
-    # --- where ----------------------------------------------------------------------------------------
+    # --- positions ------------------------------------------------------------------------------------
 
     async def seek(self, queue: Queue, to: int | str | datetime) -> None:
-        """Go on elsewhere in a queue: an offset, ``"begin"``, ``"end"``, or a point in time."""
+        """Move to another position in a queue: an offset, ``"begin"``, ``"end"``, or a time."""
         wire = self._wire(queue)
         offset = await self._resolve(wire, to)
         held = self.held.get(wire)
@@ -259,11 +259,11 @@ class PullConsumer(Consumer):
         self._turn.pop(held, None)
         self._given = [batch for batch in self._given if batch._held is not held]
         held.clear(offset)
-        held.heard = True  # going back is progress too
+        held.heard = True  # a seek backwards is progress, too
         self.pulling.start(held)
 
     async def seek_all(self, to: int | str | datetime) -> None:
-        """The same for all queues that are read."""
+        """Move to a position in all queues that are read."""
         await asyncio.gather(*(self.seek(queue, to) for queue in self.assignment))
 
     async def _resolve(self, queue: Queue, to: int | str | datetime) -> int:
@@ -278,12 +278,12 @@ class PullConsumer(Consumer):
         return to
 
     def position(self, queue: Queue) -> int:
-        """The offset of the next message that is handed out."""
+        """Return the offset of the next message to return."""
         held = self.held[self._wire(queue)]
         return held.waiting[0].queue_offset if held.waiting else held.next_offset
 
     async def offsets_for_time(self, queues: Iterable[Queue], when: datetime) -> dict[Queue, int]:
-        """The first offsets stored at this time or later."""
+        """Return, for each queue, the offset of the first message stored at or after ``when``."""
         time_ms = int(when.timestamp() * 1000)
         wanted = list(queues)
         for topic in {self._wire(queue).topic for queue in wanted}:
@@ -292,21 +292,21 @@ class PullConsumer(Consumer):
         return dict(zip(wanted, found, strict=True))
 
     async def bounds(self, queue: Queue) -> tuple[int, int]:
-        """The first offset still there, and the one the next message will have."""
+        """Return the first stored offset of a queue, and the offset of its next message."""
         wire = self._wire(queue)
         await self._find_soon(wire.topic)
         return await self.calls.min_offset(wire), await self.calls.max_offset(wire)
 
     async def committed(self, queue: Queue) -> int | None:
-        """How far the group is, by what the broker knows."""
+        """Return the group's offset at the broker; None without progress."""
         wire = self._wire(queue)
         await self._find_soon(wire.topic)
         return await self.keeping.load(wire)
 
     async def commit(self, offsets: Mapping[Queue, int] | None = None) -> None:
-        """Save progress and wait until it is saved: these offsets, or everything handed out.
+        """Save progress and wait for completion: these offsets, or all returned batches.
 
-        Raises why a queue's could not be saved; that of the others is all the same.
+        Raises the error of a queue that could not be saved; the other queues are saved.
         """
         if offsets is None:
             self.done()
@@ -318,7 +318,7 @@ class PullConsumer(Consumer):
             raise error
 
     async def _save(self, queues: Sequence[HeldQueue]) -> dict[Queue, KeroloxError]:
-        # Whoever commits by hand does not want it done behind his back.
+        # Without auto_commit, only commit() saves progress.
         return await super()._save(queues) if self.options.auto_commit else {}
 
     def _resumed(self, held: HeldQueue) -> None:
@@ -334,7 +334,7 @@ class PullConsumer(Consumer):
     # --- life -----------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Leave. What was handed out last may not be done: it comes again, unless it was committed."""
+        """Leave the group. The last batches are delivered again unless they were committed."""
         await super().close()
         self._ready.set()
 

@@ -1,4 +1,4 @@
-"""Pulling: one request after the other for a queue, each held by the broker until there is something."""
+"""Pulling: one request after the other for a queue, each held by the broker until messages arrive."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLOW_CONTROL_PAUSE_S = 0.02
 EARLY_PAUSE_S = 0.2
 PAUSED_LOOK_S = 1.0
 
-# The broker does not know (yet) what the group wants: it forgot, or our heartbeat has not come.
+# The broker does not know the group's subscription: it was restarted, or the heartbeat has not arrived yet.
 _UNKNOWN_THERE = (
     ResponseCode.SUBSCRIPTION_NOT_EXIST,
     ResponseCode.SUBSCRIPTION_NOT_LATEST,
@@ -38,7 +38,7 @@ _UNKNOWN_THERE = (
 
 
 class Pulling:
-    """Pulls for one consumer."""
+    """Pulls of one consumer."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -48,13 +48,13 @@ class Pulling:
         self._gap = RefreshGap(self._clock.monotonic_s)
 
     def start(self, held: HeldQueue) -> None:
-        """Pull it, from where it is now. A pull that is under way is given up."""
+        """Start to pull a queue from its next offset. A running pull is cancelled."""
         if held.pull is not None:
             held.pull.cancel()
         held.pull = self._client.spawn(self.pull(held))
 
     async def pull(self, held: HeldQueue) -> None:
-        """Pull one queue for as long as it is ours."""
+        """Pull one queue until it is released."""
         while not held.is_gone():
             if self._consumer.is_full(held):
                 await self._wait_room(held)
@@ -66,14 +66,14 @@ class Pulling:
                     return
                 await self._pause_after(held, error)
             except Exception:
-                # A queue nobody pulls would stand still for good.
+                # The task must survive any error: otherwise the queue would not be pulled any more.
                 log.exception("pull_broken queue=%s offset=%d", held.queue, held.next_offset)
                 await self._clock.sleep(self._consumer.options.error_pause_s)
 
     async def _wait_room(self, held: HeldQueue) -> None:
         held.room.clear()
         try:
-            # Looked at now and then all the same: limits depend on other queues too.
+            # Checked periodically, too, because limits also depend on other queues.
             async with asyncio.timeout(PAUSED_LOOK_S):
                 await held.room.wait()
         except TimeoutError:
@@ -85,7 +85,7 @@ class Pulling:
         replica = held.asked = self._client.replica(queue.broker, held.reader)
         address = replica.address
         flags = self._consumer.pull_flags | PULL_SUSPEND
-        # Followers take no progress along with a pull.
+        # Followers ignore progress in pulls.
         commit = held.commit_offset if held.heard and replica.leads and not options.broadcasting else 0
         if commit > 0 and self._consumer.tells_progress():
             flags |= PULL_COMMIT_OFFSET
@@ -115,16 +115,16 @@ class Pulling:
         offset_asked = held.next_offset
         answer = await peer.request(code, asked, timeout_s=options.hold_s * 2)
         if self._is_stale(held, offset_asked):
-            return  # let go, or sent elsewhere meanwhile
+            return  # released, or moved to another offset meanwhile
         if answer.code not in PULL_CODES:
             if answer.code == ResponseCode.GO_AWAY:
                 self._client.retire(address, peer)
-                if held.sent_away:  # over a new connection too: the broker itself is leaving
+                if held.sent_away:  # over a new connection, too: the broker is stopping
                     raise failure(answer, address=address, code=code)
                 held.sent_away = True
                 return
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code != RequestCode.PULL_MESSAGE:
-                self._consumer.pull_code = RequestCode.PULL_MESSAGE  # what all brokers know
+                self._consumer.pull_code = RequestCode.PULL_MESSAGE  # supported by all brokers
                 return
             raise failure(answer, address=address, code=code)
         header = answer.header(PullAnswer)
@@ -149,7 +149,7 @@ class Pulling:
                 queue, offset_asked, header.next_begin_offset, header.min_offset, header.max_offset,
             )  # fmt: skip
             if held.count and header.next_begin_offset < held.commit_offset:
-                # Somebody turned the group back: what is at work must not count as progress again.
+                # The group was reset to an earlier offset: running messages must not be saved as progress.
                 self._consumer.reset_offsets(queue.topic, {queue: header.next_begin_offset})
                 await self._clock.sleep(self._consumer.options.error_pause_s)
                 return
@@ -164,8 +164,11 @@ class Pulling:
             await self._wait_at(replica, held)
 
     async def _wait_at(self, replica: Replica, held: HeldQueue) -> None:
-        """A follower has nothing more, and holds no pull: its leader does, it says. If that is not where the
-        next pull goes, it may have come back; meanwhile the follower is not asked all the time."""
+        """Pause before the next pull from a follower that has no more messages.
+
+        Followers do not hold pulls; they refer to the leader. The leader may have returned, so the route is
+        refreshed.
+        """
         queue, known = held.queue, self._client.routes.known
         if MASTER not in known.replicas(queue.broker) and self._gap.is_over(queue.topic):
             try:
@@ -199,7 +202,7 @@ class Pulling:
                     held.queue, held.next_offset, times, str(error),
                 )  # fmt: skip
         if code == ResponseCode.FILTER_DATA_NOT_EXIST:
-            self._introduce()  # it cannot use our condition; or it has forgotten us
+            self._introduce()  # the broker cannot use the filter, or has lost the subscription
         queue, routes = held.queue, self._client.routes
         is_away = code is None or code == ResponseCode.GO_AWAY
         if is_away and held.asked is not None and held.asked.leads:
@@ -215,10 +218,10 @@ class Pulling:
 
 
 def is_full(options: ConsumerOptions, count: int, size_bytes: int, queues: int) -> bool:
-    """Whether as much of a queue waits here as the options allow, one of so many of its topic."""
+    """Return True if a queue has reached its limits. ``queues``: number of held queues of the topic."""
     if count >= options.queue_messages_max or size_bytes >= options.queue_bytes_max:
         return True
-    # Each queue has its part of the topic's limit, so that one cannot keep out the others.
+    # Each queue has its share of the topic's limit, so that one queue cannot block the others.
     if options.topic_messages_max and count * queues >= options.topic_messages_max:
         return True
     return bool(options.topic_bytes_max) and size_bytes * queues >= options.topic_bytes_max

@@ -1,11 +1,11 @@
-"""PushConsumer: brings messages to handlers.
+"""PushConsumer: delivers messages to handlers.
 
 ::
 
     async with PushConsumer("127.0.0.1:9876", group="billing") as consumer:
 
         @consumer.on("orders", tags="paid || refunded")
-        async def bill(message): ...      # returning acknowledges; raising brings it again later
+        async def bill(message): ...      # returning acknowledges; raising retries it later
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ log = logging.getLogger(__name__)
 
 
 class ConsumeHook:
-    """Override what you need. Called around every handler, so it must be quick."""
+    """Base of consume hooks. Its methods are called around every handler call and must be fast."""
 
     def before_consume(self, messages: Sequence[Received]) -> None:
-        """A handler is about to be called."""
+        """React before a handler is called."""
 
     def after_consume(
         self, messages: Sequence[Received], error: BaseException | None, elapsed_s: float
     ) -> None:
-        """It returned, or raised."""
+        """React after a handler returned or raised."""
 
 
 class PushConsumer(Consumer):
-    """A member of a group whose messages are brought to handlers."""
+    """Group member that delivers messages to handlers."""
 
     options: PushOptions
 
@@ -132,7 +132,7 @@ class PushConsumer(Consumer):
         """
         checked_topic(topic)
         called = Handler(handler, batch, self._threads)
-        self.want(self.client.wire_name(topic), *expression_of(tags, sql))  # may refuse: then nothing changed
+        self.want(self.client.wire_name(topic), *expression_of(tags, sql))  # may raise, without a change
         self._handlers[topic] = called
 
     def unsubscribe(self, topic: str) -> None:
@@ -173,10 +173,10 @@ class PushConsumer(Consumer):
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def save(self, queues: Sequence[HeldQueue]) -> None:
-        """Tell how far these are, and wait until it is known."""
+        """Save the progress of queues, and wait for completion."""
         await self._save(queues)
 
-    # --- messages come --------------------------------------------------------------------------------
+    # --- arrival of messages --------------------------------------------------------------------------
 
     def pulled(self, held: HeldQueue, count: int, took_s: float) -> None:
         self.stats.pulled(held.queue.topic, count, took_s)
@@ -211,7 +211,7 @@ class PushConsumer(Consumer):
         await self._delivery.released(queues)
 
     def _restore_topic(self, message: Received, own_retries: bool) -> None:
-        """A message that comes again has the topic it was sent to, without the namespace."""
+        """Set the topic of a message to the original one, without the namespace."""
         if own_retries:
             message.topic = message.get(names.RETRY_TOPIC) or message.topic
         message.topic = self.client.user_name(message.topic)
@@ -219,14 +219,14 @@ class PushConsumer(Consumer):
     def handler_of(self, topic: str) -> Handler:
         found = self._handlers.get(topic)
         if found is None:
-            # Of a topic that was unsubscribed since, or by the group's members of an older release.
+            # A topic without subscription: unsubscribed since, or used by older members of the group.
             found = self._handlers[topic] = Handler(_nobody, 0, self._threads)
         return found
 
     # --- handlers -------------------------------------------------------------------------------------
 
     async def call(self, handler: Handler, messages: Sequence[Received]) -> Exception | None:
-        """Call a handler; what it raised, if it did."""
+        """Call a handler. Return the exception it raised; None on success."""
         watched = bool(self.hooks) or self.tracer is not None
         request_id = ""
         if watched:
@@ -320,7 +320,7 @@ class PushConsumer(Consumer):
                     outcome=outcome,
                 )
 
-    # --- what the admin side asks ---------------------------------------------------------------------
+    # --- requests of administrators -------------------------------------------------------------------
 
     def running_info(self) -> ConsumerRunningInfo:
         now_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()
@@ -371,4 +371,4 @@ class PushConsumer(Consumer):
 
 
 async def _nobody(message: Received) -> None:
-    raise Retry(f"nobody handles messages of topic {message.topic!r} in this process")
+    raise Retry(f"this process has no handler for messages of topic {message.topic!r}")

@@ -1,5 +1,8 @@
-"""Why brokers do not let a consumer read. It goes on asking, since they may be set otherwise later; what they
-said is kept for whoever wonders why nothing comes, and logged once, not once a second."""
+"""Rejections of a consumer's reads by brokers.
+
+The consumer continues to ask, because settings of brokers may change. The latest error is kept for users, and
+logged once instead of once per second.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from kerolox.errors import KeroloxError, RequestFailed
 
 log = logging.getLogger(__name__)
 
-_Place = tuple[str, str]  # topic and broker; no broker when none could be asked about it in particular
+_Place = tuple[str, str]  # topic and broker; an empty broker for errors of the whole topic
 
 
 class Refusals:
-    """What brokers refused to one consumer, since they last served it."""
+    """Rejections of one consumer since the brokers last served it."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -26,7 +29,7 @@ class Refusals:
         return next(reversed(self._said.values()), None)
 
     def note(self, error: KeroloxError, topic: str, broker: str = "") -> bool:
-        """Keep it, if it is a refusal: asking again does not help."""
+        """Record an error that a retry cannot solve. Return False for other errors."""
         if not isinstance(error, AccessDenied | FilterRefused):
             return False
         place = (topic, broker)
@@ -42,12 +45,12 @@ class Refusals:
         return True
 
     def served(self, topic: str, broker: str) -> None:
-        """A broker serves the topic."""
+        """Clear the rejections of a broker that serves the topic again."""
         if self._said:
             for place in ((topic, broker), (topic, "")):
                 if self._said.pop(place, None) is not None:
                     self._times = {key: count for key, count in self._times.items() if key[0] != place}
 
     def told(self) -> None:
-        """Somebody was told; what is heard from now on is news again."""
+        """Mark the current refusals as reported."""
         self._said.clear()

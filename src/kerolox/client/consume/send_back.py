@@ -1,4 +1,4 @@
-"""Messages a consumer could not take, given back to the broker: to come again later, or as dead letters."""
+"""Rejected messages, sent back to the broker: for a later retry, or as dead letters."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 TIMEOUT_S = 5.0
 ATTEMPTS_MAX = 16
 FIRST_RETRY_LEVEL = 3
-ROOM_BYTES = 2048  # for what is added to the properties on the way; a reason is only kept beside it
+ROOM_BYTES = 2048  # reserved for properties added in transit; a reason is kept only if it fits beside them
 
 
 class SendBack:
-    """Gives messages back for one group."""
+    """Sending back of messages for one group."""
 
     def __init__(self, client: Client, group: str, calls: QueueCalls, attempts_max: int) -> None:
         self._client = client
@@ -38,8 +38,10 @@ class SendBack:
         self._sender = Sender(client, INNER_PRODUCER, ProducerOptions(timeout_s=TIMEOUT_S, compression=""))
 
     async def give_back(self, message: Received, level: int, reason: str = "") -> bool:
-        """Whether the broker has it: then it need not come from its queue again. The ``reason`` is kept by
-        brokers that know of it, which Apache's do not."""
+        """Send a message back. Return True if a broker stored it, so that its offset can be committed.
+
+        Only kerolox brokers keep the ``reason``.
+        """
         origin = self._client.wire_name(message.topic)
         try:
             await self._calls.send_back(message, origin, level, self.attempts_max, reason)
@@ -48,11 +50,11 @@ class SendBack:
             log.warning(
                 "not_given_back msg_id=%s broker=%s error=%r", message.msg_id, message.broker, str(error)
             )
-        # Its own broker does not take it: as a new message any other may.
+        # The message's broker rejects it; any other broker may accept it as a new message.
         return await self.send_again(message, level, reason)
 
     async def send_again(self, message: Received, level: int, reason: str = "") -> bool:
-        """Put a copy of it into the retry topic, at whatever broker takes it."""
+        """Send a copy of a message to the retry topic, at any broker."""
         table = names.unpack(message.packed_properties)
         for name in (
             names.MIN_OFFSET,
@@ -64,7 +66,7 @@ class SendBack:
             table.pop(name, None)
         if reason and len(message.packed_properties) < PROPERTIES_BYTES_MAX - ROOM_BYTES:
             table[names.RETRY_REASON] = reason
-        # Of a message that comes again it is the topic that it named.
+        # For a retried message, this is the topic that it named.
         table[names.RETRY_TOPIC] = self._client.wire_name(message.topic)
         table.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_msg_id)
         table[names.DELAY] = str(level if level > 0 else FIRST_RETRY_LEVEL + message.reconsume_times)
@@ -76,7 +78,7 @@ class SendBack:
             born_ms=message.born_timestamp,
             flag=message.flag,
         )
-        # Over the limit the broker takes it for a dead letter.
+        # Above the limit, the broker stores it as a dead letter.
         outgoing.reconsume_times = self.attempts_max + 1 if level < 0 else message.reconsume_times + 1
         outgoing.max_reconsume_times = self.attempts_max
         try:

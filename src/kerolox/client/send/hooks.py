@@ -1,4 +1,4 @@
-"""Hooks: looked at before a message is sent, and after."""
+"""Hooks that are called before and after a message is sent."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class SendContext(msgspec.Struct):
-    """One message on its way."""
+    """Context of a message that is being sent."""
 
     message: Message
     group: str
-    properties: dict[str, str]  # what a hook puts here travels with the message
+    properties: dict[str, str]  # properties that hooks add to the message
     kind: TraceKind = TraceKind.NORMAL
     receipt: Receipt | None = None
     error: Exception | None = None
@@ -27,17 +27,17 @@ class SendContext(msgspec.Struct):
 
 
 class SendHook:
-    """Override what you need. Called for every message, so it must be quick."""
+    """Base of send hooks. Its methods are called for every message and must be fast."""
 
     def before_send(self, context: SendContext) -> None:
-        """May add properties; may raise to keep the message back."""
+        """React before a message is sent. May add properties, or raise to reject the message."""
 
     def after_send(self, context: SendContext) -> None:
-        """There is a receipt or an error; neither for a message sent one way."""
+        """React after a message was sent, with a receipt or an error; a one-way message has neither."""
 
 
 def extra_properties(context: SendContext) -> str:
-    """What hooks added, packed."""
+    """Return the properties added by hooks, packed."""
     return "".join(f"{name}\x01{value}\x02" for name, value in context.properties.items())
 
 
@@ -63,7 +63,7 @@ def run_after(hooks: Sequence[SendHook], context: SendContext, outcome: object, 
 
 
 class TraceHook(SendHook):
-    """Tells the trace of what was sent."""
+    """Hook that writes trace records of sent messages."""
 
     def __init__(self, tracer: Tracer, client: Client) -> None:
         self._tracer = tracer

@@ -1,4 +1,4 @@
-"""Many sends under way together: each goes out without waiting for the answer to the one before."""
+"""Concurrent sends: each is sent without waiting for the response to the previous one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOT_YET = KeroloxError("not sent")
 
 
 class SendsInFlight:
-    """The sends of one ``send_many``: at most so many wait for answers at a time."""
+    """Sends of one ``send_many``, with a limited number in flight."""
 
     def __init__(self, sender: Sender, timeout_s: float) -> None:
         self._sender = sender
@@ -32,10 +32,10 @@ class SendsInFlight:
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._low = 0  # who waits is woken when no more than this are under way
+        self._low = 0  # number in flight at which the waiter is woken
         self.results: list[Receipt | Exception] = []
         self._retries: set[asyncio.Task[None]] = set()
-        self._no_route: dict[str, NoRoute] = {}  # topics that were waited for in vain: once is enough
+        self._no_route: dict[str, NoRoute] = {}  # topics without a route after the wait: wait only once
 
     async def add(self, outgoing: Outgoing, choose: Callable[[Publishing, Outgoing], Target] | None) -> None:
         sender = self._sender
@@ -79,7 +79,7 @@ class SendsInFlight:
         return self.results
 
     def give_up(self) -> None:
-        """Nobody waits any more: what is being sent again is not."""
+        """Cancel the retries, because the caller has stopped waiting."""
         for task in self._retries:
             task.cancel()
 
@@ -152,7 +152,7 @@ class SendsInFlight:
         if not helps or isinstance(error, RequestTimeout):
             self._done(place, outgoing, error)
             return
-        # It still counts as under way, so there are never more of these tasks than the window is wide.
+        # It still counts as in flight, so the window bounds the number of these tasks.
         task = self._sender.client.spawn(self._retry(place, outgoing, target, pinned, began_s, error))
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)

@@ -55,7 +55,7 @@ class Linger:
         self._sending: set[asyncio.Task[None]] = set()
 
     def takes(self, outgoing: Outgoing) -> bool:
-        """Whether it can be part of a batch."""
+        """Return True if a message can be part of a batch."""
         message = outgoing.message
         return (
             not outgoing.sys_flag
@@ -142,7 +142,7 @@ class Linger:
         task.add_done_callback(ended)
 
     async def _send_part(self, pairs: Sequence[_Pair], deadline_s: float, pinned: Target | None) -> None:
-        # Who was cancelled while it lingered is not sent.
+        # Sends that were cancelled while they lingered are dropped.
         pairs = [pair for pair in pairs if not pair[1].done()]
         if not pairs:
             return

@@ -1,4 +1,4 @@
-"""Which queue a message goes to, if not to any in turn: a given one, a key's, or one a function chooses."""
+"""Queue selection of a message: a given queue, the queue of a key, or the choice of a function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QueueChoice = Callable[["Publishing", "Outgoing"], "Target"]
 
 
 class SendOptions(TypedDict, total=False):
-    """What all ways to send take, for the overloads of those that need them."""
+    """Common arguments of all send methods, for their overloads."""
 
     queue: Queue | None
     order_key: str | None
@@ -31,12 +31,12 @@ class SendOptions(TypedDict, total=False):
 def queue_choice(
     client: Client, queue: Queue | None, order_key: str | None, selector: Selector | None
 ) -> QueueChoice | None:
-    """The function that chooses the queue of a message; None: queues take turns."""
+    """Return the function that chooses the queue of a message; None: queues in turn."""
     given = (queue is not None) + (order_key is not None) + (selector is not None)
     if not given:
         return None
     if given > 1:
-        raise InvalidMessage("of queue, order_key and selector only one may be given")
+        raise InvalidMessage("only one of queue, order_key and selector may be given")
     if order_key is not None:
         return lambda publishing, outgoing: publishing.by_key(order_key)
     if queue is not None:
@@ -66,18 +66,18 @@ def _target(client: Client, publishing: Publishing, outgoing: Outgoing, queue: Q
             sorted({f"{item.queue.broker}:{item.queue.queue_id}" for item in publishing.targets})
         )
         raise InvalidMessage(
-            f"queue {queue.queue_id} of broker {queue.broker!r} is none of the queues of topic "
-            f"{outgoing.topic!r} that can be written: {known}"
+            f"queue {queue.queue_id} of broker {queue.broker!r} is not a writable queue of topic "
+            f"{outgoing.topic!r}. Writable: {known}"
         )
     return target
 
 
 def order_key_property(order_key: str | None) -> str:
-    """The property that keeps an order key, packed."""
+    """Return the packed property for an order key."""
     if order_key is None:
         return ""
     if not isinstance(order_key, str):
         raise InvalidMessage(f"order_key {shown(order_key)}: expected text")
     if not order_key or "\x02" in order_key:
-        raise InvalidMessage(f"order_key {order_key!r}: it must not be empty, nor hold \\x02")
+        raise InvalidMessage(f"order_key {order_key!r}: it must not be empty or contain \\x02")
     return f"{names.SHARDING_KEY}\x01{order_key}\x02"

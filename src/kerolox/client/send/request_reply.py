@@ -1,4 +1,4 @@
-"""Request and reply: a message, and the reply of whoever consumes it, brought by a broker."""
+"""Request and reply: a message, and the reply of its consumer, forwarded by a broker."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 class Requests:
-    """The requests and replies of one producer."""
+    """Requests and replies of one producer."""
 
     def __init__(self, sender: Sender) -> None:
         self.client: Client = sender.client
         self._sender = sender
-        self._announced: set[str] = set()  # topics whose brokers know that we wait for replies
+        self._announced: set[str] = set()  # topics whose brokers received a heartbeat of this client
 
     async def request(
         self, message: Message, timeout_s: float, send: Callable[[str, float], Awaitable[Receipt]]
     ) -> Received:
-        """Send, and wait for the reply. ``send`` is given further properties and the time that is left."""
+        """Send, and wait for the reply. ``send`` receives further properties and the remaining time."""
         clock = self.client.clock
         deadline_s = clock.monotonic_s() + timeout_s
         topic = self.client.wire_name(message.topic)
         await self._sender.publishing(topic, timeout_s)
         if topic not in self._announced:
-            # The broker that brings the reply must know us, and any of the topic's may be it.
+            # Any broker of the topic may forward the reply, and must know this client.
             await self.client.heartbeat()
             self._announced.add(topic)
         correlation_id = str(uuid4())
@@ -68,7 +68,7 @@ class Requests:
         if missing:
             raise InvalidMessage(
                 f"message {request.msg_id} cannot be replied to: it has no {', '.join(missing)}. "
-                "Only what was sent with request() has them"
+                "Only messages sent with request() have them"
             )
         topic = values.pop(names.CLUSTER) + REPLY_SUFFIX
         more = f"{names.MESSAGE_TYPE}\x01reply\x02" + "".join(
@@ -78,6 +78,6 @@ class Requests:
         outgoing.topic = topic  # it has no namespace
         outgoing.code = RequestCode.SEND_REPLY_MESSAGE_V2
         publishing = await self._sender.publishing(topic, timeout_s)
-        # Who asked is connected to the broker the request came from; to the others perhaps not.
+        # The requester is connected to the broker of the request, but possibly not to others.
         near = [target for target in publishing.targets if target.queue.broker == request.broker]
         return await self._sender.deliver(outgoing, timeout_s, pinned=near[0] if near else None)

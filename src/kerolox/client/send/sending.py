@@ -90,7 +90,7 @@ class Sender:
     # --- making ready -------------------------------------------------------------------------
 
     def prepare(self, message: Message, more: str = "", *, sys_flag: int = 0) -> Outgoing:
-        """A message checked and packed. Raises InvalidMessage. ``more`` are further properties, packed."""
+        """Check and pack a message. Raises InvalidMessage. ``more``: further packed properties."""
         try:
             unique_key = message.unique_key or self._keys.next()
             outgoing = self._packed(
@@ -104,8 +104,10 @@ class Sender:
         return outgoing
 
     def prepare_some(self, messages: Sequence[Message], more: Iterable[str]) -> list[Outgoing]:
-        """The same for messages of one topic that go into a batch: nothing there could say that a message is
-        compressed, so none is."""
+        """Check and pack the messages of a batch of one topic, uncompressed.
+
+        The batch format has no flag for compressed messages.
+        """
         found: list[Outgoing] = []
         extras = iter(more)
         try:
@@ -134,7 +136,7 @@ class Sender:
         given = message.body
         body = given if type(given) is bytes else message.body_bytes()
         if not body:
-            raise InvalidMessage(f"the message to topic {topic!r} has no body; brokers take none without")
+            raise InvalidMessage(f"the message to topic {topic!r} has no body; brokers reject empty messages")
         if len(body) > self._bytes_max:
             raise InvalidMessage(
                 f"the body has {len(body)} bytes; at most {self._bytes_max} (message_bytes_max, "
@@ -252,9 +254,9 @@ class Sender:
         tried: list[tuple[str, Exception]] | None = None,
         began_s: float | None = None,
     ) -> Receipt:
-        """Send until a broker has stored it; ``pinned`` to one queue, or to any.
+        """Send until a broker has stored the message; ``pinned``: to one queue only.
 
-        Raises what no further try can mend; SendFailed when tries or time are used up.
+        Raises errors that a retry cannot solve, and SendFailed after the last attempt or at the timeout.
         """
         clock = self._monotonic_s
         began_s = clock() if began_s is None else began_s
@@ -310,7 +312,7 @@ class Sender:
             self.client.routes.look_for_leader(topic, broker, known.route.leader(broker))
 
     def _led_by_now(self, target: Target) -> Target:
-        """The same queue at whoever leads its broker name by now."""
+        """Return the target of the queue at the current leader of its broker name."""
         topic = target.queue.topic
         known = self._publishing.get(topic)
         if known is None:
@@ -365,11 +367,11 @@ class Sender:
         """Wait until the connection takes more."""
         while peer.stalled_since_s is not None and not peer.is_closed:
             if self._monotonic_s() >= deadline_s:
-                raise Overloaded(f"{peer.address} does not read: what waits to be written does not get less")
+                raise Overloaded(f"{peer.address} does not read: the write buffer is full and does not drain")
             await self.client.clock.sleep(ROOM_S)
 
     def failed(self, topic: str, target: Target, pinned: Target | None, error: Exception) -> bool:
-        """Learn from a failure about broker and route; whether another try may help."""
+        """Record a failure for broker and route. Return True if a retry may help."""
         known = self._publishing.get(topic)
         mistaken = pinned is None and was_mistaken(known, target, error)
         verdict = verdict_on(error)
@@ -383,7 +385,7 @@ class Sender:
         return mistaken or (SENDS if pinned is None else SENDS_TIED).helps(error)
 
     async def tell(self, outgoing: Outgoing, timeout_s: float, *, pinned: Target | None = None) -> None:
-        """Send one way: once, to one broker, and nobody says how it went."""
+        """Send one way: once, to one broker, without a response."""
         began_s = self._monotonic_s()
         target = pinned or (await self.publishing(outgoing.topic, timeout_s)).next((), self.health)
         left_s = began_s + timeout_s - self._monotonic_s()

@@ -36,7 +36,7 @@ _numbers = itertools.count()
 
 
 class TraceKind(IntEnum):
-    """What kind of message was sent."""
+    """Kind of a sent message."""
 
     NORMAL = 0
     HALF = 1

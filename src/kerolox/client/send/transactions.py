@@ -5,8 +5,8 @@
     async with producer.transaction(Message("orders", b"...")) as transaction:
         ...                      # the local work; leaving commits, an exception rolls back
 
-What a broker does not hear (a lost connection, a crash) it asks for: how did this one end? A producer that
-is to answer after a restart too needs a ``check``; without one it answers what it remembers.
+If the end of a transaction does not reach the broker (a lost connection, a crash), the broker sends a check.
+To answer checks after a restart, a producer needs a ``check``; without one it answers from memory.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _TRACE_WORDS = {
     TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
 }
 
-# What execute and check may return: a state, True (commit), False (roll back) or None (not known yet);
-# at once, or by await. A plain function runs in a thread, so that it may wait for a database.
+# Results of execute and check: a state, True (commit), False (roll back) or None (not known yet), directly or
+# by await. A plain function runs in a thread, so that it may wait for a database.
 CheckResult = TransactionState | bool | None
 Check = Callable[[Received], CheckResult | Awaitable[CheckResult]]
 
@@ -94,7 +94,7 @@ class Transaction:
 
     @property
     def id(self) -> str:
-        """What a check will ask by: the message's ``msg_id``."""
+        """Id of the transaction in checks: the message's ``msg_id``."""
         return self.receipt.msg_id
 
     async def commit(self) -> None:

@@ -113,7 +113,7 @@ class Line:
             self._waits_s = seconds
 
     def forget(self, opaque: int) -> None:
-        """Nobody will ask for this answer."""
+        """Discard the response to a request."""
         if self._answers.pop(opaque, None) is None:
             self._forgotten.add(opaque)
 
@@ -260,7 +260,7 @@ class SendLine(Line):
 
     @property
     def has_more(self) -> bool:
-        """Whether something waits to be written."""
+        """True if data waits to be written."""
         return bool(self._out)
 
     def put(self, sending: Sending, target: Target) -> None:

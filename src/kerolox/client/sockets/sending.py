@@ -39,12 +39,12 @@ GIVE_UP_S = 120.0
 ROOM_S = 0.01  # how often a connection with too many requests is looked at
 WAIT_S = 1.0  # at most, before deadlines are looked at again
 
-# What of a request whose answer was lost is not in the queue it went to; None when all of it is.
+# Returns the part of a request, whose response was lost, that is missing in its queue; None if nothing is.
 Doubt = Callable[[Parcel, Queue], Parcel | None]
 
 
 class NotAllSent(KeroloxError):
-    """Some messages were not sent, or nobody knows. ``lost`` has the requests with what became of each."""
+    """Some messages were not sent, or their outcome is unknown. ``lost``: the requests with their errors."""
 
     retriable = True
 
@@ -57,7 +57,7 @@ class NotAllSent(KeroloxError):
         )
         self.retriable = all(error.retriable for _, error in lost)
         topics = ", ".join(sorted({repr(parcel.topic) for parcel, _ in lost}))
-        doubt = f", {self.may_be_stored} of which may be stored all the same" if self.may_be_stored else ""
+        doubt = f", {self.may_be_stored} of which may be stored anyway" if self.may_be_stored else ""
         super().__init__(
             f"{self.count} messages in {len(lost)} requests to {topics} were not sent{doubt}; {stored} were "
             f"stored before. The first error: {lost[0][1]}"
@@ -135,15 +135,15 @@ class SocketSender:
         return self._targets.queues(topic)
 
     def is_assumed(self, topic: str) -> bool:
-        """Whether the topic does not exist yet: the first message makes it."""
+        """Return True if the topic does not exist yet; the first message creates it."""
         return self._targets.is_assumed(topic)
 
     def _check_queue(self, queue: Queue) -> None:
         if self._targets.get(queue) is None:
             known = ", ".join(f"{each.broker}:{each.queue_id}" for each in self.queues(queue.topic))
             raise InvalidMessage(
-                f"queue {queue.queue_id} of broker {queue.broker!r} is none of the queues of topic "
-                f"{queue.topic!r} that can be written: {known}"
+                f"queue {queue.queue_id} of broker {queue.broker!r} is not a writable queue of topic "
+                f"{queue.topic!r}. Writable: {known}"
             )
 
     def finish(self) -> None:
@@ -170,7 +170,7 @@ class SocketSender:
         sending.target = target
         now_s = time.monotonic()
         end_s = sending.began_s + self._give_up_s
-        # Who can find out what was stored has no reason to ask elsewhere before the answer has come.
+        # A sender with ``doubt`` can check what was stored, so it waits for the response before a retry.
         sending.deadline_s = (
             end_s if self.doubt else min(end_s, now_s + self.cluster.options.request_timeout_s)
         )
@@ -331,7 +331,7 @@ class SocketSender:
                 rest = self.doubt(sending.parcel, sending.doubtful)
             except KeroloxError as error:
                 sending.tried.append((sending.doubtful.broker, error))
-                self._lose(sending, "what was stored could not be found out")
+                self._lose(sending, "the stored messages could not be determined")
                 return
             sending.doubtful = None
             self.stored += sending.parcel.count - (0 if rest is None else rest.count)

@@ -108,18 +108,18 @@ class SocketCluster:
     # --- routes ---------------------------------------------------------------------------------------
 
     def follow(self, steps: Callable[[], Steps[T]]) -> T:
-        """What steps find out that ask name servers; again while another try may help."""
+        """Run steps that ask name servers, with retries, and return their result."""
         return self.retried(lambda: in_turn(steps(), self._ask_at))
 
     def _ask_at(self, asked: Ask) -> Command:
         return self.line(asked.address).ask(asked.code, asked.header, asked.body)
 
     def route(self, topic: str, *, fresh: bool = False, expected: bool = False) -> Route:
-        """Who serves a topic. Raises a kind of NoRoute.
+        """Return the route of a topic. Raises a subclass of NoRoute.
 
-        ``expected``: the topic was there before, so a name server does not know it for a while only: it is
-        asked again as long as one that does not answer. So is one that knows no broker at all, since it has
-        just started. Any other topic is asked about for some seconds.
+        ``expected``: the topic existed before, so a name server without it is asked again, like one that does
+        not answer. So is a name server without any broker, which has just started. For any other topic, the
+        retries end after some seconds.
         """
         known = self.routes.get(topic)
         afresh = fresh or (known is not None and known.assumed)
@@ -133,12 +133,14 @@ class SocketCluster:
             in_turn(self.routes.refresh(topic), self._ask_at)
 
     def address(self, queue: Queue) -> str:
-        """Where to ask about a queue: at its leader, or a follower when there is none. Looked for once:
-        callers try again."""
+        """Return the broker address for requests about a queue: its leader, else a follower.
+
+        Without retries: callers retry.
+        """
         return self._replica(queue, reads=False).address
 
     def _replica(self, queue: Queue, *, reads: bool) -> Replica:
-        """Whom to ask, or to read from. Who names a queue has seen it, so its topic was there."""
+        """Return the replica to ask or to read from. The caller has seen the queue, so its topic existed."""
         now_s = time.monotonic()
         asked_s = self._asked_s.setdefault(queue.topic, now_s)
         route = self.routes.get(queue.topic)
@@ -148,7 +150,7 @@ class SocketCluster:
         if MASTER not in members and now_s - asked_s >= self.options.route_refresh_s:
             self.refresh(queue.topic)  # a leader that returned takes over from its followers
             return self._replica(queue, reads=reads)
-        # A leader that does not answer for a moment is not passed over for what only it knows for sure.
+        # A leader that briefly does not answer is not replaced for requests that only it answers reliably.
         reader = self._reader(queue) if reads else Reader(self._asked_of)
         found = reader.choose(members, now_s)
         if found is None:
@@ -267,7 +269,7 @@ class SocketCluster:
         return found
 
     def all_committed(self, queues: Sequence[Queue], group: str) -> dict[Queue, int]:
-        """How far a group is; queues in which it has not begun are left out."""
+        """Return a group's offsets. Queues without progress are omitted."""
         asked = [(queue, ask_progress(*queue, group)) for queue in queues]
         answers = self.ask_all(asked, ok=PROGRESS_CODES)
         found = {queue: read_progress(answer) for queue, (_, answer) in zip(queues, answers, strict=True)}
@@ -304,7 +306,7 @@ class SocketCluster:
         return in_turn(search, lambda asked: self._ask(queue, asked, ok=PULL_CODES, reads=True))
 
     def committed(self, queue: Queue, group: str) -> int | None:
-        """How far a group is; None when it has not begun."""
+        """Return a group's offset in a queue; None without progress."""
         return read_progress(self._ask(queue, ask_progress(*queue, group), ok=PROGRESS_CODES))
 
     def commit(self, queue: Queue, group: str, offset: int) -> None:

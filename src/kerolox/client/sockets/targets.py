@@ -1,4 +1,4 @@
-"""Where the messages of a topic can be sent to, for senders without an event loop."""
+"""Writable queues of topics, for senders without an event loop."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Targets:
         return self._publishing[topic]
 
     def is_assumed(self, topic: str) -> bool:
-        """Whether the topic does not exist yet: the first message makes it."""
+        """Return True if the topic does not exist yet; the first message creates it."""
         known = self.of(topic)
         if known.route.assumed:  # it may have been made meanwhile
             known = self._find(topic)
         return known.route.assumed
 
     def refresh(self, topic: str, *, at_once: bool = False) -> None:
-        """A broker failed: perhaps the route has changed. When nobody knows, the old one stands."""
+        """Refresh the route after a broker failure. If that fails, the old route is kept."""
         if not self._gap.is_over(topic) and not at_once:
             return
         self._asked_s[topic] = time.monotonic()
