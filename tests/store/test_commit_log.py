@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,7 @@ from kerolox.store.errors import (
     OtherFileSize,
     StoreError,
 )
-from kerolox.store.failures import Kind
+from kerolox.store.failures import Kind, Operation
 from kerolox.store.log.commit_log import AppendRefused, CommitLog, PropertiesTooLong
 from kerolox.store.log.progress import Progress
 from kerolox.store.log.readable_log import store_timestamp_of
@@ -439,15 +440,15 @@ def test_light_queue_offsets_are_given_back(bench: MakeBench, disk: FaultyFiles)
     one = bench(light_queues=True, fill_light_queues=True)
     one.append(b"1", light("%LMQ%a"))
     one.log.write()
+    with pytest.raises(AppendRefused, match="205 bytes"):
+        one.append(b"", light("%LMQ%" + "x" * 200))
+    assert one.next_offset() == 1
     one.append(b"2", light("%LMQ%a", "%LMQ%b"))
     one.append(b"3", light("%LMQ%b"))
     disk.read_only = True
     with pytest.raises(DiskError):
         one.log.write()
     assert (one.next_offset(), one.next_offset("%LMQ%a"), one.next_offset("%LMQ%b")) == (1, 1, 0)
-    with pytest.raises(AppendRefused, match="topic of 205 bytes"):
-        one.append(b"", light("%LMQ%" + "x" * 200))
-    assert one.next_offset() == 1
 
 
 # --- transactions and inner batches ---------------------------------------------------------------------
@@ -491,13 +492,27 @@ def test_a_failed_write_gives_offsets_back_and_fences(bench: MakeBench, disk: Fa
     assert (one.next_offset(), one.next_offset(queue_id=1)) == (1, 0)
     assert one.state.fenced
     disk.read_only = False
-    one.append(b"refused")
     with pytest.raises(NotWritable, match=r"fenced: an append failed: cannot write .*Read-only file system"):
-        one.log.write()
+        one.append(b"refused")
     assert one.next_offset() == 1
     assert one.progress.appended == one.log.max_offset == 92 + 4
     assert [m.body for m in decode_records(one.raw())] == [b"kept"]
     assert len(one.log.undispatched) == 1
+
+
+def test_what_was_stored_before_a_failed_roll_is_not_reported_as_lost(
+    bench: MakeBench, disk: FaultyFiles
+) -> None:
+    """A small message behind the failed roll once made the write fail, for messages that were stored."""
+    one = bench()
+    one.append(b"stored")
+    disk.fail(errno.EIO, Operation.CREATE)
+    with pytest.raises(NotWritable):
+        one.append(b"x" * 3900)
+    with pytest.raises(NotWritable):
+        one.append(b"small")
+    one.log.write()
+    assert [m.body for m in decode_records(one.raw())] == [b"stored"]
 
 
 def test_a_fenced_log_writes_nothing_at_the_end_of_a_file(bench: MakeBench) -> None:

@@ -107,11 +107,13 @@ class Intake:
     async def written(self) -> None:
         """Wait until everything appended so far is written. Raises if it was not stored."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        end = self._log.appended_end
 
         def tell(error: KeroloxError | None) -> None:
             if done.done():
                 return
-            if error is None:
+            # A write that fails may have stored this part before the log rolled to the next file.
+            if error is None or end <= self._log.progress.appended:
                 done.set_result(None)
             else:
                 done.set_exception(error)

@@ -144,6 +144,11 @@ class CommitLog(ReadableLog):
         """Return the number of appended messages that wait for the write."""
         return len(self._entries)
 
+    @property
+    def appended_end(self) -> int:
+        """End of everything that was appended, written or not."""
+        return self._end
+
     def cut(self, offset: int, stored_ms: int) -> None:
         """Continue at the end of the truncated log; ``stored_ms`` is the store time of the last message
         before it."""
@@ -213,7 +218,7 @@ class CommitLog(ReadableLog):
             end = self._end
         parts = self._parts
         if not parts:
-            self._now_ms = self.store_time.now_ms()
+            self._begin_parts()
         now_ms = self._now_ms
         queue_id = cursor.queue_id
         queue_offset = cursor.next_offset if queued else 0
@@ -317,7 +322,7 @@ class CommitLog(ReadableLog):
     ) -> list[Place]:
         """Append the messages of a batch that fits, with nothing to seal."""
         if not self._parts:
-            self._now_ms = self.store_time.now_ms()
+            self._begin_parts()
         now_ms = self._now_ms
         store_host = self.store_host
         queue_id, field, topic = cursor.queue_id, cursor.field, cursor.topic_name
@@ -373,7 +378,7 @@ class CommitLog(ReadableLog):
         Targets are cursors of this log. For a log whose records are not sealed.
         """
         if not self._parts:
-            self._now_ms = self.store_time.now_ms()
+            self._begin_parts()
         taken = take_sends(
             frames,
             at,
@@ -395,6 +400,12 @@ class CommitLog(ReadableLog):
         self._entries += entries
         self._end += len(records)
         return taken
+
+    def _begin_parts(self) -> None:
+        """Begin what is handed over together. After a failed roll nothing may: what was appended before is
+        written, and a write() that fails at the end would report it as lost."""
+        self._state.check_writable()
+        self._now_ms = self.store_time.now_ms()
 
     def write(self) -> None:
         """Write everything appended since the last write. If that fails, raise with all of it taken back.

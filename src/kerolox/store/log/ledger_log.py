@@ -116,7 +116,7 @@ class LedgerLog(CommitLog):
         if largest > ENTRY_BYTES_MAX:
             raise _too_large(largest)
         if not self._parts:
-            self._now_ms = self.store_time.now_ms()
+            self._begin_parts()
         now_ms, store_host = self._now_ms, self.store_host
         queue_id, field, topic = cursor.queue_id, cursor.field, cursor.topic_name
         first = queue_offset = cursor.next_offset
