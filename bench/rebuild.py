@@ -26,7 +26,7 @@ from bench import machine, report
 from bench.rebuild_store import DEFAULT_SIZES, TOPICS, ApacheStore
 from bench.results import FOLDER, Result, Table, number
 from kerolox.cli.nameservers import run_admin
-from kerolox.client.admin.admin import Admin, BrokerQueue
+from kerolox.client.admin.calls import AdminCalls, BrokerQueue
 from kerolox.client.admin.lookups import Lookups
 from kerolox.errors import KeroloxError
 
@@ -135,7 +135,7 @@ def served(nameserver: str, messages: int) -> str:
     """Whether a broker gives messages by offset, from all parts of all queues, and by key."""
     by_offset = by_key = 0
 
-    async def look(admin: Admin) -> None:
+    async def look(admin: AdminCalls) -> None:
         nonlocal by_offset, by_key
         lookups = Lookups(admin)
         for topic in TOPICS:
@@ -167,7 +167,7 @@ async def _pulled(lookups: Lookups, topic: str, queue: BrokerQueue, offsets: ran
 def wait_registered(nameserver: str, process: subprocess.Popen[bytes], output: Path) -> None:
     deadline_s = time.monotonic() + START_S
 
-    async def ask(admin: Admin) -> None:
+    async def ask(admin: AdminCalls) -> None:
         for topic in TOPICS:
             await admin.topic_stats(topic)
 

@@ -27,7 +27,7 @@ from bench import machine
 from bench.broker_peers import OURS, BenchBroker, anonymous_mib
 from bench.results import FOLDER
 from bench.rounds import median, percentile
-from kerolox.client.admin.admin import Admin, BrokerQueue
+from kerolox.client.admin.calls import AdminCalls, BrokerQueue
 from kerolox.client.admin.lookups import Lookups
 from kerolox.client.errors import NotFound
 from kerolox.client.nameservers import NameServers
@@ -104,8 +104,8 @@ class Load:
             bytes([127, 0, 0, 1]), os.getpid(), self._random.getrandbits(32), SYSTEM_CLOCK.wall_ms
         )
 
-    def admin(self, dialer: Dialer) -> Admin:
-        return Admin(NameServers([self._nameserver], dialer), dialer)
+    def admin(self, dialer: Dialer) -> AdminCalls:
+        return AdminCalls(NameServers([self._nameserver], dialer), dialer)
 
     async def run(self, seconds: float, consumers: int) -> None:
         async with Dialer() as dialer:
@@ -140,10 +140,10 @@ class Load:
 
     # --- senders ------------------------------------------------------------------------------
 
-    async def _send_some(self, admin: Admin) -> None:
+    async def _send_some(self, admin: AdminCalls) -> None:
         await asyncio.gather(*(self._send(admin) for _ in range(max(1, self._rate // 50))))
 
-    async def _send(self, admin: Admin) -> None:
+    async def _send(self, admin: AdminCalls) -> None:
         topic, queue = self._choose()
         unique, key = self._keys.next(), f"order-{self._random.randrange(100_000)}"
         properties = pack({"UNIQ_KEY": unique, "KEYS": key, "TAGS": f"tag{self._random.randrange(4)}"})
@@ -154,7 +154,7 @@ class Load:
         if not self.counts["sent"] % 50:
             self._recent.append((topic, key, answer.header(SendAnswer).msg_id))
 
-    async def _send_batch(self, admin: Admin) -> None:
+    async def _send_batch(self, admin: AdminCalls) -> None:
         topic, queue = self._choose()
         items = [(0, bytes(100), pack({"UNIQ_KEY": self._keys.next()})) for _ in range(BATCH)]
         header = self._header(topic, queue, "", batch=True)
@@ -187,7 +187,7 @@ class Load:
 
     # --- queries ------------------------------------------------------------------------------
 
-    async def _query(self, admin: Admin) -> None:
+    async def _query(self, admin: AdminCalls) -> None:
         lookups = Lookups(admin)
         topic = self._random.choice(TOPICS)
         await admin.topic_stats(topic)
@@ -199,7 +199,7 @@ class Load:
             await self._find(admin, lookups, topic, message_id)
         self.counts["queries"] += 1
 
-    async def _find(self, admin: Admin, lookups: Lookups, topic: str, message_id: str) -> None:
+    async def _find(self, admin: AdminCalls, lookups: Lookups, topic: str, message_id: str) -> None:
         try:
             self.counts["found by id"] += (await lookups.by_id(message_id)).topic == topic
         except NotFound:
@@ -235,7 +235,7 @@ class Load:
                 await admin.ask(queues[0].address, RequestCode.UNREGISTER_CLIENT, asked)
         self.counts["consumers"] += 1
 
-    async def _heartbeat(self, admin: Admin, address: str, client: str, group: str) -> None:
+    async def _heartbeat(self, admin: AdminCalls, address: str, client: str, group: str) -> None:
         data = HeartbeatData(
             client_id=client,
             consumer_data_set=(
@@ -251,7 +251,7 @@ class Load:
         await admin.ask(address, RequestCode.HEART_BEAT, body=data.encode())
         self.counts["heartbeats"] += 1
 
-    async def _pull_on(self, admin: Admin, queue: BrokerQueue, group: str, topic: str) -> None:
+    async def _pull_on(self, admin: AdminCalls, queue: BrokerQueue, group: str, topic: str) -> None:
         # From just before the end: what is older may be deleted any moment, which is tried as well.
         offset = await admin.offset_at(queue.address, topic, queue.queue_id, -1)
         offset = 0 if self._random.random() < 0.1 else max(0, offset - 2000)

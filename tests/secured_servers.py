@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from kerolox import ClientOptions, ClientTls
 from kerolox.access.book import Book
 from kerolox.access.book_file import save_book
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.nameservers import NameServers
 from kerolox.net.dialer import Dialer
 from kerolox.net.signing import Credentials
@@ -83,7 +83,7 @@ class SecuredServers:
         async def create() -> None:
             own = ClientTls(ca=self.ca, certificate=self.certificate, key=self.key)
             async with Dialer(tls=own, credentials=ADMIN) as dialer:
-                admin = Admin(NameServers([self.nameserver], dialer), dialer)
+                admin = AdminCalls(NameServers([self.nameserver], dialer), dialer)
                 config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
                 await admin.put_topic(self.broker, config)
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.administration import Admin as Admin
+    from kerolox.client.admin.admin import Admin as Admin
     from kerolox.client.admin.results import DeadLetterGroup as DeadLetterGroup
     from kerolox.client.admin.results import FoundMessages as FoundMessages
     from kerolox.client.admin.results import Group as Group
@@ -94,7 +94,7 @@ __version__ = "0.1.0"
 # Public name → its module.
 _PLACES = {
     "AccessDenied": "kerolox.client.errors",
-    "Admin": "kerolox.client.admin.administration",
+    "Admin": "kerolox.client.admin.admin",
     "AfterFork": "kerolox.client.errors",
     "AlreadyThere": "kerolox.client.errors",
     "Batch": "kerolox.client.consume.pull_consumer",

@@ -130,7 +130,7 @@ class ConnectFailed(KeroloxError, ConnectionError):
         )
 
 
-class ConnectionLost(KeroloxError):
+class ConnectionLost(KeroloxError, ConnectionError):
     """The connection closed before the answer arrived. The request may have been carried out."""
 
     retriable = True

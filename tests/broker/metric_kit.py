@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kerolox import Message, Producer, PushConsumer, PushOptions, Received, Retry
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.nameservers import NameServers
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.groups import GroupConfig
@@ -56,7 +56,7 @@ async def fetch(port: int) -> str:
 async def story(nameserver: str, broker: str, port: int) -> str:
     """Messages of all kinds are sent, consumed, given back and given up; then the page is read."""
     async with Dialer() as dialer:
-        admin = Admin(NameServers([nameserver], dialer), dialer)
+        admin = AdminCalls(NameServers([nameserver], dialer), dialer)
         topic = TopicConfig(topic_name=TOPIC, read_queue_nums=2, write_queue_nums=2, perm=6)
         await admin.put_topic(broker, topic)
         await admin.put_group(broker, GroupConfig(group_name=GROUP))
@@ -97,7 +97,7 @@ async def story(nameserver: str, broker: str, port: int) -> str:
         return await fetch(port)
 
 
-async def _knows(admin: Admin) -> bool:
+async def _knows(admin: AdminCalls) -> bool:
     try:
         return bool(await admin.queues(TOPIC))
     except Exception:

@@ -12,7 +12,7 @@ import pytest
 from kerolox import Message, PushConsumer, PushOptions, Received
 from kerolox import Producer as ClientProducer
 from kerolox.broker.cluster.group_watch import is_due
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.net.dialer import Dialer
@@ -505,7 +505,7 @@ async def test_a_leader_that_is_killed_is_acted_for_and_takes_over_again(tmp_pat
         await until(lambda: ours.replication.follower.copying and not ours.leadership.acts, for_s=30)
         config = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
         for to in (address, other.address):
-            await Admin(NameServers([to], dialer), dialer).put_topic(to, config)
+            await AdminCalls(NameServers([to], dialer), dialer).put_topic(to, config)
         for number in NUMBERS:
             header = SendRequestV2(**send_fields("T", {**KEY, "DELAY": "1"}))
             assert (await dialer.call(address, RequestCode.SEND_MESSAGE_V2, header, number)).code == 0

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kerolox import Message, Producer, ProducerOptions
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.nameservers import NameServers
 from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer
@@ -225,7 +225,7 @@ async def test_topics_made_just_before_a_switch_are_there(tmp_path: Path) -> Non
         await group.kill(1)
         await group.leading(but=1)
         async with Dialer() as dialer:
-            admin = Admin(NameServers([group.nameserver_address], dialer), dialer)
+            admin = AdminCalls(NameServers([group.nameserver_address], dialer), dialer)
             await group.until(lambda: group.nameserver.routes.topics.get("New"), "route")
             route = await admin.route("New")
         assert [queue.write_queue_nums for queue in route.queue_datas] == [3]
@@ -235,7 +235,7 @@ async def test_people_see_who_leads_and_who_is_in_sync(tmp_path: Path) -> None:
     async with running_controlled(2, directory=tmp_path) as group, Dialer() as dialer:
         assert (await Talk(dialer, group.broker(1)).send(TOPIC, b"1")).code == 0
         await group.caught_up()
-        admin = Admin(NameServers([group.nameserver_address], dialer), dialer)
+        admin = AdminCalls(NameServers([group.nameserver_address], dialer), dialer)
         status = await admin.ha_status(group.broker(1).address)
         assert status is not None
         assert status.controlled is not None

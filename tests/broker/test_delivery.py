@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kerolox.broker.write.delivery import LONGEST_S, Retry, dead_letter_topic_of
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.admin.dead_letters import DeadLetters, origin_of, reason_of
 from kerolox.client.nameservers import NameServers
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -50,7 +50,7 @@ async def in_all(talk: Timing, topic: str) -> list[StoredMessage]:
 
 async def dead_letters(talk: Timing) -> list[StoredMessage]:
     """As ``kerolox dlq show`` reads them."""
-    admin = Admin(NameServers([talk.running.nameserver_address], talk.dialer), talk.dialer)
+    admin = AdminCalls(NameServers([talk.running.nameserver_address], talk.dialer), talk.dialer)
     letters = DeadLetters(admin)
     found: list[StoredMessage] = []
     for topic in await letters.topics():

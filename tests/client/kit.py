@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from kerolox import Received
-from kerolox.client.admin.admin import Admin, NoSuchTopic
+from kerolox.client.admin.calls import AdminCalls, NoSuchTopic
 from kerolox.client.admin.lookups import Lookups
 from kerolox.client.messages import received
 from kerolox.client.nameservers import NameServers
@@ -41,7 +41,7 @@ async def create(running: RunningBroker, topic: str, queues: int = 4, perm: int 
 async def stored(nameserver: str, topic: str) -> list[Received]:
     """All messages of a topic, queue by queue, in order; none of a topic that is not there."""
     async with Dialer() as dialer:
-        lookups = Lookups(Admin(NameServers([nameserver], dialer), dialer))
+        lookups = Lookups(AdminCalls(NameServers([nameserver], dialer), dialer))
         found: list[Received] = []
         try:
             queues = await lookups._admin.queues(topic)

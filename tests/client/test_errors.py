@@ -14,7 +14,7 @@ import kerolox
 import kerolox.blocking
 from kerolox import DeadLetter, Queue, Retry, Suspend
 from kerolox.client import errors
-from kerolox.client.admin.admin import NoSuchTopic
+from kerolox.client.admin.calls import NoSuchTopic
 from kerolox.errors import (
     Closed,
     ConnectFailed,

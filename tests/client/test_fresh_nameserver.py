@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from kerolox import Client, Message, Producer, ProducerOptions, PullConsumer
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.errors import (
     BrokerNotRegistered,
     NameServerStarting,
@@ -137,11 +137,11 @@ async def test_another_name_server_knows_better() -> None:
 
 async def test_tools_wait_as_long_as_for_an_answer() -> None:
     async with running_nameserver(brokers_awaited=1) as nameserver, Dialer() as dialer:
-        hasty = Admin(NameServers([nameserver.address], dialer, timeout_s=0.1), dialer)
+        hasty = AdminCalls(NameServers([nameserver.address], dialer, timeout_s=0.1), dialer)
         with pytest.raises(NameServerStarting, match="name server not ready") as caught:
             await hasty.cluster_info()
         assert caught.value.retriable
-        admin = Admin(NameServers([nameserver.address], dialer, timeout_s=PATIENT_S), dialer)
+        admin = AdminCalls(NameServers([nameserver.address], dialer, timeout_s=PATIENT_S), dialer)
         asking = await still_waits(admin.cluster_info())
         async with running_broker(nameserver=nameserver):
             assert list((await asking).broker_addr_table) == ["broker-a"]

@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.nameservers import NameServers
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.groups import GroupConfig
@@ -111,7 +111,7 @@ class Running:
     async def create_topic(self, topic: str, *, queues: int = 4) -> None:
         async with Dialer() as dialer:
             config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
-            await Admin(NameServers([self.nameserver_address], dialer), dialer).put_topic(
+            await AdminCalls(NameServers([self.nameserver_address], dialer), dialer).put_topic(
                 self.address, config
             )
 
@@ -162,12 +162,12 @@ class ProcessScene(Scene):
         self.process, self.follower_process = leader, follower
         super().__init__(cast(RunningBroker, Running(leader)), None, clock, cast(FaultyFiles, calls))
         self.lines = LogLines(clock, leader.home / "stderr.log")
-        self.admin: Admin
+        self.admin: AdminCalls
 
     async def set_up(self, stack: AsyncExitStack) -> None:
         await super().set_up(stack)
         names = NameServers([self.leader.nameserver_address], self.talk.dialer)
-        self.admin = Admin(names, self.talk.dialer)
+        self.admin = AdminCalls(names, self.talk.dialer)
         await self.admin.put_group(self.leader.address, GroupConfig(group_name=RESETTERS))
 
     async def _ills(self) -> str:

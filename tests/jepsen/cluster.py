@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.messages import Message
 from kerolox.client.nameservers import NameServers
 from kerolox.client.send.producer import Producer
@@ -219,7 +219,7 @@ class Cluster:
     async def _put_topic(self, leader: str, topic: str) -> None:
         config = TopicConfig(topic_name=topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
         async with Dialer() as dialer:
-            await Admin(NameServers([self.nameserver.address], dialer), dialer).put_topic(leader, config)
+            await AdminCalls(NameServers([self.nameserver.address], dialer), dialer).put_topic(leader, config)
 
     def send_to_new_topic(self, leader: str, count: int) -> None:
         """Make another topic, and send to it what has to be there from then on."""

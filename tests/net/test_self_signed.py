@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.nameservers import NameServers
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.net.dialer import Dialer
@@ -134,7 +134,7 @@ async def test_broker_and_name_server_speak_tls_out_of_the_box(tmp_path: Path) -
         running_broker(nameserver=nameserver, directory=tmp_path / "b", use_tls=True) as running,
         Dialer(tls=BLIND, connect_timeout_s=20) as dialer,
     ):
-        admin = Admin(NameServers([nameserver.address], dialer), dialer, timeout_s=20)
+        admin = AdminCalls(NameServers([nameserver.address], dialer), dialer, timeout_s=20)
         assert await admin.masters() == {"broker-a": running.address}  # it registered over TLS, too
         host = running.address.rpartition(":")[0]
         for port in (running.broker.endpoints.port, running.broker.endpoints.vip_port):

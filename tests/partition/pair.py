@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.nameservers import NameServers
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -117,7 +117,7 @@ class Pair:
     async def _make_topic(self) -> None:
         config = TopicConfig(topic_name=self.topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
         async with Dialer() as dialer:
-            admin = Admin(NameServers([self.hub.nameserver], dialer), dialer)
+            admin = AdminCalls(NameServers([self.hub.nameserver], dialer), dialer)
             await admin.put_topic(self.leader.client_address, config)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kerolox import ClientOptions
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.cluster.signing import Signing
 from kerolox.client.nameservers import NameServers
 from kerolox.net.dialer import Dialer
@@ -92,12 +92,12 @@ class Guarded:
         )
 
     @asynccontextmanager
-    async def admin(self, keys: Keys = ADMIN) -> AsyncIterator[Admin]:
+    async def admin(self, keys: Keys = ADMIN) -> AsyncIterator[AdminCalls]:
         handlers = RemotingHandlers()
         if keys.access_key:
             handlers.hooks.append(Signing(ClientOptions(**keys._asdict())))
         async with Dialer(handlers) as dialer:
-            yield Admin(NameServers([self.nameserver], dialer), dialer)
+            yield AdminCalls(NameServers([self.nameserver], dialer), dialer)
 
     async def create_topic(self, topic: str, queues: int = 1, keys: Keys = ADMIN) -> str:
         async with self.admin(keys) as admin:
@@ -106,7 +106,7 @@ class Guarded:
             await until(lambda: self._is_known(admin, topic))
         return topic
 
-    async def _is_known(self, admin: Admin, topic: str) -> bool:
+    async def _is_known(self, admin: AdminCalls, topic: str) -> bool:
         try:
             return bool(await admin.queues(topic))
         except Exception:

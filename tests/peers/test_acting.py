@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.net.dialer import Dialer
@@ -56,7 +56,7 @@ async def come(dialer: Dialer, broker: JavaBroker, topic: str, count: int) -> li
 
 
 async def make_topics(dialer: Dialer, address: str, *topics: str) -> None:
-    admin = Admin(NameServers([address], dialer), dialer)
+    admin = AdminCalls(NameServers([address], dialer), dialer)
     for topic in topics:
         await admin.put_topic(address, TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
 

@@ -10,7 +10,7 @@ import pytest
 
 from kerolox.blocking import Producer
 from kerolox.cli.nameservers import run_admin
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.admin.lookups import Lookups
 from kerolox.client.messages import Message
 from kerolox.pipeline.transfer import transfer as made_by
@@ -72,7 +72,7 @@ def served(nameserver: JavaNameServer, folder: Path, topic: str) -> tuple[list[s
     broker = JavaBroker(nameserver.jars, folder / "home", nameserver.address, name="new", store=folder)
     broker.start()
 
-    async def look(admin: Admin) -> tuple[list[str], list[str]]:
+    async def look(admin: AdminCalls) -> tuple[list[str], list[str]]:
         lookups, bodies, found = Lookups(admin), [], []
         bounds = {queue.queue_id: bound for queue, bound in (await admin.topic_stats(topic)).items()}
         for queue in await admin.queues(topic):

@@ -106,12 +106,12 @@ def batch_table(broker: BrokerThread, topic: str, *columns: str, **options: obje
 
 
 def delete_topic(broker: BrokerThread, topic: str) -> None:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
     from kerolox.client.nameservers import NameServers
     from kerolox.net.dialer import Dialer
 
     async def work() -> None:
         async with Dialer() as dialer:
-            await Admin(NameServers([broker.nameserver_address], dialer), dialer).delete_topic(topic)
+            await AdminCalls(NameServers([broker.nameserver_address], dialer), dialer).delete_topic(topic)
 
     broker.run(work)

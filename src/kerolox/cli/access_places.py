@@ -21,7 +21,7 @@ from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
     from kerolox.access.book import Book
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
     from kerolox.protocol.bodies.access import Acl, User
 
 __all__ = [
@@ -75,7 +75,7 @@ class Where:
         if self.file is not None:
             return run(work([FileAccess(self.file)]))
 
-        async def at_brokers(admin: Admin) -> T:
+        async def at_brokers(admin: AdminCalls) -> T:
             from kerolox.client.admin.access import BrokerAccess, brokers
 
             addresses = [self.address] if self.address else await brokers(admin, self.cluster)
@@ -213,13 +213,13 @@ def run_between(
     if source == target:
         raise OptionError("--to", target, f"a place different from --from {source}")
 
-    def place(admin: Admin, text: str, new: bool) -> Place:
+    def place(admin: AdminCalls, text: str, new: bool) -> Place:
         host, separator, port = text.rpartition(":")
         if separator and host and port.isdigit() and "/" not in text:
             return BrokerAccess(admin, text)
         return FileAccess(Path(text), new=new)
 
-    async def both(admin: Admin) -> T:
+    async def both(admin: AdminCalls) -> T:
         return await work(place(admin, source, False), place(admin, target, True))
 
     return run_admin(nameserver, both)

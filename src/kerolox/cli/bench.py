@@ -18,7 +18,7 @@ from kerolox.cli.output import JsonFlag, echo, one_line_errors
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
 
 app = typer.Typer(
     help="Measure send and consume rates, with the flags of RocketMQ's benchmark programs.",
@@ -138,7 +138,7 @@ def send(
             delay_level=level,
         )
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: AdminCalls) -> None:
         if keys_of is not None:
             sign_requests(admin, *keys_of)
         async with AsyncExitStack() as stack:
@@ -219,7 +219,7 @@ def consume(
     keys_of = (access_key, secret_key) if truth("-a", acl) else None
     is_traced = truth("-m", trace)
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: AdminCalls) -> None:
         if keys_of is not None:
             sign_requests(admin, *keys_of)
         async with AsyncExitStack() as stack:
@@ -243,7 +243,7 @@ def truth(flag: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-def sign_requests(admin: Admin, access_key: str, secret_key: str) -> None:
+def sign_requests(admin: AdminCalls, access_key: str, secret_key: str) -> None:
     from kerolox.client.cluster.signing import Signing
     from kerolox.client.options import ClientOptions
 
@@ -251,7 +251,7 @@ def sign_requests(admin: Admin, access_key: str, secret_key: str) -> None:
     admin.dialer.handlers.hooks.append(Signing(options))
 
 
-def _until_interrupted(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, None]]) -> None:
+def _until_interrupted(addresses: str, work: Callable[[AdminCalls], Coroutine[Any, Any, None]]) -> None:
     try:
         run_admin(addresses, work)
     except KeyboardInterrupt:

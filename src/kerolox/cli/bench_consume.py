@@ -8,7 +8,7 @@ import random
 
 from kerolox.cli.bench_load import BenchFigures
 from kerolox.cli.output import echo, output
-from kerolox.client.admin.admin import LATEST_MS, Admin, BrokerQueue, NoSuchTopic
+from kerolox.client.admin.calls import LATEST_MS, AdminCalls, BrokerQueue, NoSuchTopic
 from kerolox.client.ids import unique_keys
 from kerolox.client.send.tracing import ConsumeOutcome, Tracer
 from kerolox.clock import SYSTEM_CLOCK
@@ -52,7 +52,7 @@ class Consumers:
 
     def __init__(
         self,
-        admin: Admin,
+        admin: AdminCalls,
         topic: str,
         group: str,
         filter_type: str,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kerolox.cli.output import echo, output
 from kerolox.cli.times import time_text
-from kerolox.client.admin.admin import Admin, BrokerQueue, NoSuchTopic
+from kerolox.client.admin.calls import AdminCalls, BrokerQueue, NoSuchTopic
 from kerolox.client.cluster.client import Client
 from kerolox.client.ids import unique_keys
 from kerolox.client.messages import Message
@@ -146,7 +146,7 @@ class Senders:
 
     def __init__(
         self,
-        admin: Admin,
+        admin: AdminCalls,
         topic: str,
         message: Callable[[int], OutgoingMessage],
         batch: int,

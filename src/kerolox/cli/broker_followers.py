@@ -11,7 +11,7 @@ from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 from kerolox.cli.times import time_text
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
     from kerolox.protocol.bodies.stats import ControlledStatus, HaClient, HaConnection, HaStatus
 
 EXAMPLE = "Example: kerolox broker followers --broker broker-a"
@@ -53,7 +53,7 @@ def show(
     """Show the followers of each leader: acknowledged offset, lag, and why a follower does not replicate."""
     from kerolox.client.errors import NotFound
 
-    async def work(admin: Admin) -> list[_Found]:
+    async def work(admin: AdminCalls) -> list[_Found]:
         groups = {UNKNOWN: {-1: address}} if address is not None else await _groups(admin, broker)
         return [await _of_group(admin, name, members) for name, members in groups.items()]
 
@@ -102,7 +102,7 @@ def _shown(value: object) -> object:
     return UNKNOWN if value is None else value
 
 
-async def _groups(admin: Admin, broker: str | None) -> dict[str, dict[int, str]]:
+async def _groups(admin: AdminCalls, broker: str | None) -> dict[str, dict[int, str]]:
     """Return broker name → address by id."""
     from kerolox.client.errors import NotFound
     from kerolox.errors import nearest
@@ -115,7 +115,7 @@ async def _groups(admin: Admin, broker: str | None) -> dict[str, dict[int, str]]
     return {name: dict(sorted(table[name].broker_addrs.items())) for name in wanted}
 
 
-async def _of_group(admin: Admin, name: str, members: dict[int, str]) -> _Found:
+async def _of_group(admin: AdminCalls, name: str, members: dict[int, str]) -> _Found:
     """Return the followers of one broker name, as reported by the leader and by the followers."""
     import asyncio
 
@@ -229,7 +229,7 @@ def _who(connection: HaConnection, left: dict[int, tuple[str, HaStatus | None, s
     return near[0] if len(near) == 1 else None
 
 
-async def _ask(admin: Admin, address: str) -> tuple[HaStatus | None, str]:
+async def _ask(admin: AdminCalls, address: str) -> tuple[HaStatus | None, str]:
     from kerolox.errors import KeroloxError
 
     try:

@@ -12,7 +12,7 @@ from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
     from kerolox.protocol.bodies.stats import HaStatus
 
 EXAMPLE = "Example: kerolox broker promote --broker broker-a"
@@ -63,7 +63,7 @@ def promote(
     if (broker is None) == (address is None):
         raise OptionError("--broker", broker, "either a name, or --address of the follower")
 
-    async def work(admin: Admin) -> dict[str, Any]:
+    async def work(admin: AdminCalls) -> dict[str, Any]:
         at = address or await _follower(admin, broker or "", id)
         before = await admin.ha_status(at)
         _check(at, before, role)
@@ -75,7 +75,7 @@ def promote(
     output(json).show(found, OutputTable(columns, [tuple(found.values())]))
 
 
-async def _follower(admin: Admin, name: str, id: int | None) -> str:
+async def _follower(admin: AdminCalls, name: str, id: int | None) -> str:
     from kerolox.client.errors import NotFound
     from kerolox.errors import nearest
 
@@ -106,7 +106,7 @@ def _check(address: str, status: HaStatus | None, role: LeaderRole) -> None:
         raise NotPromoted(f"the broker at {address} is the leader already; its log ends at {_end(status)}")
 
 
-async def _change(admin: Admin, address: str, role: LeaderRole, accept_loss: bool) -> None:
+async def _change(admin: AdminCalls, address: str, role: LeaderRole, accept_loss: bool) -> None:
     from kerolox.errors import RequestFailed
     from kerolox.protocol.bodies.properties_text import write_properties
     from kerolox.protocol.codes import RequestCode
@@ -122,7 +122,7 @@ async def _change(admin: Admin, address: str, role: LeaderRole, accept_loss: boo
         raise NotPromoted(f"{address}: {error.remark}") from error
 
 
-async def _after(admin: Admin, address: str, role: LeaderRole) -> dict[str, Any]:
+async def _after(admin: AdminCalls, address: str, role: LeaderRole) -> dict[str, Any]:
     """Return the outcome of a promotion, after waiting until name servers show the new leader."""
     import asyncio
 

@@ -12,7 +12,7 @@ from kerolox.cli.settings import KeysArgument, SetOption, changes_of, matching, 
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
 
 STATUS_EXAMPLE = "Example: kerolox broker status --broker broker-a"
 SETTINGS_EXAMPLE = "Example: kerolox broker settings fileReserved --set fileReservedTime=24 --broker broker-a"
@@ -45,7 +45,7 @@ def status(
     """Show the runtime statistics of brokers."""
     from kerolox.client.admin.servers import Servers
 
-    async def work(admin: Admin) -> dict[str, dict[str, str]]:
+    async def work(admin: AdminCalls) -> dict[str, dict[str, str]]:
         brokers = await Servers(admin).brokers(broker, id, address)
         return {name: await admin.runtime_info(at) for name, at in brokers.items()}
 
@@ -71,7 +71,7 @@ def settings(
     if wanted and broker is None and address is None:
         raise OptionError("--set", (changes or [""])[0], "--broker NAME or --address HOST:PORT as well")
 
-    async def work(admin: Admin) -> dict[str, dict[str, str]]:
+    async def work(admin: AdminCalls) -> dict[str, dict[str, str]]:
         show, update = RequestCode.GET_BROKER_CONFIG, RequestCode.UPDATE_BROKER_CONFIG
         found: dict[str, dict[str, str]] = {}
         for name, at in (await Servers(admin).brokers(broker, id, address)).items():
@@ -130,7 +130,7 @@ def expire(
     if broker is None and address is None:
         raise OptionError("--broker", broker, "a name, or --address of the broker")
 
-    async def work(admin: Admin) -> dict[str, str]:
+    async def work(admin: AdminCalls) -> dict[str, str]:
         servers = Servers(admin)
         brokers = await servers.brokers(broker, id, address)
         for at in brokers.values():

@@ -11,7 +11,7 @@ from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
 
 app = typer.Typer(help="List clusters, or run one on this machine.", no_args_is_help=True)
 
@@ -27,7 +27,7 @@ ASK_S = 1.5  # a broker that does not answer within this time is listed without 
 def list_clusters(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
     """List clusters and their registered brokers, with version, rates and disk usage."""
 
-    async def work(admin: Admin) -> list[dict[str, Any]]:
+    async def work(admin: AdminCalls) -> list[dict[str, Any]]:
         import asyncio
 
         info = await admin.cluster_info()
@@ -57,7 +57,7 @@ def list_clusters(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag
     output(json).show(brokers, OutputTable(columns, rows, empty=f"no broker is registered at {nameserver}"))
 
 
-async def ask_figures(admin: Admin, address: str) -> dict[str, Any]:
+async def ask_figures(admin: AdminCalls, address: str) -> dict[str, Any]:
     """Return the statistics of a broker; every value is None if it does not answer."""
     from kerolox.errors import KeroloxError
 

@@ -10,13 +10,13 @@ import typer
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, run_admin
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
 
 ANSWER_S = 1.0  # limit of a completion: the user waits at the prompt
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    async def ask(admin: Admin) -> list[str]:
+    async def ask(admin: AdminCalls) -> list[str]:
         known = await admin.topics()
         # System topics are offered only after the user has typed the first letters.
         return known if incomplete else await admin.made_by_people(known)
@@ -25,8 +25,8 @@ def topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def groups(ctx: typer.Context, incomplete: str) -> list[str]:
-    async def ask(admin: Admin) -> list[str]:
-        from kerolox.client.admin.admin import at_all
+    async def ask(admin: AdminCalls) -> list[str]:
+        from kerolox.client.admin.calls import at_all
 
         tables = await at_all(await admin.masters(), admin.groups)
         return sorted({group for table in tables.values() for group in table})
@@ -35,13 +35,13 @@ def groups(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _names(
-    ctx: typer.Context, incomplete: str, ask: Callable[[Admin], Coroutine[Any, Any, list[str]]]
+    ctx: typer.Context, incomplete: str, ask: Callable[[AdminCalls], Coroutine[Any, Any, list[str]]]
 ) -> list[str]:
     import asyncio
 
     from kerolox.errors import KeroloxError
 
-    async def work(admin: Admin) -> list[str]:
+    async def work(admin: AdminCalls) -> list[str]:
         async with asyncio.timeout(ANSWER_S):
             return await ask(admin)
 

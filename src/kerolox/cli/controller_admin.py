@@ -253,11 +253,11 @@ def _run(addresses: str, work: Callable[[Controllers], Coroutine[Any, Any, T]]) 
 async def _registered(nameserver: str) -> list[str]:
     """Return the broker names registered at a name server."""
     from kerolox.cli.nameservers import new_dialer, split_addresses
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
     from kerolox.client.nameservers import NameServers
 
     async with new_dialer() as dialer:
-        admin = Admin(NameServers(split_addresses(nameserver), dialer), dialer)
+        admin = AdminCalls(NameServers(split_addresses(nameserver), dialer), dialer)
         return sorted((await admin.cluster_info()).broker_addr_table)
 
 

@@ -243,14 +243,14 @@ class Demo:
 
 
 async def _create(nameserver: str, broker: str, topic: str, queues: int) -> None:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
     from kerolox.client.nameservers import NameServers
     from kerolox.net.dialer import Dialer
     from kerolox.protocol.bodies.topics import TopicConfig
 
     config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
     async with Dialer() as dialer:
-        await Admin(NameServers([nameserver], dialer), dialer).put_topic(broker, config)
+        await AdminCalls(NameServers([nameserver], dialer), dialer).put_topic(broker, config)
 
 
 def _outcome(shop: Shop) -> list[str]:

@@ -17,7 +17,7 @@ from kerolox.cli.times import parse_time, time_text
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
     from kerolox.client.admin.dead_letters import Resend
     from kerolox.protocol.message import StoredMessage
 
@@ -45,7 +45,7 @@ def list_topics(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag =
     """List groups with dead letters: number, oldest and newest."""
     from kerolox.client.admin.dead_letters import DeadLetters, DeadTopic
 
-    async def work(admin: Admin) -> list[DeadTopic]:
+    async def work(admin: AdminCalls) -> list[DeadTopic]:
         return await DeadLetters(admin).topics()
 
     found = run_admin(nameserver, work)
@@ -86,7 +86,7 @@ def show(
     chosen = Chosen(group, ids, key, begin, end)
     found: list[tuple[StoredMessage, bool | None]] = []
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: AdminCalls) -> None:
         from kerolox.client.admin.dead_letters import Resend, origin_of
 
         resend = Resend(admin, chosen.group)
@@ -158,7 +158,7 @@ def resend(
         raise error
     sending: list[Resend] = []
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: AdminCalls) -> None:
         run = Resend(
             admin,
             chosen.group,
@@ -231,7 +231,7 @@ def export(
     if str(out) != "-" and out.exists():
         raise OptionError("--out", str(out), "a file that does not exist")
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: AdminCalls) -> None:
         nonlocal written, last
         progress = ProgressLine(lambda: f"{written} of {chosen.total}")
         async for page in chosen.pages(admin):

@@ -14,7 +14,7 @@ from kerolox.cli.times import parse_time, time_text
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
     from kerolox.client.admin.results import Group, GroupMembers, OffsetChange, QueueProgress
 
 app = typer.Typer(help="Manage consumer groups.", no_args_is_help=True)
@@ -31,7 +31,7 @@ def list_groups(
 ) -> None:
     """List consumer groups, with the number of brokers that have each."""
 
-    async def work(admin: Admin) -> list[Group]:
+    async def work(admin: AdminCalls) -> list[Group]:
         from kerolox.client.admin.groups import GroupAdmin
 
         return await GroupAdmin(admin).list_groups(broker=broker)
@@ -86,7 +86,7 @@ def disable(
 
 
 def _let_consume(group: str, may: bool, nameserver: str, json: bool) -> None:
-    async def work(admin: Admin) -> Group:
+    async def work(admin: AdminCalls) -> Group:
         from kerolox.client.admin.groups import GroupAdmin
 
         groups = GroupAdmin(admin)
@@ -132,7 +132,7 @@ def create(
 ) -> None:
     """Create a group. Fails if the group exists."""
 
-    async def work(admin: Admin) -> Group:
+    async def work(admin: AdminCalls) -> Group:
         from kerolox.client.admin.groups import GroupAdmin
 
         return await GroupAdmin(admin).create_group(
@@ -163,7 +163,7 @@ def update(
     if all(given is None for given in (retries, consume, orderly, broadcast)):
         raise OptionError("--retries", None, "at least one setting to change")
 
-    async def work(admin: Admin) -> Group:
+    async def work(admin: AdminCalls) -> Group:
         from kerolox.client.admin.groups import GroupAdmin
 
         return await GroupAdmin(admin).update_group(
@@ -200,7 +200,7 @@ def delete(
     if not yes:
         typer.confirm(f"Delete group {group}?", abort=True, err=True)
 
-    async def work(admin: Admin) -> list[str]:
+    async def work(admin: AdminCalls) -> list[str]:
         from kerolox.client.admin.groups import GroupAdmin
 
         return await GroupAdmin(admin).delete_group(group, keep_progress=keep_progress, cluster=cluster)
@@ -228,7 +228,7 @@ def lag(
         _lag_of_all(topic, nameserver, json)
         return
 
-    async def work(admin: Admin) -> tuple[list[QueueProgress], Group]:
+    async def work(admin: AdminCalls) -> tuple[list[QueueProgress], Group]:
         from kerolox.client.admin.groups import GroupAdmin
 
         groups = GroupAdmin(admin)
@@ -267,7 +267,7 @@ def lag(
 def _lag_of_all(topic: str | None, nameserver: str, json: bool) -> None:
     """Show a line for each group and topic, and a note with the number of groups without progress."""
 
-    async def work(admin: Admin) -> dict[str, list[QueueProgress]]:
+    async def work(admin: AdminCalls) -> dict[str, list[QueueProgress]]:
         from kerolox.client.admin.groups import GroupAdmin
 
         return await GroupAdmin(admin).group_lags(topic)
@@ -309,7 +309,7 @@ def members(
 ) -> None:
     """Show a group's members and their subscriptions."""
 
-    async def work(admin: Admin) -> GroupMembers:
+    async def work(admin: AdminCalls) -> GroupMembers:
         from kerolox.client.admin.groups import GroupAdmin
 
         return await GroupAdmin(admin).group_members(group)
@@ -369,7 +369,7 @@ def reset(
         where = to if to in words else time_text(time_ms)
         typer.confirm(f"Move group {group} in topic {topic} to {where}?", abort=True, err=True)
 
-    async def work(admin: Admin) -> list[OffsetChange]:
+    async def work(admin: AdminCalls) -> list[OffsetChange]:
         from kerolox.client.admin.groups import GroupAdmin
 
         return await GroupAdmin(admin).reset_offsets(group, topic, words.get(to, time_ms))

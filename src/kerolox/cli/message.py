@@ -14,7 +14,7 @@ from kerolox.cli.times import parse_time, time_text
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
     from kerolox.client.admin.lookups import FoundRecords
     from kerolox.protocol.message import StoredMessage
 
@@ -33,7 +33,7 @@ def get(
 ) -> None:
     """Show a message with all its fields."""
 
-    async def work(admin: Admin) -> StoredMessage:
+    async def work(admin: AdminCalls) -> StoredMessage:
         from kerolox.client.admin.lookups import Lookups
 
         return await Lookups(admin).by_id(id, topic)
@@ -69,7 +69,7 @@ def find(
     begin_ms = 0 if begin is None else parse_time(begin, now_ms, "--from")
     end_ms = INT64_MAX if end is None else parse_time(end, now_ms, "--to")
 
-    async def work(admin: Admin) -> FoundRecords:
+    async def work(admin: AdminCalls) -> FoundRecords:
         from kerolox.client.admin.lookups import Lookups
 
         if key is None:

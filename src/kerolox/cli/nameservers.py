@@ -11,7 +11,7 @@ import typer
 from kerolox.client.addresses import split_addresses
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
     from kerolox.client.nameservers import NameServers
     from kerolox.net.dialer import Dialer
 
@@ -117,14 +117,14 @@ def run_with(addresses: str, work: Callable[[NameServers], Coroutine[Any, Any, T
     return run(main())
 
 
-def run_admin(addresses: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
+def run_admin(addresses: str, work: Callable[[AdminCalls], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work against the name servers of an option and their brokers."""
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
     from kerolox.client.nameservers import NameServers
     from kerolox.net.loop import run
 
     async def main() -> T:
         async with new_dialer() as dialer:
-            return await work(Admin(NameServers(split_addresses(addresses), dialer), dialer))
+            return await work(AdminCalls(NameServers(split_addresses(addresses), dialer), dialer))
 
     return run(main())

@@ -14,7 +14,7 @@ from kerolox.cli.store import ConfigFileOption, StoreDirectory, ask, layout_of, 
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
     from kerolox.replication.parting import Parting
     from kerolox.store.offline.layout import Layout
 
@@ -96,7 +96,7 @@ def _leader(leader: str | None, nameserver: str | None, broker: str | None) -> s
         raise OptionError("--leader", "missing", "the leader's address, or -n and --broker")
     name = broker
 
-    async def look(admin: Admin) -> dict[str, str]:
+    async def look(admin: AdminCalls) -> dict[str, str]:
         return await admin.masters(broker=name)
 
     return run_admin(nameserver, look)[broker]

@@ -16,7 +16,7 @@ from kerolox.shown_text import visible
 if TYPE_CHECKING:
     import asyncio
 
-    from kerolox.client.admin.admin import Admin, BrokerQueue
+    from kerolox.client.admin.calls import AdminCalls, BrokerQueue
     from kerolox.client.admin.lookups import Lookups
     from kerolox.protocol.message import StoredMessage
 
@@ -44,7 +44,7 @@ def follow(
     json: JsonFlag = False,
 ) -> None:
     """Print messages of a topic as they arrive, until Ctrl-C. Does not affect consumer progress."""
-    from kerolox.client.admin.admin import LATEST_MS
+    from kerolox.client.admin.calls import LATEST_MS
     from kerolox.clock import SYSTEM_CLOCK
     from kerolox.errors import OptionError
     from kerolox.protocol.subscription import SQL92, TAG, subscription
@@ -59,7 +59,7 @@ def follow(
     subscription(topic, expression, 0, kind)  # raises for an invalid expression
     time_ms = LATEST_MS if begin == "now" else parse_time(begin, SYSTEM_CLOCK.wall_ms(), "--from")
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: AdminCalls) -> None:
         await TopicTail(admin, topic, expression, kind, time_ms, count, as_json=json).run()
 
     try:
@@ -73,7 +73,7 @@ class TopicTail:
 
     def __init__(
         self,
-        admin: Admin,
+        admin: AdminCalls,
         topic: str,
         expression: str,
         expression_type: str,

@@ -10,7 +10,7 @@ from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
 
 app = typer.Typer(help="Show scheduled messages.", no_args_is_help=True)
 
@@ -28,8 +28,8 @@ def pending(
 ) -> None:
     """Show the number of scheduled messages, by time of delivery and by topic."""
 
-    async def work(admin: Admin) -> list[dict[str, Any]]:
-        from kerolox.client.admin.admin import at_all
+    async def work(admin: AdminCalls) -> list[dict[str, Any]]:
+        from kerolox.client.admin.calls import at_all
 
         brokers = await admin.masters(cluster=cluster, broker=broker)
         found = await at_all(brokers, lambda address: _ask(admin, address))
@@ -53,7 +53,7 @@ def pending(
     output(json).show(brokers, *tables)
 
 
-async def _ask(admin: Admin, address: str) -> dict[str, Any]:
+async def _ask(admin: AdminCalls, address: str) -> dict[str, Any]:
     from kerolox.protocol.bodies.stats import TimerMetrics
     from kerolox.protocol.codes import RequestCode, ResponseCode
 

@@ -13,7 +13,7 @@ from kerolox.cli.times import time_text
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.admin import Admin
+    from kerolox.client.admin.calls import AdminCalls
     from kerolox.client.admin.results import QueueStats, Topic, TopicGroup
     from kerolox.protocol.bodies.routes import TopicRoute
 
@@ -44,7 +44,7 @@ def list_topics(
 ) -> None:
     """List topics."""
 
-    async def work(admin: Admin) -> tuple[list[str], list[str]]:
+    async def work(admin: AdminCalls) -> tuple[list[str], list[str]]:
         from kerolox.client.admin.topics import TopicAdmin
 
         topics = TopicAdmin(admin)
@@ -120,7 +120,7 @@ def create(
     if removed := [name for name, value in changes.items() if value is None]:
         raise OptionError("--attribute", f"-{removed[0]}", "name=value: a new topic has no attributes yet")
 
-    async def work(admin: Admin) -> Topic:
+    async def work(admin: AdminCalls) -> Topic:
         from kerolox.client.admin.topics import TopicAdmin
 
         return await TopicAdmin(admin).create_topic(
@@ -155,7 +155,7 @@ def update(
 ) -> None:
     """Change settings of a topic on the brokers that have it. Other settings stay as they are."""
 
-    async def work(admin: Admin) -> Topic:
+    async def work(admin: AdminCalls) -> Topic:
         from kerolox.client.admin.topics import TopicAdmin
 
         return await TopicAdmin(admin).update_topic(
@@ -215,7 +215,7 @@ def delete(
     if not yes:
         typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
 
-    async def work(admin: Admin) -> list[str]:
+    async def work(admin: AdminCalls) -> list[str]:
         from kerolox.client.admin.topics import TopicAdmin
 
         return await TopicAdmin(admin).delete_topic(topic, cluster=cluster)
@@ -232,7 +232,7 @@ def delete(
 def stats(topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
     """Show the offsets of every queue of a topic, and the time of its last message."""
 
-    async def work(admin: Admin) -> list[QueueStats]:
+    async def work(admin: AdminCalls) -> list[QueueStats]:
         from kerolox.client.admin.topics import TopicAdmin
 
         return await TopicAdmin(admin).topic_stats(topic)
@@ -260,7 +260,7 @@ def consumers(
 ) -> None:
     """List the groups that consume a topic, with the number of members and the lag."""
 
-    async def work(admin: Admin) -> list[TopicGroup]:
+    async def work(admin: AdminCalls) -> list[TopicGroup]:
         from kerolox.client.admin.topics import TopicAdmin
 
         return await TopicAdmin(admin).topic_groups(topic)

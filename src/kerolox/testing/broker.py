@@ -23,7 +23,7 @@ from typing import Any
 
 from kerolox.broker.broker import Broker
 from kerolox.broker.options import BrokerOptions
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError, nearest
@@ -95,7 +95,7 @@ class RunningBroker:
     async def create_topic(self, topic: str, *, queues: int = 4, attributes: str = "") -> None:
         """Create a topic, so that consumers find it before the first send. ``attributes`` as in mqadmin."""
         async with Dialer() as dialer:
-            admin = Admin(NameServers([self.nameserver_address], dialer), dialer)
+            admin = AdminCalls(NameServers([self.nameserver_address], dialer), dialer)
             config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
             await admin.put_topic(self.address, config, attributes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kerolox import Message, Producer, PushConsumer, PushOptions, Received
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.nameservers import NameServers
 from kerolox.errors import RequestFailed
 from kerolox.net.dialer import Dialer
@@ -17,7 +17,7 @@ from tests.client.kit import wait_for
 async def test_a_reset_that_members_carry_out() -> None:
     async with running_broker(server_side_reset=False) as running, Dialer() as dialer:
         await running.create_topic("orders", queues=2)
-        admin = Admin(NameServers([running.nameserver_address], dialer), dialer)
+        admin = AdminCalls(NameServers([running.nameserver_address], dialer), dialer)
         with pytest.raises(RequestFailed, match="not exist"):
             await admin.reset("nobody", "orders", 0)
         await admin.put_group(running.address, GroupConfig(group_name="billing"))

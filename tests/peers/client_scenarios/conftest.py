@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.nameservers import NameServers
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -44,7 +44,7 @@ class Target:
     async def create_topic(self, topic: str, queues: int = 4, *, broker: Broker | None = None) -> str:
         """Create it, and wait until the name server knows."""
         async with Dialer() as dialer:
-            admin = Admin(NameServers([self.nameserver], dialer), dialer)
+            admin = AdminCalls(NameServers([self.nameserver], dialer), dialer)
             config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=6)
             await admin.put_topic((broker or self.broker).address, config)
             async with asyncio.timeout(30):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.protocol.bodies.access import Acl, User
 from kerolox.protocol.bodies.body import decode_list
 from kerolox.protocol.codes import RequestCode
@@ -15,7 +15,7 @@ def subject_of(user: str) -> str:
     return SUBJECT_PREFIX + user
 
 
-async def brokers(admin: Admin, cluster: str | None = None) -> list[str]:
+async def brokers(admin: AdminCalls, cluster: str | None = None) -> list[str]:
     """Return the addresses of the brokers of a cluster, or of all, masters first. Followers are included, as
     by mqadmin: those of Apache do not copy users."""
     masters = await admin.masters(cluster=cluster)  # raises NotFound when there is no such cluster
@@ -32,7 +32,7 @@ async def brokers(admin: Admin, cluster: str | None = None) -> list[str]:
 class BrokerAccess:
     """Users and rules of one broker. The broker returns passwords only to Super users."""
 
-    def __init__(self, admin: Admin, address: str) -> None:
+    def __init__(self, admin: AdminCalls, address: str) -> None:
         self._admin = admin
         self.name = address
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from kerolox.client.admin.admin import Admin, BrokerQueue, NoSuchTopic
+from kerolox.client.admin.calls import AdminCalls, BrokerQueue, NoSuchTopic
 from kerolox.client.admin.groups import known_group
 from kerolox.client.admin.lookups import FoundRecords, Lookups
 from kerolox.client.errors import NotFound
@@ -79,7 +79,7 @@ class CutShort(KeroloxError):
 class DeadLetters:
     """Searches and reads of dead letters."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: AdminCalls) -> None:
         self._admin = admin
         self.lookups = Lookups(admin)
 
@@ -205,7 +205,7 @@ class Selection:
         self._end_ms = end_ms
         self._wanted = wanted
 
-    async def pages(self, admin: Admin) -> AsyncIterator[list[StoredMessage]]:
+    async def pages(self, admin: AdminCalls) -> AsyncIterator[list[StoredMessage]]:
         """Yield the dead letters. Raises NotFound without such a group, or without a fitting dead letter."""
         try:
             async for page in self._pages(DeadLetters(admin)):
@@ -247,7 +247,7 @@ class Resend:
 
     def __init__(
         self,
-        admin: Admin,
+        admin: AdminCalls,
         group: str,
         *,
         to_retry: bool = False,

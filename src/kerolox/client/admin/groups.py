@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kerolox.client.admin.admin import Admin as Calls
-from kerolox.client.admin.admin import at_all
+from kerolox.client.admin.calls import AdminCalls, at_all
 from kerolox.client.admin.part import Part, place_ms
 from kerolox.client.admin.results import (
     Group,
@@ -32,7 +31,7 @@ from kerolox.protocol.codes import RequestCode, version_name
 from kerolox.protocol.headers.offset import ResetOffsetRequest
 
 
-async def known_group(calls: Calls, group: str) -> dict[str, GroupConfig]:
+async def known_group(calls: AdminCalls, group: str) -> dict[str, GroupConfig]:
     """Return the settings of a group by broker. Raises NotFound when no broker has settings or progress of
     it. A group that only pulls may have progress and no settings."""
     try:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kerolox.client.admin.admin import Admin, BrokerQueue, NoSuchTopic
+from kerolox.client.admin.calls import AdminCalls, BrokerQueue, NoSuchTopic
 from kerolox.client.calls.pulls import PULL_CODES, pull_request
 from kerolox.client.errors import NotFound
 from kerolox.errors import ConnectFailed, InvalidRequest, KeroloxError, RequestFailed
@@ -39,7 +39,7 @@ class FoundRecords:
 class Lookups:
     """Searches at all brokers that may have the messages."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: AdminCalls) -> None:
         self._admin = admin
 
     async def by_id(self, message_id: str, topic: str | None = None) -> StoredMessage:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from kerolox.client.admin.admin import LATEST_MS
-from kerolox.client.admin.admin import Admin as Calls
+from kerolox.client.admin.calls import LATEST_MS, AdminCalls
 from kerolox.client.message_types import shown
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import OptionError
@@ -19,11 +18,11 @@ BEGIN, END = "begin", "end"
 class Part:
     """A part of administration, over the calls to brokers and name servers."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: AdminCalls) -> None:
         self._given = calls
 
     @property
-    def _calls(self) -> Calls:
+    def _calls(self) -> AdminCalls:
         return self._given
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from kerolox.client.admin.admin import Admin
+from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.errors import NotFound
 from kerolox.errors import KeroloxError, nearest
 from kerolox.protocol.bodies.properties_text import read_properties, write_properties
@@ -68,7 +68,7 @@ async def change_settings(
 class Servers:
     """Administration of single brokers."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: AdminCalls) -> None:
         self._admin = admin
 
     async def brokers(

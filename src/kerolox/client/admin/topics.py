@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kerolox.client.admin.admin import NoSuchTopic, at_all
+from kerolox.client.admin.calls import NoSuchTopic, at_all
 from kerolox.client.admin.part import Part
 from kerolox.client.admin.results import QueueStats, Topic, TopicAtBroker, TopicGroup
 from kerolox.client.errors import AlreadyThere, NotFound

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from kerolox.client.admin import administration
+from kerolox.client.admin import admin
 from kerolox.client.admin.part import When
 from kerolox.client.admin.results import (
     DeadLetterGroup,
@@ -36,11 +36,11 @@ from kerolox.client.options import ClientOptions
 from kerolox.protocol.flags import PERM_READ_WRITE
 
 
-class Admin(Twin[administration.Admin]):
+class Admin(Twin[admin.Admin]):
     """Administration of a cluster. See :class:`kerolox.Admin`, whose names these are."""
 
     def __init__(self, where: ClientOptions | str | Sequence[str] | None = None) -> None:
-        super().__init__(lambda: administration.Admin(where))
+        super().__init__(lambda: admin.Admin(where))
 
     @property
     def is_open(self) -> bool:
