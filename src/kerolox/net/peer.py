@@ -43,7 +43,7 @@ from kerolox.protocol.limits import FRAME_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
-LONG_BYTES = 64 * 1024  # what is longer is written as it is: not joined with what comes before it
+LONG_BYTES = 64 * 1024  # longer answers are written unchanged, not joined with those before them
 FLUSH_BYTES = 1024 * 1024  # a pass writes at the latest when its answers have grown this large
 SWEEP_S = 0.1  # how often deadlines of open calls are looked at
 AGE_CHECK_FRAMES = 8  # inside a long pass the clock is read again after this many frames

@@ -1,12 +1,12 @@
-"""Turns of connections that have more to be handled than fits into one turn of the event loop.
+"""Turns of connections that sent more than one turn of the event loop can handle.
 
-What a connection sends is handled as soon as it is read, while the loop has time. A connection that has sent
-more takes turns with the others: those of one source address form a line, and the lines come in rotation, so
-an address with ten thousand busy connections delays itself. All turns of one round of the loop take ROUND_S
-together, however many connections have something to do; and so does what the loop reads between two rounds.
+Frames are handled as soon as they are read, while the loop has time. A connection that sent more takes turns
+with the others: the connections of one source address form a line, and the lines rotate, so that an address
+with ten thousand busy connections delays only itself. All turns of one round of the loop take ROUND_S
+together, however many connections are busy; frames that the loop reads between two rounds take as long.
 
-Connections that wait until their address has paid back what it cost form a line too: the first of them goes
-on, then the next, so that the others cost nothing meanwhile.
+Connections that wait until their address has paid back its cost form a line too. Only the first of them
+continues, then the next: the others cost nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Line:
 
 
 class Turns:
-    """Who comes next."""
+    """Order in which busy connections are handled."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock

@@ -36,7 +36,7 @@ from kerolox.protocol.limits import (
 
 __all__ = ["STRICT_ERRORS", "ObjectKey", "dumps", "loads", "loads_header", "loads_strict"]
 
-# What the strict reader raises for bytes of a stranger. (Deep ones end the stack of whoever reads them.)
+# Errors of the strict reader for any bytes. Deeply nested ones exhaust the stack.
 STRICT_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 

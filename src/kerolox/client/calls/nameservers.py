@@ -9,7 +9,7 @@ from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.header import Header
 
-# What is raised when no name server answers.
+# Errors of requests that no name server answers.
 UNREACHABLE = (ConnectFailed, ConnectionLost, RequestTimeout, NoNameServer)
 
 

@@ -30,7 +30,7 @@ WAITING_MAX: Final = 2048
 FLUSH_S: Final = 5.0
 SEND_TIMEOUT_S: Final = 5.0
 MESSAGE_BYTES_MAX: Final = 128_000
-NULL: Final = "null"  # Java's word for what is not there
+NULL: Final = "null"  # Java's text of a missing value
 
 _numbers = itertools.count()
 
