@@ -145,7 +145,7 @@ async def test_a_topic_made_since_the_backup_is_added_to_it(
     [
         ('"readQueueNums": 4', '"readQueueNums": -4', "'Orders' has -4 queues"),
         ('"writeQueueNums": 4', '"writeQueueNums": 4000000', "'Orders' has 4000000 queues"),
-        ('"topicName": "Orders"', '"topicName": "Orderz"', "called 'Orderz'"),
+        ('"topicName": "Orders"', '"topicName": "Orderz"', "'Orders' has the name 'Orderz'"),
         ('"readQueueNums": 4', '"readQueueNums": "x"', "readQueueNums"),
     ],
 )
@@ -161,7 +161,7 @@ async def test_settings_that_make_no_sense_are_named(
     with pytest.raises(TableBroken, match="kerolox store repair"):
         async with running_broker(directory=directory):
             pass
-    assert "topics.json: made empty, with 2 topics" in mended(directory)
+    assert "topics.json: created empty, with 2 topics" in mended(directory)
     assert (directory / CONFIG / "topics.json.broken").exists()
     async with running_broker(directory=directory) as running, Dialer() as dialer:
         assert len(await bodies(Talk(dialer, running))) == 30
@@ -194,7 +194,7 @@ async def test_lost_offsets_stop_the_start_until_somebody_decides(directory: Pat
     with pytest.raises(TableLost, match=r"consumerOffset\.json was lost: .* --tables") as refused:
         async with running_broker(directory=directory):
             pass
-    assert "Restore it from a copy" in str(refused.value)
+    assert "Restore it from a backup" in str(refused.value)
     mended(directory)
     async with running_broker(directory=directory) as running, Dialer() as dialer:
         assert running.broker.tables.offsets.offset("Orders", "billing", 0) == -1

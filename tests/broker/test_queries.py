@@ -80,7 +80,7 @@ async def test_an_answer_fits_into_a_frame(talk: Talk, monkeypatch: pytest.Monke
         await talk.send("t", bytes([65 + number]) * 1000, {"KEYS": "k"})
     answer = await by_key(talk, "k")
     assert [record.body[:1] for record in decode_records(answer.body)] == [b"A", b"B"]
-    assert "2 more do not fit" in (answer.remark or "")
+    assert "2 more messages do not fit" in (answer.remark or "")
 
 
 async def test_by_place(talk: Talk) -> None:

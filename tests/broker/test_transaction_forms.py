@@ -186,9 +186,9 @@ async def test_only_what_was_written_is_remembered(store: MessageStore, tmp_path
     assert halves.find(1) is None
     intake.write()
     assert halves.find(1) == remembered(1)
-    store.state.set(Obstacle.DISK_FULL, "no room")
     append(store, b"two")
     halves.add("t", remembered(2), 100)
+    store.state.set(Obstacle.DISK_FULL, "no room")
     intake.write()
     store.state.clear(Obstacle.DISK_FULL)
     append(store, b"three")

@@ -203,8 +203,10 @@ def test_rules(file: Path) -> None:
 
     assert "'Publish' is not an action" in error("policy", "set", "alice", "*", "--actions", "Publish", *at)
     assert "is not a resource" in error("policy", "set", "alice", "orders", "--actions", "Pub", *at)
-    assert "there is no user 'zoe'" in error("policy", "set", "zoe", "*", "--actions", "Pub", *at)
-    assert "there are no rules" in error("policy", "list", "--resource", "nowhere", *at)
+    assert "user 'zoe' does not exist" in error("policy", "set", "zoe", "*", "--actions", "Pub", *at)
+    assert "no rule has a resource that contains 'nowhere'" in error(
+        "policy", "list", "--resource", "nowhere", *at
+    )
     assert "has no Custom rule for Topic:order" in error("policy", "delete", "alice", "Topic:order", *at)
     assert "either resources or --all" in error("policy", "delete", "alice", *at)
 
@@ -254,7 +256,7 @@ def test_explain(file: Path) -> None:
     )
     assert "Did you mean alice?" in error("explain", "alicia", "Pub", "Topic:t", *at)
     assert "matches many resources" in error("explain", "alice", "Pub", "Topic:*", *at)
-    assert "All is for rules" in error("explain", "alice", "All", "Topic:t", *at)
+    assert "All is valid only in rules" in error("explain", "alice", "All", "Topic:t", *at)
     assert "one address" in error("explain", "alice", "Pub", "Topic:t", "--from", "10.0.0.0/8", *at)
 
 

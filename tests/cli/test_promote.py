@@ -130,8 +130,8 @@ def test_which_follower_is_to_be_said(machine: Machine) -> None:
     for name in ("nameserver", "broker-a-s"):
         machine.start(name)
     for words, expected in (
-        (("--broker", "broker-x"), "there are: broker-a"),
-        (("--broker", "broker-a", "--id", "3"), "there are: 1 at"),
+        (("--broker", "broker-x"), "Registered: broker-a"),
+        (("--broker", "broker-a", "--id", "3"), "Registered: 1 at"),
         ((), "either a name, or --address"),
         (("--broker", "broker-a", "-b", "127.0.0.1:1"), "either a name, or --address"),
         (("--broker", "broker-a"), "never heard how far its leader was"),

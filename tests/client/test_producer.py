@@ -345,7 +345,7 @@ async def test_checked_before_sending(producer: Producer) -> None:
         (Message("orders", b""), "no body"),
         (Message("or ders", b"x"), "letters"),
         (Message("x" * 128, b"x"), "128"),
-        (Message("SCHEDULE_TOPIC_XXXX", b"x"), "own"),
+        (Message("SCHEDULE_TOPIC_XXXX", b"x"), "internal to brokers"),
         (Message("orders", b"x" * (4 * 1024 * 1024 + 1)), "4194305"),
         (Message("orders", b"x", properties={"a": "b" * 40_000}), "32767"),
     ):

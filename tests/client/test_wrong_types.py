@@ -182,11 +182,14 @@ def test_handlers_that_cannot_be_called(batch: int) -> None:
         ):
             consumer.on("t", batch=batch)(handler)
     assert not consumer._handlers
-    for handler in (print, [].append, Method().takes_one, functools.partial(two, 1), lambda m, n=1: None):
-        consumer.on("t", batch=batch)(handler)
+    callables = (print, [].append, Method().takes_one, functools.partial(two, 1), lambda m, n=1: None)
+    for number, handler in enumerate(callables):
+        consumer.on(f"t{number}", batch=batch)(handler)
+    assert len(consumer._handlers) == len(callables)
     for wrong in (-1, "5", 2.5, True):
         with pytest.raises(OptionError, match="batch"):
             consumer.on("t", batch=wrong)(print)
+    assert "t" not in consumer._handlers
 
 
 async def test_recall_says_what_the_broker_lacks(running: RunningBroker, producer: Producer) -> None:

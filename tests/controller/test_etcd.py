@@ -194,14 +194,14 @@ async def test_what_is_not_ours_is_named_and_left_alone(shelf: EtcdShelf, own_me
     )
     for value in foreign:
         await put(own_members, key, value)
-        with pytest.raises(StateUnusable, match=f"{key}.*Restore a copy"):
+        with pytest.raises(StateUnusable, match=f"{key}.*Restore it from a backup"):
             await carrier.load()
         with pytest.raises(StateUnusable):
             await shelf.carrier().open()  # a controller does not start with it
         assert await get(own_members, key) == value
     await put(own_members, f"/kerolox/{shelf.group}/groups/broker-b", whole)
     await put(own_members, key, whole)
-    with pytest.raises(StateUnusable, match=r"broker-b.*of group 'broker-a'"):
+    with pytest.raises(StateUnusable, match=r"broker-b.*it belongs to group 'broker-a'"):
         await carrier.load()
 
 

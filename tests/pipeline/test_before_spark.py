@@ -161,6 +161,7 @@ def test_an_iceberg_archive_that_cannot_be(
     assert "~/.pyiceberg.yaml" in refused(*to, *table, "--catalog", "nobody-has-such-a-catalog")
     uri = f"sqlite:///{tmp_path}/catalog.db"
     assert "NAMESPACE.TABLE" in refused(*to, "--iceberg", "messages", "--catalog-uri", uri)
-    assert "does not open" in refused(*to, *table, "--catalog-uri", "http://127.0.0.1:1")
+    assert "cannot be opened" in refused(*to, *table, "--catalog-uri", "http://127.0.0.1:1")
     assert "--iceberg NAMESPACE.TABLE when" in refused(*to, "--to", tmp_path, "--warehouse", tmp_path)
-    assert "cannot be made" in refused(*to, *table, "--catalog-uri", uri)  # no warehouse
+    no_warehouse = refused(*to, *table, "--catalog-uri", uri)
+    assert f"lake.messages in {uri} cannot be created" in no_warehouse

@@ -151,7 +151,7 @@ def test_stores_are_merged(spark: SparkSession, tmp_path: Path, monkeypatch: pyt
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert (told["messages"], told["queues"], told["left_out"]) == (600, 8, {"SCHEDULE_TOPIC_XXXX": 300})
-    assert "left behind: SCHEDULE_TOPIC_XXXX" in CliRunner().invoke(app, words).stdout
+    assert "not copied: SCHEDULE_TOPIC_XXXX" in CliRunner().invoke(app, words).stdout
     mapping = json.loads((to / made_by.MAPPING).read_bytes())
     assert [(move["queue_id"], move["new_queue_id"]) for move in mapping if move["topic"] == "orders"] == [
         (0, 0), (1, 1), (0, 2), (1, 3),

@@ -354,7 +354,7 @@ def test_damaged_queue_entries(maker: StoreMaker) -> None:
     overwrite(queue / f"{2000:020d}", 30 * 20, b"\x7f")
     overwrite(queue / f"{2000:020d}", 40 * 20 + 8, b"\0\0\2\1")
     with pytest.raises(
-        CorruptRecord, match=f"{0:020d} at byte 400: there is no entry: orders queue 0 offset 20"
+        CorruptRecord, match=f"{0:020d} at byte 400: the entry is missing: orders queue 0 offset 20"
     ):
         rows(path)
     left = [message for number, message in enumerate(maker.messages) if number not in (20, 130, 140)]
@@ -376,7 +376,7 @@ def test_a_missing_queue_file(maker: StoreMaker) -> None:
     assert rows(path, onCorrupt="skip") == expected(maker.messages[:100] + maker.messages[200:])
     (found,) = report(path)
     assert (found["path"], found["offset"], found["bytes"]) == (str(gone), 0, 2000)
-    assert found["reason"] == "there is no entry: orders queue 0 offset 100"
+    assert found["reason"] == "the entry is missing: orders queue 0 offset 100"
 
 
 def test_much_damage_is_not_told_at_length(

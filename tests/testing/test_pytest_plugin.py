@@ -179,6 +179,6 @@ def test_wrong_marks_say_what_is_meant(tmp_path: Path) -> None:
 def test_the_fixtures_are_listed_with_what_they_are(tmp_path: Path) -> None:
     listed = run_pytest(tmp_path, QUIET, "--fixtures")
     assert "kerolox_broker -- " in listed
-    assert "A broker and its name server, made for this test" in listed
+    assert "Broker and its name server, created for this test" in listed
     markers = run_pytest(tmp_path, QUIET, "--markers")
     assert "@pytest.mark.kerolox(brokers=1, followers=0, clock=..., **options)" in markers

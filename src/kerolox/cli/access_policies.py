@@ -77,9 +77,8 @@ def list_rules(
         for content, at in everywhere.rules_by_content(found).items()
     ]
     whose = f" of {user}" if user else ""
-    about = f" for a resource that contains {resource!r}" if resource else ""
     if resource and not document:
-        raise NotFound(f"no rules{whose}{about} at {', '.join(found)}")
+        raise NotFound(f"no rule{whose} has a resource that contains {resource!r} at {', '.join(found)}")
     rows = [
         (
             *(row["user"], row["policyType"], row["resource"], ", ".join(row["actions"])),

@@ -237,5 +237,5 @@ async def test_an_entry_that_became_another_while_running(rig: Rig, monkeypatch:
     store = await rig.open()
     path = rig.path / "consumequeue" / "A" / "0" / f"{0:020d}"
     overwrite(path, 7 * ENTRY_SIZE, path.read_bytes()[3 * ENTRY_SIZE : 4 * ENTRY_SIZE])
-    with pytest.raises(DamagedMessage, match=r"number 3 in queue 0 of 'A'.*--queues"):
+    with pytest.raises(DamagedMessage, match=r"offset 3 in queue 0 of 'A'.*--queues"):
         await store.read("A", 0, 5)
