@@ -342,6 +342,8 @@ class Peer(asyncio.Protocol):
             if self._unsplit or (self._budgets is not None and now_s > self._budgets.turns.ends_s):
                 self._put_off([], data)
                 return
+            if len(data) >= LONG_BYTES and self._budgets is not None:
+                self._budgets.turns.begin()  # the loop reads on while more comes: reading takes its time, too
         self._read(data, now_s)
 
     def _read(self, data: bytes, now_s: float) -> None:
@@ -496,7 +498,8 @@ class Peer(asyncio.Protocol):
         self._hold(frames)
         self._unsplit += unsplit
         if self._budgets is not None and self.stalled_since_s is None:
-            self._budgets.turns.add(self)
+            size_bytes = self._held_bytes + len(self._unsplit) + self._splitter.waiting_bytes
+            self._budgets.turns.add(self, is_short=size_bytes < MEASURED_FRAME_BYTES)
 
     def _wait_for_work(self, frames: list[Frame]) -> None:
         """Handle the frames when their source address has paid back what earlier ones cost."""

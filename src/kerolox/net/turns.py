@@ -20,7 +20,7 @@ from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 
 PASS_S_MAX: Final = 0.01  # of one turn
 PASS_S_MIN: Final = 0.0005
-ROUND_S: Final = 0.05
+ROUND_S: Final = 0.01
 
 
 class Holder(Protocol):
@@ -48,22 +48,24 @@ class Turns:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._ready: dict[str, dict[Holder, None]] = {}  # source address → its connections, in turn
-        self._count = 0
+        # Source address and kind of work → its connections, in turn.
+        self._ready: dict[tuple[str, bool], dict[Holder, None]] = {}
+        self._line_of: dict[Holder, tuple[str, bool]] = {}
         self._is_due = False  # a round comes in the next turn of the loop
         self.ends_s = inf  # from then on what is read has to wait for its turn
         self.turn_s_max = PASS_S_MAX  # length of one connection's turn
         self._waiting: dict[str, _Line] = {}
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._line_of)
 
-    def add(self, holder: Holder) -> None:
-        """Give a connection a turn, after the others of its address."""
-        line = self._ready.setdefault(holder.source, {})
-        if holder not in line:
-            line[holder] = None
-            self._counted(1)
+    def add(self, holder: Holder, *, is_short: bool = False) -> None:
+        """Give a connection a turn, after the others of its address; ``is_short`` work has a line apart, for
+        a small request must not wait behind megabytes."""
+        if holder not in self._line_of:
+            line = self._line_of[holder] = (holder.source, is_short)
+            self._ready.setdefault(line, {})[holder] = None
+            self._counted()
         self.begin()
 
     def begin(self) -> None:
@@ -84,9 +86,8 @@ class Turns:
 
     def leave(self, holder: Holder) -> None:
         """Forget a connection."""
-        ready = self._ready.get(holder.source, {})
-        if holder in ready:
-            self._remove(holder, ready)
+        if holder in self._line_of:
+            self._remove(holder)
         line = self._waiting.get(holder.source)
         if line is not None:
             line.holders.pop(holder, None)
@@ -94,29 +95,30 @@ class Turns:
                 line.timer.cancel()
                 del self._waiting[holder.source]
 
-    def _remove(self, holder: Holder, ready: dict[Holder, None]) -> None:
+    def _remove(self, holder: Holder) -> None:
+        line = self._line_of.pop(holder)
+        ready = self._ready[line]
         del ready[holder]
-        self._counted(-1)
         if not ready:
-            del self._ready[holder.source]
+            del self._ready[line]
+        self._counted()
 
-    def _counted(self, change: int) -> None:
-        self._count += change
-        self.turn_s_max = max(PASS_S_MIN, min(PASS_S_MAX, ROUND_S / (self._count + 1)))
+    def _counted(self) -> None:
+        self.turn_s_max = max(PASS_S_MIN, min(PASS_S_MAX, ROUND_S / (len(self) + 1)))
 
     def _round(self) -> None:
         self._is_due = False
         self.ends_s = inf
         ends_s = self._clock.monotonic_s() + ROUND_S
         try:
-            for _ in range(self._count):  # each connection has one turn in a round
+            for _ in range(len(self)):  # each connection has one turn in a round
                 if not self._ready:
                     return
-                source, ready = next(iter(self._ready.items()))
+                line, ready = next(iter(self._ready.items()))
                 holder = next(iter(ready))
-                self._remove(holder, ready)
+                self._remove(holder)
                 if ready:
-                    self._ready[source] = self._ready.pop(source)  # the line comes after all others
+                    self._ready[line] = self._ready.pop(line)  # the line comes after all others
                 holder.take_turn()
                 if self._clock.monotonic_s() > ends_s:
                     return

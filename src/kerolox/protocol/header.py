@@ -48,11 +48,17 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, rename=camel):
     """
 
 
+_COUNTED_BYTES = 64 << 10
+
+
 def check_field_count(raw: bytes | memoryview | msgspec.Raw) -> None:
     """Refuse a table of more than EXT_FIELD_COUNT_MAX fields before it is read. A JSON string has at most two
     quotes without a backslash before them; so a table that passes has at most twice as many fields."""
     text = bytes(raw)
-    quotes = text.count(b'"') - text.count(b'\\"')
+    # Most of what is refused shows at its beginning: counting all of a long table takes 10 ms.
+    quotes = text.count(b'"', 0, _COUNTED_BYTES) - text.count(b'\\"', 0, _COUNTED_BYTES)
+    if quotes <= 4 * EXT_FIELD_COUNT_MAX:
+        quotes = text.count(b'"') - text.count(b'\\"')
     if quotes > 4 * EXT_FIELD_COUNT_MAX:
         raise ProtocolError(
             f"extFields of {len(text)} bytes has {quotes} quotes: more than EXT_FIELD_COUNT_MAX, "
