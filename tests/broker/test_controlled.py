@@ -137,7 +137,7 @@ async def test_the_leader_is_killed_and_nothing_is_lost(
 async def test_a_leader_cut_off_from_the_controller_acknowledges_nothing_more(tmp_path: Path) -> None:
     async with (
         running_controlled(
-            3, directory=tmp_path, slaveTimeout=200, controller_silence_ms=1000, **QUICK
+            3, directory=tmp_path, slaveTimeout=5000, controller_silence_ms=1000, **QUICK
         ) as group,
         Dialer() as dialer,
     ):

@@ -69,11 +69,17 @@ def serve(
 def _rejoin(name: str, directory: Path, peer: str, others: list[str]) -> bool:
     """Return True if the member must join an existing cluster.
 
-    A member without data that the others know as a former member is replaced by a new member first.
+    A member without data that was started before is replaced by a new member first. At its first start the
+    others may know its name already: they have the same list of members.
     """
     note = directory.with_name(f"{directory.name}.joins")
     if (directory / "member").exists():
         return note.exists()
+    started = directory.with_name(f"{directory.name}.started")
+    if not started.exists():
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        started.touch()  # a member whose disk was replaced fails now, and joins at its next start
+        return False
     url = f"http://{peer}"
     for other in others:
         known = _ask(other, "list", {})
