@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.peers.processes import free_ports
+from tests.rig.ports import free_ports
 
 from bench import machine
 from bench.results import FOLDER, ROOT, Table, number

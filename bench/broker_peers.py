@@ -17,8 +17,9 @@ from pathlib import Path
 
 from tests.peers.jars import Jars
 from tests.peers.java import OPEN_PACKAGES, find_java
-from tests.peers.processes import free_ports, log_settings, write_home
+from tests.peers.processes import log_settings, write_home
 from tests.peers.wire import GET_BROKER_CLUSTER_INFO, UPDATE_BROKER_CONFIG, Answer, request
+from tests.rig.ports import free_ports
 
 from bench import apache, machine
 from kerolox.net.signing import Credentials

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.peers.jars import Jars, PeersUnavailable, get_jars
 from tests.peers.java import find_java
-from tests.peers.processes import free_ports
+from tests.rig.ports import free_ports
 
 from bench import apache, machine
 from bench.generator import Disturbed, Generator, Run

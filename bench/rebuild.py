@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.peers.processes import free_ports
+from tests.rig.ports import free_ports
 from tests.spark.standalone import driver_settings, spark_cluster
 
 from bench import machine, report

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.peers.processes import free_ports
+from tests.rig.ports import free_ports
 
 from bench import machine
 from bench.broker_peers import OURS, BenchBroker, anonymous_mib

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.peers.jars import MVN_TIMEOUT, PLUGIN, PeersUnavailable, cache_dir, locked
 from tests.peers.java import find_java
-from tests.peers.processes import free_ports
+from tests.rig.ports import free_ports
 
 from bench import machine
 

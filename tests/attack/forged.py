@@ -38,7 +38,7 @@ from kerolox.testing.clock import ManualClock
 from tests.access.users_kit import add_user
 from tests.broker.talk import BORN_MS, subscribed, until
 from tests.broker.transaction_kit import COMMIT, GROUP, ROLLBACK, Half, Producer, Scene, scene
-from tests.peers.processes import free_ports
+from tests.rig.ports import free_ports
 
 from .relayed import Spy
 from .story import Outcome

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -12,14 +11,9 @@ from typing import Any
 from kerolox.nameserver.server import NameServer
 from kerolox.testing.broker import RunningBroker, running_broker
 from kerolox.testing.nameserver import running_nameserver
+from tests.rig.ports import free_port
 
 GROUP = "RaftNode00"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def until(
@@ -91,7 +85,7 @@ async def ledger_brokers(folder: Path, members: int = 3, **options: Any) -> Asyn
                     ledger=True,
                     ledger_peers=peers,
                     ledger_self_id=f"n{number}",
-                    **options,
+                    **{"listen_port": free_port(), "ha_port": free_port(), **options},
                 )
             )
             for number in range(members)

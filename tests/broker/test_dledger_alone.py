@@ -22,7 +22,7 @@ from kerolox.store.log.ledger_log import LedgerLog
 from kerolox.store.offline.layout import find_layout
 from kerolox.store.offline.verify import verify
 from kerolox.testing.broker import RunningBroker, running_broker
-from tests.peers.processes import free_ports
+from tests.rig.ports import free_ports
 
 GROUPS = itertools.count()
 GROUP = {"ledger": True, "ledger_group": "broker-a", "ledger_self_id": "n0"}

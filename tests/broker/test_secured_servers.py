@@ -29,8 +29,8 @@ from kerolox.replication.turned_away import Why
 from kerolox.testing.access import ADMIN, INNER, secured
 from kerolox.testing.broker import RunningBroker, running_broker
 from kerolox.testing.nameserver import running_nameserver
+from tests.rig.ports import free_port
 
-from .dledger_kit import free_port
 from .talk import until
 
 

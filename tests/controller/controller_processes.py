@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..peers.processes import free_ports
+from tests.rig.ports import free_ports
 
 
 class ControllerProcesses:

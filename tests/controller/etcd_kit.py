@@ -16,8 +16,7 @@ import pytest
 
 from kerolox.controller.etcd_access import EtcdAccess, read_endpoints
 from kerolox.testing.etcd import EtcdPlace, find_etcd, member_command
-
-from ..peers.processes import free_ports
+from tests.rig.ports import free_ports
 
 START_S = 30.0
 MISSING = "etcd is not installed (apt-get install etcd-server)"

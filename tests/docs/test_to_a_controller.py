@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from kerolox.cli.main import app
 from kerolox.protocol.codes import RequestCode
 from tests.peers.ours import OurNameServer, OurServer
-from tests.peers.processes import free_ports
 from tests.peers.wire import request
 from tests.rig.logs import read_log, records_of
+from tests.rig.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 TITLE = "### From master and slave to a controller, and back"

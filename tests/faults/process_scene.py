@@ -30,7 +30,7 @@ from kerolox.testing.broker import RunningBroker
 from kerolox.testing.clock import ManualClock
 from kerolox.testing.faults import FaultyFiles
 from tests.peers.ours import OurBroker, OurNameServer, Process
-from tests.peers.processes import free_ports
+from tests.rig.ports import free_ports
 
 from .failing_calls import FailingCalls
 from .scene import RESETTERS, Scene

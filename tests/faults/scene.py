@@ -37,7 +37,7 @@ from kerolox.testing.clock import ManualClock
 from kerolox.testing.faults import FaultyFiles
 from tests.broker.talk import BORN_MS, Talk
 from tests.broker.transaction_kit import COMMIT, GROUP, Half, Producer
-from tests.peers.processes import free_ports
+from tests.rig.ports import free_ports
 
 from .places import Fault, Place
 from .witnesses import Lines, Reader, Sent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import pytest
@@ -19,14 +18,9 @@ from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.frame import BINARY
 from kerolox.testing.clock import ManualClock
+from tests.rig.ports import free_port
 
 from .conftest import ECHO, LATER, SLOW, Echo, Recorder, Word, until
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 async def test_all_callers_share_one_connection(server: Server) -> None:

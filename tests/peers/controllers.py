@@ -11,10 +11,11 @@ from typing import Protocol
 
 from kerolox.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo
 from kerolox.protocol.codes import RequestCode
+from tests.rig.ports import free_ports
 
 from .jars import Jars
 from .ours import OurServer
-from .processes import GUARD, JavaProcess, StartFailed, free_ports, write_properties
+from .processes import GUARD, JavaProcess, StartFailed, write_properties
 from .wire import request
 
 LEADER_S = 60.0

@@ -18,10 +18,11 @@ from kerolox.protocol.bodies.dledger import (
     TransferRequest,
 )
 from kerolox.protocol.codes import RequestCode
+from tests.rig.ports import free_ports
 
 from .conftest import Factory
 from .ours import OurBroker
-from .processes import JavaBroker, free_ports
+from .processes import JavaBroker
 from .wire import Answer, request
 
 CLUSTER = "RaftCluster"

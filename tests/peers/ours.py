@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from .processes import free_ports
+from tests.rig.ports import free_ports
+
 from .wire import GET_BROKER_CLUSTER_INFO, request
 
 START_TIMEOUT_S = 60.0

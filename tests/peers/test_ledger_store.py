@@ -18,11 +18,12 @@ from kerolox.store.log.ledger_index import INDEX_FILE_BYTES
 from kerolox.store.offline.layout import find_layout
 from kerolox.store.offline.verify import verify
 from kerolox.store.options import StoreOptions
+from tests.rig.ports import free_ports
 
 from .conftest import Factory
 from .driver import JavaDriver
 from .ours import OurBroker
-from .processes import JavaBroker, JavaNameServer, free_ports
+from .processes import JavaBroker, JavaNameServer
 from .store_views import BrokerView, Queue, View, assert_same
 from .store_writer import (
     BROKER_SIZES,

@@ -8,10 +8,10 @@ import json
 import pytest
 
 from tests.broker.metric_kit import APACHE, SETTINGS, apache_shapes, compared, shapes, story
+from tests.rig.ports import free_ports
 
 from .conftest import Factory
 from .jars import VERSION_5X
-from .processes import free_ports
 
 
 def test_the_list_is_what_apaches_broker_tells(java: Factory) -> None:

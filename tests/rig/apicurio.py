@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.peers.jars import PeersUnavailable, cache_dir, locked
 from tests.peers.java import find_java
-from tests.peers.processes import free_ports
+from tests.rig.ports import free_ports
 
 VERSION = "3.0.9"
 NAME = "apicurio-registry-app"

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.peers.jars import MVN_TIMEOUT, PLUGIN, PeersUnavailable, cache_dir, locked
-from tests.peers.processes import free_ports
+from tests.rig.ports import free_ports
 
 VERSION = "1.11.0"
 JETTY = "12.1.3"

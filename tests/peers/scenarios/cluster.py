@@ -16,10 +16,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from tests.rig.ports import free_ports
+
 from ..conftest import Factory
 from ..driver import JavaDriver
 from ..ours import OurBroker, OurNameServer
-from ..processes import JavaBroker, JavaNameServer, free_ports
+from ..processes import JavaBroker, JavaNameServer
 
 # The last is ours, too: a broker that is a DLedger group of one.
 Kind = Literal["apache", "ours", "ledger"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from kerolox.replication.dledger.port import MemberNetwork, MemberPort
 from kerolox.replication.dledger.settings import GroupSettings, GroupUnusable, parse_peers
 from kerolox.replication.dledger.term_file import Promise, TermFile
 from kerolox.store.disk.files import Files
+from tests.rig.ports import free_port
 
 from .memory_ledger import MemoryLedger
 
@@ -50,12 +50,6 @@ class PortMember:
         await self.group.close()
         await self.port.close()
         await self.network.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def until(ready: Callable[[], bool], timeout_s: float = 30.0) -> None:
