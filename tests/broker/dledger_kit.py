@@ -11,7 +11,7 @@ from typing import Any
 from kerolox.nameserver.server import NameServer
 from kerolox.testing.broker import RunningBroker, running_broker
 from kerolox.testing.nameserver import running_nameserver
-from tests.rig.ports import free_port
+from tests.rig.ports import free_port, free_ports
 
 GROUP = "RaftNode00"
 
@@ -85,7 +85,7 @@ async def ledger_brokers(folder: Path, members: int = 3, **options: Any) -> Asyn
                     ledger=True,
                     ledger_peers=peers,
                     ledger_self_id=f"n{number}",
-                    **{"listen_port": free_port(), "ha_port": free_port(), **options},
+                    **{"listen_port": free_ports(1, offsets=(0, -2, 1))[0], **options},
                 )
             )
             for number in range(members)

@@ -12,6 +12,9 @@ _given: set[int] = set()
 _giving = threading.Lock()
 
 
+FIRST, SLOT = 12000, 4500  # ports; a worker of pytest has a slot, and other processes share one
+
+
 class NoPorts(Exception):
     """No port is free."""
 
@@ -32,16 +35,23 @@ def free_ports(count: int, *, offsets: Sequence[int] = (0,)) -> list[int]:
 
 def _free_ports(count: int, offsets: Sequence[int]) -> list[int]:
     found: list[int] = []
-    start = 12000 + (os.getpid() * 37 + int(time.monotonic() * 1000)) % 18000
-    for step in range(0, 18000, 7):
-        port = 12000 + (start - 12000 + step) % 18000
+    first = FIRST + _slot() * SLOT
+    start = os.getpid() * 37 + int(time.monotonic() * 1000)
+    for step in range(SLOT):
+        port = first + (start + step * 7) % SLOT
         wanted = {port + offset for offset in offsets}
         if not wanted & _given and all(_is_free(each) for each in wanted):
             _given.update(wanted)
             found.append(port)
             if len(found) == count:
                 return found
-    raise NoPorts("no port from 12000 to 30000 is free")
+    raise NoPorts(f"no port from {first} to {first + SLOT} is free")
+
+
+def _slot() -> int:
+    """Return the slot of this process: two that look at the same time find the same port free."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    return 1 + int(worker) % 3 if worker.isdigit() else 0
 
 
 def _is_free(port: int) -> bool:
