@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import pytest
 import trustme
 
 from kerolox.broker.cluster.registration import split_nameservers
+from kerolox.broker.members import heartbeats as heartbeats_of_members
 from kerolox.broker.options import BrokerOptions
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Request
@@ -43,6 +45,8 @@ class Listener:
         self.left: list[UnregisterBrokerRequest] = []
         self.crcs: list[bool] = []
         self.answer = Answer()
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     @property
     def address(self) -> str:
@@ -53,9 +57,10 @@ class Listener:
         """Of each registration."""
         return [set(body.topic_config_serialize_wrapper.topic_config_table) for _, body in self.told]
 
-    def register(self, request: Request[RegisterBrokerRequest]) -> Answer:
+    async def register(self, request: Request[RegisterBrokerRequest]) -> Answer:
         self.told.append((request.header, Registration.decode(request.body)))
         self.crcs.append(request.header.body_crc32 == body_crc32(request.body))
+        await self.answers.wait()
         return self.answer
 
     def unregister(self, request: Request[UnregisterBrokerRequest]) -> Answer:
@@ -348,3 +353,38 @@ def test_which_tls_is_spoken() -> None:
     trusting = BrokerOptions(use_tls=True, tls_own_ca="ca.pem", tls_own_verify=False).own_tls
     assert trusting is not None
     assert not trusting.verify
+
+
+async def test_the_heartbeats_of_a_new_group_are_answered_when_its_retry_topic_is_registered() -> None:
+    async with (
+        listening() as listener,
+        running_broker(nameservers=listener.address) as running,
+        Dialer() as dialer,
+    ):
+        talk = Talk(dialer, running)
+        listener.answers.clear()
+        heartbeats = [asyncio.ensure_future(talk.heartbeat("new")) for _ in range(2)]
+        await until(lambda: "%RETRY%new" in listener.topics[-1])
+        # Another request over the same connection is answered meanwhile.
+        assert (await dialer.call(running.address, RequestCode.GET_BROKER_CONFIG)).code == 0
+        assert not any(heartbeat.done() for heartbeat in heartbeats)
+        assert running.broker.membership.members.members("new") is not None  # it is a member already
+        listener.answers.set()
+        assert [(await heartbeat).code for heartbeat in heartbeats] == [0, 0]
+        told = len(listener.told)
+        assert (await talk.heartbeat("new")).code == 0
+        assert len(listener.told) == told
+
+
+async def test_a_name_server_that_is_silent_delays_no_heartbeat_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heartbeats_of_members, "ANNOUNCE_S", 0.05)
+    async with (
+        listening() as listener,
+        running_broker(nameservers=listener.address) as running,
+        Dialer() as dialer,
+    ):
+        listener.answers.clear()
+        assert (await Talk(dialer, running).heartbeat("new")).code == 0
+        listener.answers.set()

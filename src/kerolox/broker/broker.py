@@ -264,6 +264,7 @@ class Broker(CallerEvents):
             start=base.start,
         )
         tables.topics.on_saved.append(self.registrations.topic_changed)
+        membership.heartbeats.announced = self._announced
         self.controlled: Controlled | None = None
         ask_who_leads = self.registrations.register_all
         if replication.epochs is not None:
@@ -480,6 +481,11 @@ class Broker(CallerEvents):
     async def settled(self) -> None:
         """Wait until changed topics are on disk and registered at the name servers."""
         await self.tables.topics.unsaved.all_saved()
+        await self.registrations.settled()
+
+    async def _announced(self, topic: str) -> None:
+        """Wait until this new topic is on disk and registered at the name servers."""
+        await self.tables.topics.unsaved.saved(topic)
         await self.registrations.settled()
 
     async def _answer_waiting(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -30,11 +31,17 @@ from kerolox.protocol.subscription import is_tag_type
 
 log = logging.getLogger(__name__)
 
+ANNOUNCE_S = 2.0  # longest wait of a heartbeat for name servers: Java's clients wait 3 s for the answer
+
 
 class Heartbeats:
     """Requests by which clients join and leave groups, check subscriptions, and ask for a group's members.
 
-    ``filters`` are the SQL92 filters; None if they are disabled.
+    The first heartbeats of a group are answered when the name servers know its retry topic, as RocketMQ's
+    broker does: tools find a group by that route.
+
+    ``filters`` are the SQL92 filters; None if they are disabled. ``announced`` waits until a new topic is
+    registered at the name servers; None if there are none.
     """
 
     def __init__(self, members: Members, groups: Groups, topics: Topics, options: BrokerOptions) -> None:
@@ -43,6 +50,8 @@ class Heartbeats:
         self._topics = topics
         self._options = options
         self.filters: CompiledFilters | None = None
+        self.announced: Callable[[str], Awaitable[None]] | None = None
+        self._announcing: dict[str, asyncio.Task[None]] = {}  # retry topics that name servers may not know
         self._fingerprints: dict[str, int] = {}  # fingerprint of the last heartbeat that named the group
         members.on_deserted.append(lambda group: self._fingerprints.pop(group, None))
 
@@ -60,16 +69,19 @@ class Heartbeats:
         wanted = [one for data in told.consumer_data_set for one in data.subscription_data_set]
         return self._with_filters(wanted, lambda: self._joined(request, told))
 
-    def _joined(self, request: Request[None], told: HeartbeatData) -> Answer:
+    def _joined(self, request: Request[None], told: HeartbeatData) -> Answer | Later:
         client = ConnectedClient.of(request.caller, told.client_id, request.identity)
         # A client without a fingerprint always sends everything; others ask whether they must.
         full_wanted = told.heartbeat_fingerprint == 0
+        announcing: list[asyncio.Task[None]] = []
         for data in told.consumer_data_set:
             config = self._groups.config(data.group_name)
             if config is None:
                 continue  # the group may not be created: handled as if the heartbeat did not name it
             full_wanted |= self._note_fingerprint(data.group_name, told.heartbeat_fingerprint)
             self._make_retry_topic(config, data)
+            if (task := self._announcing.get(retry_topic(data.group_name))) is not None:
+                announcing.append(task)
             self._members.join(
                 client,
                 data,
@@ -80,7 +92,15 @@ class Heartbeats:
                 full_wanted = True  # its subscriptions are unknown: this broker may have just started
         for producer in told.producer_data_set:
             self._members.join_producers(producer.group_name, client)
-        return Answer(header=HeartbeatAnswer(supports_v2=True, subscription_changed=full_wanted))
+        answer = Answer(header=HeartbeatAnswer(supports_v2=True, subscription_changed=full_wanted))
+        if not announcing:
+            return answer
+
+        async def later() -> Answer:
+            await asyncio.wait(announcing, timeout=ANNOUNCE_S)
+            return answer
+
+        return later
 
     def unregister(self, request: Request[UnregisterClientRequest]) -> Answer:
         told = request.header
@@ -117,7 +137,7 @@ class Heartbeats:
         return Answer()
 
     def _with_filters(
-        self, wanted: Iterable[SubscriptionData], handled: Callable[[], Answer]
+        self, wanted: Iterable[SubscriptionData], handled: Callable[[], Answer | Later]
     ) -> Answer | Later:
         """Handle a request whose conditions are compiled: at once, or after a thread has compiled the long
         ones."""
@@ -126,9 +146,10 @@ class Heartbeats:
         if filters is None or not unknown:
             return handled()
 
-        async def later() -> Answer:
+        async def later() -> Answer | None:
             await filters.prepare(unknown)
-            return handled()
+            result = handled()
+            return result if isinstance(result, Answer) else await result()
 
         return later
 
@@ -143,13 +164,25 @@ class Heartbeats:
 
     def _make_retry_topic(self, config: GroupConfig, data: ConsumerData) -> None:
         """Create the retry topic before the first message fails, so that members find its route."""
-        topic = self._topics.for_group(
-            retry_topic(config.group_name), config.retry_queue_nums, unit=data.unit_mode
-        )
+        name = retry_topic(config.group_name)
+        is_new = self._topics.find(name) is None
+        topic = self._topics.for_group(name, config.retry_queue_nums, unit=data.unit_mode)
+        if is_new and self.announced is not None:
+            self._announcing[name] = asyncio.get_running_loop().create_task(self._announce(name))
         wanted = [self._topics.find(subscribed.topic) for subscribed in data.subscription_data_set]
         ordered = any(found is not None and found.order for found in wanted)
         if topic.order != ordered and data.subscription_data_set:
             self._topics.put(msgspec.structs.replace(topic, order=ordered))
+
+    async def _announce(self, topic: str) -> None:
+        try:
+            if self.announced is not None:
+                await self.announced(topic)
+        except KeroloxError as error:
+            # The topic was not saved, so it is not there: the next heartbeat creates it again.
+            log.warning("retry_topic_not_announced topic=%r error=%r", topic, str(error))
+        finally:
+            self._announcing.pop(topic, None)
 
 
 def _check_size(told: HeartbeatData) -> None:
