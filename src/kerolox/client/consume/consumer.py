@@ -49,6 +49,8 @@ from kerolox.protocol.subscription import TAG, subscription
 
 log = logging.getLogger(__name__)
 
+_NO_ANSWER = (ConnectFailed, ConnectionLost, RequestTimeout)  # errors of a broker that may be gone
+
 NOT_BALANCED_PAUSE_S = 1.0  # pause after a failed rebalance; doubled while nothing changes
 
 
@@ -349,7 +351,7 @@ class Consumer(ConsumingMember):
             if isinstance(start, KeroloxError):
                 if not self.failed(start, queue.topic, queue.broker):
                     log.warning("start_unknown queue=%s error=%r next='tried again soon'", queue, str(start))
-                if isinstance(start, ConnectFailed | ConnectionLost | RequestTimeout):
+                if isinstance(start, _NO_ANSWER):
                     lost.add(queue.topic)
                 continue
             if isinstance(start, BaseException):
@@ -506,6 +508,9 @@ class Consumer(ConsumingMember):
         if not due:
             return {}
         failed = await self.keeping.save(due)
+        # The leader may be gone, which a consumer that reads from a follower does not notice otherwise.
+        lost = {queue.topic for queue, error in failed.items() if isinstance(error, _NO_ANSWER)}
+        await self.client.routes.refresh_all(lost)
         for held in queues:
             if held.queue in due and held.queue not in failed:
                 held.saved_offset = due[held.queue]
