@@ -284,7 +284,10 @@ class Scene:
         ):
             answer = await self._call(self.talk.dialer.call(self.talk.address, code, header, timeout_s=10))
             if answer is not None and not self._is_right(code, answer, body, offset):
-                self.wrong.append(f"{name} was answered with {answer!r} {answer.fields} {answer.remark!r}")
+                self.wrong.append(
+                    f"{name} at {stored_ms} for offset {offset} was answered with {answer!r} {answer.fields} "
+                    f"{answer.remark!r} {answer.body[:200]!r}"
+                )
 
     @staticmethod
     def _is_right(code: RequestCode, answer: Command, body: bytes, offset: int) -> bool:

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from tests.rig.netns import NoNamespaces, call
 
-CLONE_NEWNS = 0x20000
+CLONE_NEWNS, CLONE_FS = 0x20000, 0x200
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 OWN = "/proc/thread-self/ns/mnt"
 FILLER = "filler"
@@ -40,6 +40,7 @@ class Disks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        call("unshare", CLONE_FS)  # a thread that ends late may share it with this one, which setns refuses
         call("setns", self._before, CLONE_NEWNS)
         os.close(self._before)
         os.chdir(self._where)
