@@ -98,7 +98,7 @@ class Part:
             self.options,
             self.clock,
         )
-        self.store.dispatcher.followers.append(self.waiting.arrived)
+        self.store.dispatcher.listeners.append(self.waiting.arrived)
         self.address = ""
 
     def handlers(self) -> RemotingHandlers:

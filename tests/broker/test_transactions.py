@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from kerolox.broker.transactions import finished_half_messages as ended
+from kerolox.observers import Observers
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -523,7 +524,7 @@ async def test_a_commit_whose_note_is_missing_is_found_at_the_start(tmp_path: Pa
         producer = await s.producer()
         noted, unnoted, rolled_back, _ = [await producer.prepare(b"%d" % number) for number in range(4)]
         await producer.end(noted)
-        s.broker.write_path.intake.before.clear()
+        s.broker.write_path.intake.before = Observers("log is written")
         await producer.end(unnoted)
         await producer.end(rolled_back, ROLLBACK)
         assert await producer.ops() == [b"0,"]

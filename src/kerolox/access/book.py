@@ -6,7 +6,7 @@ drop their entries when the book changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -19,6 +19,7 @@ from kerolox.access.policies import (
 )
 from kerolox.access.resources import parse_pattern
 from kerolox.errors import InvalidRequest, Refused
+from kerolox.observers import Observers
 from kerolox.protocol.bodies import access as bodies
 from kerolox.protocol.codes import ResponseCode
 
@@ -51,7 +52,7 @@ class Book:
         self.users: dict[str, User] = {}
         self.policies: dict[str, Policies] = {}  # by user
         self.version = 0
-        self.on_change: list[Callable[[], None]] = []
+        self.on_change: Observers[[]] = Observers("users changed")
 
     def copy(self) -> Book:
         """Return a copy. A change is applied to the copy first and counts only once the copy is on disk."""
@@ -166,8 +167,7 @@ class Book:
 
     def _changed(self) -> None:
         self.version += 1
-        for tell in self.on_change:
-            tell()
+        self.on_change()
 
 
 def user_body(user: User, *, with_password: bool) -> bodies.User:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from kerolox.atomic_file import LatestSave
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
+from kerolox.observers import Observers
 from kerolox.protocol.json_dialect import dumps, loads
 from kerolox.protocol.reserved import ORDER_TOPIC_CONFIG as ORDER_TOPIC_CONFIG
 from kerolox.unsaved import NotSaved, Then, Unsaved
@@ -49,7 +49,7 @@ class KvConfig:
         self._file = LatestSave(self.path)
         self._unsaved: Unsaved[tuple[str, str], str] = Unsaved(self._put_back)
         self._unsaved.save = self._save
-        self.on_change: list[Callable[[str, str], None]] = []  # called with namespace and key
+        self.on_change: Observers[[str, str]] = Observers("key changed")  # called with namespace and key
 
     async def load(self) -> None:
         """Read the file; a missing file is an empty table. Raises KvFileBroken."""
@@ -127,8 +127,7 @@ class KvConfig:
         if value is not None:
             self._characters += len(namespace) + len(key) + len(value)
             table[key] = value
-        for told in self.on_change:
-            told(namespace, key)
+        self.on_change(namespace, key)
 
     def _put_back(self, key: tuple[str, str], before: str | None) -> None:
         self._set(*key, before)

@@ -181,9 +181,9 @@ class MessageStore:
             self.queues, parse_levels(options.delay_levels), multi_dispatch=options.multi_dispatch
         )
         self.key_filler = KeyFiller(self.index, clock)
-        self.dispatcher.followers.append(self.queue_filler.fill)
+        self.dispatcher.fillers.append(self.queue_filler.fill)
         if options.index_enabled:
-            self.dispatcher.followers.append(self.key_filler.fill)
+            self.dispatcher.fillers.append(self.key_filler.fill)
 
         # Called one after the other when the log was truncated: first the parts that note progress, last the
         # parts that let clients read on. Their changes are on disk when the call returns.

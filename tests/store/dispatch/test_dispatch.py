@@ -38,7 +38,7 @@ async def test_everyone_gets_every_record_once_and_in_order(rig: Rig) -> None:
         got.extend(entry[PHYSICAL_OFFSET] for entry in entries)
         in_queue.append(store.max_offset("T", 0) == len(got))
 
-    store.dispatcher.followers.append(follow)
+    store.dispatcher.listeners.append(follow)
     places = [(await store.put("T", 0, b"x" * 300))[0] for _ in range(40)]
     assert got == places
     assert all(in_queue)  # the queue first: whoever is told can read
@@ -70,9 +70,14 @@ async def test_what_is_not_dispatched_keeps_the_sign_of_a_crash(rig: Rig) -> Non
 
 
 @pytest.mark.parametrize(
-    "error", [disk_error(OSError(errno.ENOSPC, "no space left"), "write", "q"), StoreError("broken")]
+    "error",
+    [
+        disk_error(OSError(errno.ENOSPC, "no space left"), "write", "q"),
+        StoreError("broken"),
+        KeyError("a defect"),
+    ],
 )
-async def test_a_follower_that_fails_is_no_matter_of_the_sender(rig: Rig, error: StoreError) -> None:
+async def test_a_queue_that_is_not_filled_is_no_matter_of_the_sender(rig: Rig, error: Exception) -> None:
     store = await rig.open()
     fill = store.queue_filler.fill
     failing = [error]
@@ -82,7 +87,7 @@ async def test_a_follower_that_fails_is_no_matter_of_the_sender(rig: Rig, error:
             raise failing.pop()
         fill(entries)
 
-    store.dispatcher.followers[0] = fail
+    store.dispatcher.fillers[0] = fail
     assert (await store.put("T", 0, b"stored"))[1] == 0
     assert store.max_offset("T", 0) == 0
     full = isinstance(error, DiskFull)
@@ -94,6 +99,26 @@ async def test_a_follower_that_fails_is_no_matter_of_the_sender(rig: Rig, error:
     if full:
         await store.housekeeper.clean()
         assert (await store.put("T", 0, b"taken"))[1] == 1
+
+
+async def test_a_listener_that_fails_stops_neither_the_sender_nor_other_listeners(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await rig.open()
+    got: list[int] = []
+
+    def fail(entries: list[Entry]) -> None:
+        raise KeyError("a defect")
+
+    store.dispatcher.listeners.append(fail)
+    store.dispatcher.listeners.append(lambda entries: got.append(len(entries)))
+    assert [(await store.put("T", 0, b"%d" % i))[1] for i in range(3)] == [0, 1, 2]
+    assert got == [1, 1, 1]
+    assert await bodies(store) == [b"0", b"1", b"2"]
+    assert [record.message.split(" next=")[0] for record in caplog.records if record.exc_info] == [
+        "observer_failed event='messages dispatched' times=1",
+        "observer_failed event='messages dispatched' times=2",
+    ]
 
 
 async def test_replicated_bytes_are_dispatched(tmp_path: Path) -> None:

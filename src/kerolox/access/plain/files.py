@@ -28,6 +28,7 @@ from kerolox.access.plain.yaml_file import (
 from kerolox.atomic_file import write_atomically
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import KeroloxError
+from kerolox.observers import Observers
 from kerolox.unsaved import NotSaved
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class AclFiles:
         self.path = os.path.abspath(path)
         self.folder = os.path.abspath(folder)
         self.accounts = Accounts()
-        self.on_change: list[Callable[[], None]] = []
+        self.on_change: Observers[[]] = Observers("account files changed")
         self._clock = clock
         self._changing = asyncio.Lock()
         self._timer: TimerHandle | None = None
@@ -148,8 +149,7 @@ class AclFiles:
 
     def _take(self, found: Accounts) -> None:
         self.accounts = found
-        for tell in self.on_change:
-            tell()
+        self.on_change()
 
     # --- changing --------------------------------------------------------------------------------------
 

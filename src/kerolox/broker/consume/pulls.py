@@ -26,6 +26,7 @@ from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, Refused
 from kerolox.front.handlers import refusal
 from kerolox.front.requests import Answer, HeldRequest, Later, Request
+from kerolox.observers import Observers
 from kerolox.protocol import properties as packed
 from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
 from kerolox.protocol.bodies.heartbeat import MessageModel, SubscriptionData
@@ -142,12 +143,14 @@ class Pulls:
         self._options = options
         self._clock = clock
         # for statistics: group, topic, queue id, messages, bytes, bytes behind the end of the log
-        self.on_served: list[Callable[[str, str, int, int, int, int], None]] = []
+        self.on_served: Observers[[str, str, int, int, int, int]] = Observers("messages served")
         # returns the filter of a pull that does not filter by tags; raises PullRefused
         self.filters: Callable[[SubscriptionData, PullRequest], Filter] | None = None
         self.compiled: CompiledFilters | None = None  # the compiled conditions
-        self.on_caught_up: list[Callable[[str, str, int], None]] = []  # group, topic, queue id: at the end
-        self.on_cold_read: list[Callable[[float], None]] = []  # called with the duration of a read in ms
+        # group, topic, queue id: at the end
+        self.on_caught_up: Observers[[str, str, int]] = Observers("group caught up")
+        # called with the duration of a read in ms
+        self.on_cold_read: Observers[[float]] = Observers("cold read")
         self.misses = 0  # reads without messages
         self._cold: set[asyncio.Task[None]] = set()
 
@@ -342,8 +345,7 @@ class Pulls:
                 bytes_max=header.max_msg_bytes or PULL_BYTES_MAX,
                 limits=self._limits(header),
             )
-            for note in self.on_cold_read:
-                note((self._clock.monotonic_s() - began_s) * 1000)
+            self.on_cold_read((self._clock.monotonic_s() - began_s) * 1000)
             answer = self._answer(request, plan, found, may_hold)
         except Exception as error:
             answer = refusal(error, request)
@@ -359,8 +361,7 @@ class Pulls:
         if status is not ReadStatus.FOUND:
             self.misses += 1
             if status is ReadStatus.OFFSET_OVERFLOW_ONE:
-                for told in self.on_caught_up:
-                    told(header.consumer_group, header.topic, header.queue_id)
+                self.on_caught_up(header.consumer_group, header.topic, header.queue_id)
         if status in _EMPTY_QUEUE:
             code = ResponseCode.PULL_OFFSET_MOVED if header.queue_offset else ResponseCode.PULL_NOT_FOUND
         else:
@@ -372,15 +373,14 @@ class Pulls:
             self._hold(request, plan)
             return None
         if status is ReadStatus.FOUND:
-            for note in self.on_served:
-                note(
-                    header.consumer_group,
-                    header.topic,
-                    header.queue_id,
-                    found.count,
-                    found.size_bytes,
-                    found.behind_bytes,
-                )
+            self.on_served(
+                header.consumer_group,
+                header.topic,
+                header.queue_id,
+                found.count,
+                found.size_bytes,
+                found.behind_bytes,
+            )
         return Answer(
             code=code,
             header=PullAnswer(

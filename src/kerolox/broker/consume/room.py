@@ -29,9 +29,9 @@ class Consuming:
         stats = figures.stats
         self.waiting = WaitingPulls(clock)
         # Queue and key fillers were added first, so a resumed pull finds the message in its queue.
-        store.dispatcher.followers.append(self.waiting.arrived)
+        store.dispatcher.listeners.append(self.waiting.arrived)
         if options.multi_dispatch:
-            store.dispatcher.followers.append(self.waiting.arrived_light)
+            store.dispatcher.listeners.append(self.waiting.arrived_light)
         store.on_truncated.append(self.waiting.truncated)
         self.pulls = Pulls(
             store, base.leadership, base.endpoints, topics, groups, offsets, self.waiting, options, clock

@@ -20,6 +20,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.front.lanes import Lane
+from kerolox.observers import Observers
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.controller import ElectMasterRequest
 from kerolox.replication.in_sync_set import InSyncSet, MemberStatus
@@ -147,7 +148,10 @@ class HandOver:
         return True
 
     async def _until(
-        self, condition: Callable[[], bool], timeout_s: float, listeners: list[Callable[..., None]]
+        self,
+        condition: Callable[[], bool],
+        timeout_s: float,
+        listeners: Observers[[]] | list[Callable[..., None]],
     ) -> None:
         """Wait for a condition that may change when ``listeners`` are called, at most ``timeout_s``."""
         changed = asyncio.Event()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from kerolox.broker.later.delay_levels import (
     AT_REAL_QUEUE_ID,
@@ -37,6 +36,7 @@ from kerolox.broker.write.pending_message import PendingMessage, real_queue
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import KeroloxError, ProtocolError
 from kerolox.metric_text import MetricText
+from kerolox.observers import Observers
 from kerolox.protocol import properties as packed
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_each, decode_record
@@ -93,7 +93,7 @@ class Delays:
         # For a follower that may act, because its table may be a second old when its leader dies.
         self._copies = DeliveredCopies(store) if options.acting else None
         if self._copies is not None:
-            store.dispatcher.followers.append(self._watch_leader)
+            store.dispatcher.listeners.append(self._watch_leader)
         self.marks = DelayNotes(store.files, store.root, store.keeper, clock)
         self.levels = [
             Level(number, delay_ms, Retry(clock, f"delayed_messages_not_delivered level={number}"))
@@ -103,7 +103,7 @@ class Delays:
         self.passed_over = 0  # messages that could not be read, or not be restored to their topic
         self.batches = 0
         # For statistics: queue of the level, real topic, size of the delivered records, messages.
-        self.on_delivered: list[Callable[[int, str, int, int], None]] = []
+        self.on_delivered: Observers[[int, str, int, int]] = Observers("delayed messages delivered")
         self._parked: dict[Level, int] = {}  # newest offset that is not dispatched yet
         self._delivering = False
         self._turn = asyncio.Lock()  # one batch in a turn of the loop, for all levels
@@ -173,7 +173,7 @@ class Delays:
         for level in self.levels:
             level.due_ms = 0
             level.parked.clear()  # another broker may have parked at these offsets
-        self._store.dispatcher.followers.append(self.arrived)
+        self._store.dispatcher.listeners.append(self.arrived)
         self._store.flusher.on_flushed.append(self.marks.flushed)
         self._schedule_save()
         self._look()
@@ -187,7 +187,7 @@ class Delays:
         for timer in (*self._timers, self._save_timer):
             if timer is not None:
                 timer.cancel()
-        self._store.dispatcher.followers.remove(self.arrived)
+        self._store.dispatcher.listeners.remove(self.arrived)
         under_way = [level.task for level in self.levels if level.task is not None]
         if self._saving is not None:
             under_way.append(self._saving)
@@ -529,9 +529,8 @@ class Delays:
         self._offsets.update(level.number, next_offset)
         self.delivered += sum(map(len, stored.values()))
         self.batches += 1
-        for note in self.on_delivered:
-            for topic, sizes in stored.items():
-                note(level.queue_id, topic, sum(sizes), len(sizes))
+        for topic, sizes in stored.items():
+            self.on_delivered(level.queue_id, topic, sum(sizes), len(sizes))
 
     @property
     def _again_s(self) -> float:

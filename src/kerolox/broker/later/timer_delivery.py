@@ -33,6 +33,7 @@ from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
+from kerolox.observers import Observers
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_each
 from kerolox.store.errors import OffsetOutOfRange
@@ -76,7 +77,7 @@ class TimerDelivery:
         self.delivered: Counter[str] = Counter()  # by topic, since the start
         self.late: Counter[str] = Counter()  # delivered without being entered, by topic
         # For statistics: topic, messages, bytes, times.
-        self.on_stored: list[Callable[[str, int, int, int], None]] = []
+        self.on_stored: Observers[[str, int, int, int]] = Observers("timer messages delivered")
         self.partly: tuple[int, int, int] | None = None
         self.left: tuple[int, int] | None = None  # a moment, and its first remaining unit
         self.last: Place | None = None  # of the last stored message
@@ -317,9 +318,8 @@ class TimerDelivery:
             self.delivered[topic] += count
             if counted:
                 self._counts.add(topic, -count)
-        for note in self.on_stored:
-            for topic, stored in sizes.items():
-                note(topic, len(stored), sum(stored), len(stored))
+        for topic, stored in sizes.items():
+            self.on_stored(topic, len(stored), sum(stored), len(stored))
 
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, *args)

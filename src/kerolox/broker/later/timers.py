@@ -30,6 +30,7 @@ from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.outlet import Outlet
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import ProtocolError
+from kerolox.observers import Observers
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record import decode_record
@@ -76,7 +77,8 @@ class Timers:
         self.counts = counts
         self._outlet = outlet
         self.entered: Counter[str] = Counter()  # by topic, since the start
-        self.on_entered: list[Callable[[str, int], None]] = []  # topic, seconds until it is due; for meters
+        # topic, seconds until it is due; for meters
+        self.on_entered: Observers[[str, int]] = Observers("timer message entered")
         self.enter_rate = self.deliver_rate = 0.0  # per second, recent
         self.last_stored_ms = self.last_entered_ms = 0
         self._store = store
@@ -130,7 +132,7 @@ class Timers:
         if self._options.timer_wheel:
             await self._in_thread(self._open)
             self._opened = True
-            self._store.dispatcher.followers.append(self.dispatched)
+            self._store.dispatcher.listeners.append(self.dispatched)
             self._go_on(leads=False)
 
     def _open(self) -> None:
@@ -492,8 +494,7 @@ class Timers:
                 self.entered[topic] += 1
                 changed[topic] += -1 if message.deletes else 1
                 if not message.deletes:
-                    for note in self.on_entered:
-                        note(topic, max(0, message.due_ms - now_ms) // 1000)
+                    self.on_entered(topic, max(0, message.due_ms - now_ms) // 1000)
             for topic, more in changed.items():
                 self.counts.add(topic, more)
             del entering[:count]

@@ -13,6 +13,7 @@ from kerolox.broker.members.members import ConsumerMembers, Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import InvalidRequest, Refused
+from kerolox.observers import Observers
 from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.codes import ResponseCode
@@ -43,8 +44,9 @@ class Groups:
     def __init__(self, table: GroupTable, members: Members, options: BrokerOptions) -> None:
         self.table = table
         self.unsaved: Unsaved[str, Before] = Unsaved(self._put_back)
-        self.on_change: list[Callable[[str], None]] = []
-        self.on_enabled: list[Callable[[str], None]] = []  # called with a group that may consume again
+        self.on_change: Observers[[str]] = Observers("group changed")
+        # called with a group that may consume again
+        self.on_enabled: Observers[[str]] = Observers("group enabled")
         self._members = members
         self._options = options
         self._light = options.light_queues
@@ -126,8 +128,7 @@ class Groups:
         if not self.table.put(wanted):
             return False
         if config.consume_enable and before is not None and not before.consume_enable:
-            for told in self.on_enabled:
-                told(group)
+            self.on_enabled(group)
         log.info("group_%s group=%r", "created" if before is None else "changed", group)
         self._changed(group)
         self.unsaved.changed(group, whole)
@@ -209,8 +210,7 @@ class Groups:
         self._changed(group)
 
     def _changed(self, group: str) -> None:
-        for told in self.on_change:
-            told(group)
+        self.on_change(group)
 
 
 class SlowGroups:

@@ -22,6 +22,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import KeroloxError, Refused
 from kerolox.front.caller import Caller, CallerEvents
+from kerolox.observers import Observers
 from kerolox.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     ConsumerData,
@@ -157,8 +158,8 @@ class Members(CallerEvents):
         self.mismatches = 0  # in all groups since the start
         self.expired = 0  # connections closed for lack of heartbeats
         # group, subscriptions of a member: called for each heartbeat with subscriptions
-        self.on_subscribed: list[Callable[[str, tuple[SubscriptionData, ...]], object]] = []
-        self.on_deserted: list[Callable[[str], object]] = []  # the last consumer of a group left
+        self.on_subscribed: Observers[[str, tuple[SubscriptionData, ...]]] = Observers("group subscribed")
+        self.on_deserted: Observers[[str]] = Observers("group deserted")  # the last consumer of a group left
         self._options = options
         self._clock = clock
         self._consumes_in: dict[Caller, set[str]] = {}
@@ -235,8 +236,7 @@ class Members(CallerEvents):
         if with_subscriptions:
             changed |= found.subscribe(data.subscription_data_set)
             self._compare(found, member, data.subscription_data_set)
-            for told in self.on_subscribed:
-                told(group, data.subscription_data_set)
+            self.on_subscribed(group, data.subscription_data_set)
         if changed:
             self._notify(found)
         return changed
@@ -384,8 +384,7 @@ class Members(CallerEvents):
             self._notify(found)
             return True
         del self.consumers[group]
-        for told in self.on_deserted:
-            told(group)
+        self.on_deserted(group)
         return True
 
     def _remove_producer(self, group: str, caller: Caller) -> bool:

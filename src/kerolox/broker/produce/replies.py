@@ -7,7 +7,6 @@ option. A failure to store it does not fail the request, because stored replies 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
@@ -19,6 +18,7 @@ from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.front.requests import Answer, Request, Row
+from kerolox.observers import Observers
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode, response_name
 from kerolox.protocol.flags import COMPRESSED, COMPRESSION_MASK
@@ -58,7 +58,8 @@ class Replies:
         self._options = options
         self._clock = clock
         self._address = address
-        self.on_stored: list[Callable[[str, int, int], None]] = []  # for statistics: topic, messages, bytes
+        # for statistics: topic, messages, bytes
+        self.on_stored: Observers[[str, int, int]] = Observers("reply stored")
 
     def rows(self) -> list[Row]:
         return [
@@ -154,8 +155,7 @@ class Replies:
         except KeroloxError as error:
             log.warning("reply_not_stored topic=%r error=%r", sent.topic, str(error))
             return None
-        for note in self.on_stored:
-            note(sent.topic, 1, place[2])
+        self.on_stored(sent.topic, 1, place[2])
         return offset_id(self._store.log.store_host, place[0]), place[1]
 
 

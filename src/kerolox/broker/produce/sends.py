@@ -26,6 +26,7 @@ from kerolox.broker.write.pending_message import OnParked, PendingMessage
 from kerolox.errors import KeroloxError, Overloaded, ProtocolError
 from kerolox.front.handlers import refusal
 from kerolox.front.requests import Answer, Handler, Request
+from kerolox.observers import Observers
 from kerolox.protocol import properties as packed
 from kerolox.protocol.batch import split_batch
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -67,7 +68,8 @@ class Sends:
         self._options = options
         self._unique_keys = unique_keys
         self.rewrites: list[SendRewrite] = []  # called before those of the intake
-        self.on_stored: list[Callable[[str, int, int], None]] = []  # for statistics: topic, messages, bytes
+        # for statistics: topic, messages, bytes
+        self.on_stored: Observers[[str, int, int]] = Observers("messages stored")
         # Topic, properties and sizes, for meters; None while metrics are disabled.
         self.meter: Callable[[str, bytes, Sequence[int]], None] | None = None
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
@@ -256,8 +258,7 @@ class Sends:
         return packed.append(properties, self.added_properties), unique
 
     def _count(self, topic: str, messages: int, size_bytes: int) -> None:
-        for note in self.on_stored:
-            note(topic, messages, size_bytes)
+        self.on_stored(topic, messages, size_bytes)
 
     def _answer_later(
         self,

@@ -11,7 +11,6 @@ the guard allows this user to send from this address.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from kerolox.access.guard import Guard
@@ -29,6 +28,7 @@ from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Request
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer
+from kerolox.observers import Observers
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import decode_command
@@ -85,7 +85,7 @@ class SendRuns:
         self._timer_sends = timer_sends
         self._options = options
         # For statistics: topic, messages, bytes, requests.
-        self.on_stored: list[Callable[[str, int, int, int], None]] = []
+        self.on_stored: Observers[[str, int, int, int]] = Observers("run stored")
         self.meters: Meters | None = None  # None while nobody reads the metrics
         self._runs: list[TakenRun] = []
         added = [added_properties(options, trace_on=trace_on) for trace_on in (False, True)]
@@ -156,8 +156,7 @@ class SendRuns:
         if entries[0][TOPIC] == _SCHEDULE:
             self._delays.parked(queues)
         topic = entries[0][TOPIC].decode()
-        for note in self.on_stored:
-            note(topic, messages, len(records), count)
+        self.on_stored(topic, messages, len(records), count)
         if not self._runs:
             self._intake.soon(self._written)
         if self.meters is not None:

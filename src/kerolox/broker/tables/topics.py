@@ -4,11 +4,12 @@ them."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from kerolox.broker.bounds import too_many
 from kerolox.broker.options import BrokerOptions
 from kerolox.errors import Overloaded, Refused
+from kerolox.observers import Observers
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.topics import DataVersion, TopicConfig
@@ -35,9 +36,9 @@ class Topics:
 
     def __init__(self, table: TopicTable, options: BrokerOptions) -> None:
         self.table = table
-        self.on_change: list[Callable[[TopicConfig], None]] = []
-        self.on_saved: list[Callable[[TopicConfig], None]] = []
-        self.on_removed: list[Callable[[str], None]] = []
+        self.on_change: Observers[[TopicConfig]] = Observers("topic changed")
+        self.on_saved: Observers[[TopicConfig]] = Observers("topic saved")
+        self.on_removed: Observers[[str]] = Observers("topic removed")
         self.unsaved: Unsaved[str, TopicConfig] = Unsaved(self._put_back)
         self.leaving: set[str] = set()  # topics being deleted; not creatable until that is done
         self._options = options
@@ -180,16 +181,13 @@ class Topics:
             self._changed(before)
 
     def _changed(self, config: TopicConfig) -> None:
-        for told in self.on_change:
-            told(config)
+        self.on_change(config)
 
     def _saved(self, config: TopicConfig) -> None:
-        for told in self.on_saved:
-            told(config)
+        self.on_saved(config)
 
     def _removed(self, topic: str) -> None:
-        for told in self.on_removed:
-            told(topic)
+        self.on_removed(topic)
 
     def _after_template(self, topic: str, template: str, queues: int, unit: bool) -> TopicConfig | None:
         model = self.find(template)

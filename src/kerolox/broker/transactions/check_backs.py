@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 import msgspec
 
@@ -28,6 +28,7 @@ from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
+from kerolox.observers import Observers
 from kerolox.protocol import reserved
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.transaction import CheckTransaction
@@ -82,7 +83,7 @@ class CheckBacks:
         self._failed_rounds = 0  # consecutive failures
         self.rounds = 0  # completed rounds
         # For statistics: group, topic, queue id, messages, bytes, bytes behind the end of the log.
-        self.on_read: list[Callable[[str, str, int, int, int, int], None]] = []
+        self.on_read: Observers[[str, str, int, int, int, int]] = Observers("half messages read")
 
     def start(self, *, moves: bool = False) -> None:
         """Start the rounds. Producers are asked; with ``moves`` half messages are moved to another broker,
@@ -148,8 +149,7 @@ class CheckBacks:
                 log.warning("half_messages_gone from=%d to=%d", offset, read.next_offset)
                 ended.advance(read.next_offset)
                 continue
-            for note in self.on_read:
-                note(reserved.HALF_GROUP, reserved.HALF_TOPIC, QUEUE, read.count, read.size_bytes, 0)
+            self.on_read(reserved.HALF_GROUP, reserved.HALF_TOPIC, QUEUE, read.count, read.size_bytes, 0)
             halves = decode_records(b"".join(read.parts))
             is_over = await (self._move if self._moves else self._go_through)(halves, round_ms)
             await asyncio.sleep(0)

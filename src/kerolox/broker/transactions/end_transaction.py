@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import NamedTuple
 
 from kerolox.access.guard import Guard
@@ -20,6 +20,7 @@ from kerolox.broker.write.intake import Intake
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, Overloaded, ProtocolError, Refused
 from kerolox.front.requests import Answer, Request
+from kerolox.observers import Observers
 from kerolox.protocol import reserved
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
@@ -80,7 +81,7 @@ class EndTransaction:
         self._waiting: list[_Ended] = []
         self._cold: set[asyncio.Task[None]] = set()
         # For statistics: topic, messages, bytes, times.
-        self.on_stored: list[Callable[[str, int, int, int], None]] = []
+        self.on_stored: Observers[[str, int, int, int]] = Observers("messages committed")
 
     def end(self, request: Request[EndTransactionRequest]) -> Answer | None:
         told = request.header
@@ -194,8 +195,7 @@ class EndTransaction:
         for topic, found in latencies.items():
             self._counts.committed(topic, found)
         for topic, found in sizes.items():
-            for note in self.on_stored:
-                note(topic, len(found), sum(found), len(found))
+            self.on_stored(topic, len(found), sum(found), len(found))
 
         def answer(how: Safe) -> None:  # stored is sufficient, as in RocketMQ
             for ended in waiting:

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from kerolox.broker.absent import refuse_inner_batch
 from kerolox.broker.write.pending_message import PendingMessage, Rewrite
 from kerolox.errors import KeroloxError
+from kerolox.observers import Observers
+from kerolox.store.errors import StoreError
 from kerolox.store.log.acks import Acks
 from kerolox.store.log.commit_log import CommitLog, Place
 from kerolox.store.log.safe import Told
@@ -40,7 +42,7 @@ class Intake:
         self._told: list[Written] = []
         self._due_soon = False
         self.due: Callable[[], None] = self.write  # write that ``soon`` schedules; a broker times it
-        self.before: list[Callable[[], None]] = []  # called before each write; they may append more
+        self.before: Observers[[]] = Observers("log is written")  # called before that; they may append more
         # Rewrites that park delayed messages, in this order. Each may reject a message by raising.
         self.rewrites: list[Rewrite] = []
         # The log's own methods, without a step in between, because every message passes here. What they
@@ -90,14 +92,16 @@ class Intake:
     def write(self) -> None:
         """Write now, and notify all callers that wait."""
         self._due_soon = False
-        for append in self.before:
-            append()
+        self.before()
         told, self._told = self._told, []
         failed: KeroloxError | None = None
         try:
             self._log.write()
         except KeroloxError as error:
             failed = error
+        except Exception as error:  # nothing of it was stored
+            log.exception("log_not_written next='report this defect'")
+            failed = StoreError(f"the log was not written, a defect: {type(error).__name__}: {error}")
         for tell in told:
             try:
                 tell(failed)

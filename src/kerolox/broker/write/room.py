@@ -36,7 +36,8 @@ class WritePath:
         self.targets = ClearedTargets(self.admission, self.intake)
         base.guard.book.on_change.append(self.targets.forget)
         tables.topics.on_change.append(self.targets.topic_changed)
-        tables.topics.on_removed += [self.targets.topic_removed, self.admission.topic_removed]
+        tables.topics.on_removed.append(self.targets.topic_removed)
+        tables.topics.on_removed.append(self.admission.topic_removed)
 
     async def lead(self) -> None:
         self.targets.forget()

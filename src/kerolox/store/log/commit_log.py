@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
 from kerolox.clock import Clock, StoreTime
+from kerolox.observers import Observers
 from kerolox.protocol import properties as names
 from kerolox.protocol.batch import Item
 from kerolox.protocol.frame import Frame
@@ -87,7 +88,7 @@ class CommitLog(ReadableLog):
         self.last_store_timestamp = 0  # store time of the last written message
         self.undispatched: deque[Entry] = deque()  # entries that are written and wait to be confirmed
         self.whole_end = 0  # end of the last whole record; before the end of the log on a replica
-        self.on_written: list[Callable[[], None]] = []
+        self.on_written: Observers[[]] = Observers("log written")
         self.next_offset_of: Callable[[str, int], int] = lambda topic, queue_id: 0
         self._options = options
         self._failing = failing
@@ -482,8 +483,7 @@ class CommitLog(ReadableLog):
         progress = self.progress
         progress.appended = self._end
         progress.committed = self.segments.committed
-        for callback in self.on_written:
-            callback()
+        self.on_written()
         progress.advance()
 
     def _check_fits(self, properties: int, size: int) -> None:

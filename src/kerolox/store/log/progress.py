@@ -7,7 +7,7 @@ buffer, all appended data otherwise; with replication, no more than the replicas
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from kerolox.observers import Observers
 
 
 class Progress:
@@ -32,9 +32,9 @@ class Progress:
         self.flushed = 0  # end of the data on the medium
         self.replicated: int | None = None  # end of the data on enough replicas; None if none are required
         self.confirmed = 0  # end of the data that readers may see
-        self.followers: list[Callable[[], None]] = []  # called when ``confirmed`` has grown
+        self.followers: Observers[[]] = Observers("messages confirmed")  # called when ``confirmed`` has grown
         # Called when ``committed`` has grown: there is more to copy
-        self.on_committed: list[Callable[[], None]] = []
+        self.on_committed: Observers[[]] = Observers("messages committed")
         self._told = 0  # ``committed`` at their last call
 
     def reset(self, offset: int) -> None:
@@ -59,15 +59,13 @@ class Progress:
         ``on_committed`` come first, because they may confirm more."""
         if self.committed > self._told:
             self._told = self.committed
-            for copier in self.on_committed:
-                copier()
+            self.on_committed()
         confirmed = self.flushed if self.wait_for_flush else self.committed
         if self.replicated is not None and self.replicated < confirmed:
             confirmed = self.replicated
         if confirmed > self.confirmed:
             self.confirmed = confirmed
-            for follower in self.followers:
-                follower()
+            self.followers()
 
     def __repr__(self) -> str:
         return (
