@@ -166,7 +166,7 @@ async def test_it_takes_no_messages_and_routes_say_so(tmp_path: Path) -> None:
 async def test_without_an_escape_everything_waits_for_the_leader(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "kerolox.broker.leadership")
+    caplog.set_level("INFO", "kerolox.broker.role.leadership")
     async with company(tmp_path, remote_escape=False, delay_levels="1s") as c:
         for topic in ("delayed", "timed"):
             for running in (c.leader, c.other):

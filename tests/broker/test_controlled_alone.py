@@ -13,8 +13,8 @@ from kerolox.broker.controlled.controllers import Controllers, split_controllers
 from kerolox.broker.controlled.identity import Identity, NotThisBroker
 from kerolox.broker.controlled.lease import Lease
 from kerolox.broker.controlled.mastership import Mastership, News, news
-from kerolox.broker.leadership import check_role
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.settings import check_role
 from kerolox.client.errors import SendFailed
 from kerolox.controller.live import HEARTBEAT_TIMEOUT_S
 from kerolox.errors import OptionError

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kerolox import Message, Producer
-from kerolox.broker.leadership import check_role, role_asked
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.settings import check_role, role_asked
 from kerolox.errors import KeroloxError, OptionError, Refused
 from kerolox.nameserver.listings import cluster_info
 from kerolox.testing.broker import RunningBroker

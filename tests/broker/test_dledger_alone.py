@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kerolox import Message, Producer, ProducerOptions, PullConsumer, PullOptions
-from kerolox.broker.leadership import check_role, role_asked
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.settings import check_role, role_asked
 from kerolox.client.errors import MessageRefused
 from kerolox.errors import OptionError, Refused
 from kerolox.net.dialer import Dialer

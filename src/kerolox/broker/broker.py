@@ -32,7 +32,6 @@ from kerolox.broker.endpoints import Endpoints, join
 from kerolox.broker.exporter import exporter_of
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.later.room import Scheduling
-from kerolox.broker.leadership import check_role, leadership_of
 from kerolox.broker.members.room import Membership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.room import Producing
@@ -40,6 +39,8 @@ from kerolox.broker.remoting.graceful_stop import GracefulStop
 from kerolox.broker.remoting.ports import Ports
 from kerolox.broker.remoting.room import Remoting
 from kerolox.broker.replication.room import Replication
+from kerolox.broker.role.leadership import leadership_of
+from kerolox.broker.role.settings import check_role
 from kerolox.broker.tables.fit_log import FitTables
 from kerolox.broker.tables.promotions import Promotions
 from kerolox.broker.tables.room import Tables

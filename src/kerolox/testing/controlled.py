@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kerolox.broker.leadership import LeaderAddress
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.controller.controller import Controller
 from kerolox.controller.options import ControllerOptions

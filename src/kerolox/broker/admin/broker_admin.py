@@ -12,8 +12,9 @@ from kerolox.broker.cluster.role_changes import RoleChanges
 from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.later.timers import Timers
-from kerolox.broker.leadership import ROLE_KEYS, Leadership, RoleChange, role_asked, role_of
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.settings import ROLE_KEYS, RoleChange, role_asked, role_of
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
 from kerolox.errors import Refused
@@ -153,7 +154,7 @@ class BrokerAdmin:
         """Return the role of an elected broker, which replaces the one of its file."""
         if not (self._options.controlled or self._options.ledger):
             return {}
-        return {"role": self._leadership.elected_role, "broker_id": self._leadership.id}
+        return {"role": self._leadership.role.name, "broker_id": self._leadership.id}
 
     # --- figures --------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from kerolox.broker.cluster.fellows import Fellows
 from kerolox.broker.cluster.group_watch import GroupWatch
 from kerolox.broker.endpoints import Endpoints
-from kerolox.broker.leadership import LeaderAddress, Leadership
+from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.errors import InvalidRequest, Refused
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol.codes import RequestCode, ResponseCode

@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 
-from kerolox.broker.leadership import LeaderAddress, Leadership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed

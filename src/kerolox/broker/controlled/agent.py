@@ -27,8 +27,8 @@ from kerolox.broker.controlled.mastership import (
     news,
 )
 from kerolox.broker.controlled.role_turns import RoleTurns
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.protocol.codes import RequestCode, ResponseCode

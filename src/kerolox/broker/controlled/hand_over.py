@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from kerolox.broker.controlled.controllers import Controllers
 from kerolox.broker.controlled.mastership import from_election
 from kerolox.broker.controlled.role_turns import RoleTurns
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.front.lanes import Lane

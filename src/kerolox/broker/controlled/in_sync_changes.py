@@ -16,8 +16,8 @@ from kerolox.broker.controlled.controllers import Controllers
 from kerolox.broker.controlled.known_sets import KnownSets
 from kerolox.broker.controlled.mastership import Mastership, from_replica_info
 from kerolox.broker.controlled.role_turns import RoleTurns
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.protocol.bodies.controller import SyncStateSet

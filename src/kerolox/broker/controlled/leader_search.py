@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from kerolox.broker.leadership import LeaderAddress, Leadership
+from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from kerolox.broker.controlled.known_sets import KnownSets
 from kerolox.broker.controlled.leader_search import LeaderSearch
 from kerolox.broker.controlled.mastership import NONE_YET, Mastership, News, news
-from kerolox.broker.leadership import Leadership
+from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.room import Tables
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
@@ -195,7 +195,7 @@ class RoleTurns:
             self._in_sync.rest()
             await self._leadership.follow(f"epoch {told.epoch} begins", leaderless=True)
         try:
-            await self._leadership.lead(lambda: self._begin(told))
+            await self._leadership.lead(lambda: self._begin(told), told.epoch)
         except BaseException:
             self._in_sync.rest()
             raise
@@ -228,7 +228,7 @@ class RoleTurns:
             await self._leadership.follow(why, leaderless=True)
         else:
             await self._leadership.part()
-        self._leadership.follow_as(self.id, why)
+        self._leadership.follow_as(self.id, why, told.epoch)
         for table in (self._tables.topics.table, self._tables.groups):
             table.state_version = told.epoch
         self._search.look_for(told.address)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from kerolox.broker.leadership import Leadership
+from kerolox.broker.role.leadership import Leadership
 from kerolox.clock import Clock
 from kerolox.replication.dledger.member import Member
 

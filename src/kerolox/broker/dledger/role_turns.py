@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from kerolox.broker.leadership import Leadership
+from kerolox.broker.role.leadership import Leadership
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.replication.dledger.ledger import Ledger
@@ -119,7 +119,7 @@ class RoleTurns:
             self._check_leads(term)
 
         async with self._turn:
-            await self._leadership.lead(still_leads)
+            await self._leadership.lead(still_leads, term)
         if not self._member.is_leader:
             self._leadership.refuse(self._why_not())  # lost while the parts started
             return
@@ -142,7 +142,7 @@ class RoleTurns:
         why = self._why_not()
         async with self._turn:
             await self._leadership.follow(why)
-            self._leadership.follow_as(self._member.settings.follower_id, why)
+            self._leadership.follow_as(self._member.settings.follower_id, why, self._member.term)
         # Without a leader the broker has no role, unless it had one before; name servers route no client to
         # it in either case.
         if self._member.is_follower or self._took_before:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kerolox.broker.base import Base
 from kerolox.broker.figures.room import Figures
-from kerolox.broker.leadership import LeaderAddress
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.broker.tables.promotions import Promotions
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.metric_text import MetricText

@@ -15,8 +15,8 @@ from typing import Final
 from kerolox.broker import names
 from kerolox.broker.absent import refuse_inner_batch
 from kerolox.broker.endpoints import Endpoints
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused
