@@ -11,6 +11,7 @@ import pytest
 import kerolox.broker
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.settings import RoleChange
 from kerolox.broker.role.value import LeaderAddress
 from kerolox.errors import KeroloxError
 from kerolox.protocol.batch import encode_batch
@@ -18,6 +19,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.send import RecallRequest, SendBackRequest
 from kerolox.store.message_store import MessageStore
 from kerolox.store.options import FlushMode
+from kerolox.store.state import Obstacle
 from kerolox.testing.clock import ManualClock
 
 from .talk import BORN_MS, until
@@ -203,6 +205,87 @@ async def test_a_part_that_cannot_begin_leaves_it_following(tmp_path: Path) -> N
         assert told == [
             "first leads", "second leads", "third leads", "third follows", "second follows", "first follows",
         ]  # fmt: skip
+
+
+class FailingPart:
+    """A part that notes its role, and can fail to begin or to end."""
+
+    def __init__(self) -> None:
+        self.role = ""
+        self.error: dict[str, Exception] = {}
+
+    async def lead(self) -> None:
+        self._become("leads")
+
+    async def follow(self) -> None:
+        self._become("follows")
+
+    def _become(self, role: str) -> None:
+        self.role = role
+        if role in self.error:
+            raise self.error[role]
+
+
+@pytest.mark.parametrize("error", [KeroloxError("a table is not saved"), ValueError("a table is not saved")])
+async def test_parts_end_although_one_of_them_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    async with MessageStore(BrokerOptions(store_path=str(tmp_path))) as store:
+        leadership = Leadership(store, BrokerRole.ASYNC_MASTER)
+        link, parts = NotedLink(), [FailingPart() for _ in range(3)]
+        leadership.follow_by(link)
+        leadership.add(*parts)
+        await leadership.start()
+        link.told.clear()
+        parts[2].error["follows"] = error
+        await leadership.follow("another one leads")
+        assert not leadership.leads
+        assert store.state.obstacles == {Obstacle.FOLLOWER: "another one leads"}
+        assert [part.role for part in parts] == ["follows"] * 3
+        assert link.told == ["start"]
+        assert "part_not_ended part=FailingPart error='a table is not saved'" in caplog.text
+        await leadership.lead()
+        assert store.state.writable
+        assert [part.role for part in parts] == ["leads"] * 3
+        with pytest.raises(type(error), match="a table is not saved"):
+            await leadership.stop()  # the caller of a stop that fails learns of it
+        assert [part.role for part in parts] == ["follows"] * 3
+
+
+async def test_a_part_that_fails_twice_leaves_a_follower(tmp_path: Path) -> None:
+    async with MessageStore(BrokerOptions(store_path=str(tmp_path))) as store:
+        leadership = Leadership(store, BrokerRole.ASYNC_MASTER)
+        link, first, second = NotedLink(), FailingPart(), FailingPart()
+        leadership.follow_by(link)
+        leadership.add(first, second)
+        second.error = {"leads": KeroloxError("a table is lost"), "follows": KeroloxError("it did not begin")}
+        with pytest.raises(KeroloxError, match="a table is lost"):
+            await leadership.start()
+        assert (leadership.leads, first.role, link.told) == (False, "follows", ["stop", "start"])
+        assert store.state.obstacles == {Obstacle.FOLLOWER: "this broker could not lead: a table is lost"}
+        assert leadership.role.why == "this broker could not lead: a table is lost"
+
+
+async def test_a_promotion_that_fails_leaves_the_follower_its_id(tmp_path: Path) -> None:
+    """With the id 0 it would register as a leader."""
+    async with MessageStore(BrokerOptions(store_path=str(tmp_path))) as store:
+        leadership = Leadership(store, BrokerRole.SLAVE, 3)
+        part = FailingPart()
+        leadership.add(part)
+        part.error["leads"] = KeroloxError("a table is lost")
+        with pytest.raises(KeroloxError, match="a table is lost"):
+            await leadership.take_role(RoleChange(BrokerRole.SYNC_MASTER, 0))
+        assert (leadership.leads, leadership.id) == (False, 3)
+        assert not store.acks.wait_for_replicas
+        part.error.clear()
+        await leadership.take_role(RoleChange(BrokerRole.SYNC_MASTER, 0))
+        assert (leadership.leads, leadership.id, store.acks.wait_for_replicas) == (True, 0, True)
+        await leadership.take_role(RoleChange(BrokerRole.ASYNC_MASTER, 0))
+        assert (leadership.leads, store.acks.wait_for_replicas) == (True, False)
+        await leadership.take_role(RoleChange(BrokerRole.SLAVE, 4))
+        assert (leadership.leads, leadership.id) == (False, 4)
+        await leadership.take_role(RoleChange(BrokerRole.SLAVE, 5))
+        assert (leadership.leads, leadership.id) == (False, 5)
 
 
 @pytest.mark.parametrize(

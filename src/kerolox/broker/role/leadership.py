@@ -10,6 +10,9 @@ the log is truncated, the log is dispatched to its queues, each part finds its p
 and only then messages are accepted. To follow: no more messages are accepted, each part finishes its current
 work, the store accepts only replicated records, and the link to the leader starts.
 
+The role is true after a part has failed, too. A part that cannot begin leaves the broker a follower. A part
+that fails as it ends is logged by name, and the other parts end as well.
+
 Name servers report a follower's leader, or that none exists. Replication and the redirection of consumers are
 notified of that here.
 
@@ -28,6 +31,7 @@ from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.role.parts import ActingPart, Fit, Link, Part
 from kerolox.broker.role.settings import RoleChange
 from kerolox.broker.role.value import LeaderAddress, Role
+from kerolox.errors import KeroloxError
 from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 
@@ -48,7 +52,7 @@ class Leadership:
         self.role = Role(follower_id=follower_id)
         self.on_leader: list[Callable[[LeaderAddress | None], None]] = []  # called with the new one
         self._store = store
-        self._elected = elected
+        self.elected = elected
         self.begins_as_leader = start is not BrokerRole.SLAVE
         self._name = start if self.begins_as_leader else BrokerRole.ASYNC_MASTER  # while this broker leads
         if elected:
@@ -61,7 +65,7 @@ class Leadership:
         self._fit: Fit | None = None
         self._has_followed = not self.begins_as_leader  # another broker led before this one
         self._turn = asyncio.Lock()
-        self._wait_for_replicas(start)
+        self._wait_for_replicas()
         if not self.begins_as_leader:
             self._bar("this broker is a SLAVE")
 
@@ -165,20 +169,32 @@ class Leadership:
         elif self._link is not None:
             await self._link.start()
 
-    async def lead(self, begin: Callable[[], Awaitable[None]] | None = None, epoch: int = 0) -> None:
+    async def lead(
+        self,
+        begin: Callable[[], Awaitable[None]] | None = None,
+        epoch: int = 0,
+        *,
+        to: RoleChange | None = None,
+    ) -> None:
         """Begin to accept messages.
 
         ``begin`` is called when replication has stopped and the log has no incomplete record; what it writes
-        precedes the first message. Its errors are raised.
+        precedes the first message. Its errors are raised, and those of parts that cannot begin: the broker
+        follows then, as before. ``to``: the role that settings ask for.
         """
         async with self._turn:
+            if to is None:
+                to = RoleChange(self._name, self.role.follower_id)
             if self.leads:
+                self._name = to.role
+                self._wait_for_replicas()
+                self.role = replace(self.role, name=to.role, follower_id=to.follower_id)
                 return
-            await self._stop_acting()
-            store = self._store
-            if self._link is not None:
-                await self._link.stop()
+            store, before = self._store, self._name
             try:
+                await self._stop_acting()
+                if self._link is not None:
+                    await self._link.stop()
                 if store.log.whole_end < store.log.max_offset:
                     # Nothing behind the incomplete last record of the old leader could be found.
                     await store.truncate(store.log.whole_end)
@@ -189,32 +205,44 @@ class Leadership:
                 if self._fit is not None and self._has_followed:
                     self._fit.lead()
                 store.log.renew_cursors()
+                self._name = to.role
+                self._wait_for_replicas()
                 store.state.clear(Obstacle.FOLLOWER)
                 for part in self._parts:
                     self._at_work.append(part)
                     await part.lead()
             except BaseException as error:
+                why = f"this broker could not lead: {error}"
+                self.role = replace(self.role, why=why)
                 await self._end_parts()
-                self._bar(f"this broker could not lead: {error}")
+                self._bar(why)
+                self._name = before
+                self._wait_for_replicas()
                 if self._link is not None:
                     if begin is not None:
                         self._forget_leader(self._link)
                     await self._link.start()
                 raise
-            self.role = Role(self._name, self.role.follower_id, epoch)
+            self.role = Role(to.role, to.follower_id, epoch)
             log.info("broker_leads")
 
-    async def follow(self, why: str, *, leaderless: bool = False) -> None:
+    async def follow(self, why: str, *, leaderless: bool = False, id: int | None = None) -> None:
         """Accept no more messages; ``why`` is the reason that clients get. ``leaderless``: the new leader is
-        not known yet, and this broker must not copy from the one it followed before it led."""
+        not known yet, and this broker must not copy from the one it followed before it led. ``id``: the id to
+        follow with, if it changes."""
         async with self._turn:
-            if not self.leads:
+            led = self.leads
+            if id is not None:
+                self.role = replace(self.role, follower_id=id)
+            if not led:
                 return
             log.info("broker_follows reason=%r", why)
             self.role = replace(self.role, name=BrokerRole.SLAVE, why=why)
             self._has_followed = True
-            await self._end_parts(but=self._copies)
-            self._bar(why)
+            try:
+                await self._end_parts(but=self._copies)
+            finally:
+                self._bar(why)
             await self._end_parts()
             if self._link is not None:
                 if leaderless:
@@ -275,14 +303,11 @@ class Leadership:
             await self._end_parts()
 
     async def take_role(self, to: RoleChange) -> None:
-        """Take another role while the broker runs."""
-        self.role = replace(self.role, follower_id=to.follower_id)
+        """Take the role that settings ask for. Raises the error of a part that cannot begin."""
         if to.leads:
-            self._name = to.role
-            self._wait_for_replicas(to.role)
-            await self.lead()
+            await self.lead(to=to)
         else:
-            await self.follow("this broker is a SLAVE")
+            await self.follow("this broker is a SLAVE", id=to.follower_id)
 
     async def stop(self) -> None:
         """End the parts because the broker closes. Messages are accepted until the store is closed. Followers
@@ -291,11 +316,24 @@ class Leadership:
             if self._link is not None:
                 await self._link.stop()
             self.role = replace(self.role, acts=False)
-            await self._end_parts(but=self._copies)
+            failed = await self._end_parts(but=self._copies)
+            if failed is not None:
+                raise failed
 
-    async def _end_parts(self, but: Part | None = None) -> None:
+    async def _end_parts(self, but: Part | None = None) -> Exception | None:
+        """End parts, the last one first. Return the first error; the other parts end all the same."""
+        first = None
         while self._at_work and self._at_work[-1] is not but:
-            await self._at_work.pop().follow()
+            part = self._at_work.pop()
+            try:
+                await part.follow()
+            except Exception as error:
+                first = first or error
+                log.error(
+                    "part_not_ended part=%s error=%r next='nothing: the role changes all the same'",
+                    type(part).__name__, str(error), exc_info=not isinstance(error, KeroloxError),
+                )  # fmt: skip
+        return first
 
     # --- the store ------------------------------------------------------------------------------------
 
@@ -304,9 +342,10 @@ class Leadership:
         self._store.state.set(Obstacle.FOLLOWER, why)
         self._store.state.reword(Obstacle.FOLLOWER, why)
 
-    def _wait_for_replicas(self, role: BrokerRole) -> None:
-        if not self._elected:
-            self._store.acks.wait_for_replicas = role is BrokerRole.SYNC_MASTER
+    def _wait_for_replicas(self) -> None:
+        """Elected leaders wait for replicas by other rules: an in-sync set, or a majority."""
+        if not self.elected:
+            self._store.acks.wait_for_replicas = self._name is BrokerRole.SYNC_MASTER
 
 
 def leadership_of(store: MessageStore, options: BrokerOptions) -> Leadership:
