@@ -10,7 +10,7 @@ import pytest
 
 from kerolox import Message, Producer
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.role.settings import check_role, role_asked
+from kerolox.broker.role.settings import check_role, role_asked, role_at_start
 from kerolox.errors import KeroloxError, OptionError, Refused
 from kerolox.nameserver.listings import cluster_info
 from kerolox.testing.broker import RunningBroker
@@ -110,4 +110,4 @@ def test_settings_are_checked_at_the_start() -> None:
         with pytest.raises(OptionError, match=key):
             check_role(ledger_options(**changed))
     with pytest.raises(Refused, match="elect the leader"):
-        role_asked(options, {"brokerRole": "SYNC_MASTER"})
+        role_asked(options, {"brokerRole": "SYNC_MASTER"}, role_at_start(options))

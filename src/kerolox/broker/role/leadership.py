@@ -29,13 +29,15 @@ from dataclasses import replace
 
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.broker.role.parts import ActingPart, Fit, Link, Part
-from kerolox.broker.role.settings import RoleChange
+from kerolox.broker.role.settings import RoleChange, role_at_start
 from kerolox.broker.role.value import LeaderAddress, Role
 from kerolox.errors import KeroloxError
 from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 
 log = logging.getLogger(__name__)
+
+IS_SLAVE = "this broker is a SLAVE"
 
 
 class Leadership:
@@ -49,7 +51,7 @@ class Leadership:
     def __init__(
         self, store: MessageStore, start: BrokerRole, follower_id: int = 0, *, elected: bool = False
     ) -> None:
-        self.role = Role(follower_id=follower_id)
+        self.role = Role(follower_id=follower_id, why="" if start is not BrokerRole.SLAVE else IS_SLAVE)
         self.on_leader: list[Callable[[LeaderAddress | None], None]] = []  # called with the new one
         self._store = store
         self.elected = elected
@@ -67,7 +69,7 @@ class Leadership:
         self._turn = asyncio.Lock()
         self._wait_for_replicas()
         if not self.begins_as_leader:
-            self._bar("this broker is a SLAVE")
+            self._bar(IS_SLAVE)
 
     # --- the role -------------------------------------------------------------------------------------
 
@@ -100,6 +102,11 @@ class Leadership:
     def waits_for(self) -> str:
         """Reason why the broker has no role yet; empty: it has one."""
         return self.role.waits_for
+
+    @property
+    def as_settings(self) -> RoleChange:
+        """The role as settings express it."""
+        return RoleChange(self.role.name, self.role.id)
 
     # --- reports of the election ----------------------------------------------------------------------
 
@@ -307,7 +314,7 @@ class Leadership:
         if to.leads:
             await self.lead(to=to)
         else:
-            await self.follow("this broker is a SLAVE", id=to.follower_id)
+            await self.follow(IS_SLAVE, id=to.follower_id)
 
     async def stop(self) -> None:
         """End the parts because the broker closes. Messages are accepted until the store is closed. Followers
@@ -354,6 +361,6 @@ def leadership_of(store: MessageStore, options: BrokerOptions) -> Leadership:
     if options.ledger:
         return Leadership(store, BrokerRole.SLAVE, elected=True)
     if not options.controlled:
-        return Leadership(store, options.role, options.broker_id)
+        return Leadership(store, *role_at_start(options))
     store.acks.wait_for_replicas = True
     return Leadership(store, BrokerRole.SLAVE, elected=True)

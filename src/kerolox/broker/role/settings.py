@@ -29,13 +29,14 @@ class RoleChange(NamedTuple):
         return {"brokerRole": self.role.value, "brokerId": str(self.follower_id)}
 
 
-def role_of(options: BrokerOptions) -> RoleChange:
-    """Return the role in these options."""
+def role_at_start(options: BrokerOptions) -> RoleChange:
+    """Return the role in these options: the role that the broker begins with at its next start."""
     return RoleChange(options.role, options.broker_id)
 
 
-def role_asked(options: BrokerOptions, wanted: Mapping[str, str]) -> RoleChange | None:
-    """Return the role that changed settings ask for; None if it is the current one. Raises OptionError."""
+def role_asked(options: BrokerOptions, wanted: Mapping[str, str], now: RoleChange) -> RoleChange | None:
+    """Return the role that changed settings ask for; None if it is ``now``, the current one. Raises
+    OptionError."""
     if not ROLE_KEYS & wanted.keys():
         return None
     if options.controlled:
@@ -51,10 +52,10 @@ def role_asked(options: BrokerOptions, wanted: Mapping[str, str]) -> RoleChange 
             "(enableDLegerCommitLog)",
         )
     known = {spec.key: spec for spec in specs(BrokerOptions)}
-    role = known["brokerRole"].parse(wanted.get("brokerRole", options.role.value), "update")
-    follower_id = known["brokerId"].parse(wanted.get("brokerId", str(options.broker_id)), "update")
+    role = known["brokerRole"].parse(wanted.get("brokerRole", now.role.value), "update")
+    follower_id = known["brokerId"].parse(wanted.get("brokerId", str(now.follower_id)), "update")
     to = RoleChange(role, follower_id if role is BrokerRole.SLAVE else 0)
-    if to.leads and "brokerId" in wanted and follower_id not in (0, options.broker_id):
+    if to.leads and "brokerId" in wanted and follower_id not in (0, now.follower_id):
         raise OptionError(
             "brokerId",
             follower_id,
@@ -64,7 +65,7 @@ def role_asked(options: BrokerOptions, wanted: Mapping[str, str]) -> RoleChange 
         )
     if not to.leads and not to.follower_id:
         raise OptionError("brokerId", 0, "1 or more with brokerRole=SLAVE: set both at once", "update")
-    return None if to == role_of(options) else to
+    return None if to == now else to
 
 
 def check_role(options: BrokerOptions) -> None:
