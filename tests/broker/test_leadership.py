@@ -324,6 +324,9 @@ class NotedLink:
     async def stop(self) -> None:
         self.told.append("stop")
 
+    def lead_by(self, ha_address: str, broker_address: str) -> None:
+        self.told.append(f"{ha_address} {broker_address}")
+
     def part(self) -> None:
         self.told.append("part")
 
@@ -349,6 +352,34 @@ async def test_a_leader_told_of_while_a_broker_parts_is_news_when_it_is_found_ag
     assert heard == [leader, leader]
     await leadership.stop()
     await store.close()
+
+
+async def test_a_leader_that_announces_its_return_is_copied_from_before_it_serves(tmp_path: Path) -> None:
+    async with MessageStore(BrokerOptions(store_path=str(tmp_path))) as store:
+        leadership, link = Leadership(store, BrokerRole.SLAVE, 2), NotedLink()
+        heard: list[LeaderAddress | None] = []
+        leadership.on_leader.append(heard.append)
+        leadership.follow_by(link)
+        await leadership.start()
+        link.told.clear()
+        old, back = LeaderAddress("old:1", "old:2"), LeaderAddress("back:1", "back:2")
+        leadership.led_by(old)
+        assert leadership.announced(back)
+        assert (leadership.leader, leadership.role.returning) == (None, back)
+        leadership.led_by(None)  # name servers do not know it yet
+        assert leadership.role.returning == back
+        leadership.led_by(back)
+        assert (leadership.leader, leadership.role.returning) == (back, None)
+        assert leadership.announced(back)  # it is the leader already
+        assert leadership.announced(old)
+        leadership.led_by(back)
+        assert heard == [old, None, back, None, back]
+        assert link.told == [
+            "old:2 old:1", "back:2 back:1", "back:2 back:1", "old:2 old:1", "back:2 back:1",
+        ]  # fmt: skip
+        await leadership.lead()
+        assert not leadership.announced(old)
+        assert leadership.role.leader is leadership.role.returning is None
 
 
 async def test_whom_a_broker_followed_before_it_led_is_not_copied_from_again(tmp_path: Path) -> None:

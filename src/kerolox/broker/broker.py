@@ -340,7 +340,7 @@ class Broker(CallerEvents):
             self.group_watch,
             fellows=fellows,
             register=self.registrations.register_all,
-            copy_from=None if self.options.controlled else replication.follower.lead_by,
+            controlled=self.options.controlled,
         )
         if self.controlled is None and self.dledger is None:
             second_leader = SecondLeader(fellows, self.leadership, self.promotions, self.store, self.address)

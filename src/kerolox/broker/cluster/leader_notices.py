@@ -30,8 +30,7 @@ ADDRESS_SHOWN = 100  # characters
 
 class LeaderNotices:
     """Handlers of requests 905, 906 and 908. ``register`` asks name servers for the leader again.
-    ``copy_from`` takes the replication address and the broker address of the leader; None under a controller,
-    which elects the leader."""
+    ``controlled``: a controller elects the leader, so no broker can claim to lead."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class LeaderNotices:
         *,
         fellows: Fellows,
         register: Callable[[], None],
-        copy_from: Callable[[str, str], None] | None,
+        controlled: bool,
     ) -> None:
         self._store = store
         self._leadership = leadership
@@ -50,7 +49,7 @@ class LeaderNotices:
         self._watch = watch
         self._fellows = fellows
         self._register = register
-        self._copy_from = copy_from
+        self._controlled = controlled
 
     def rows(self) -> list[Row]:
         return [
@@ -74,26 +73,26 @@ class LeaderNotices:
         if not told.master_ha_address:
             return Answer(header=self._who_leads())
         if self._leadership.leads:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR,
-                f"{self._endpoints.address} leads, and {told.master_address!r} claims to lead: two brokers "
-                "of one name have brokerId 0. Stop one of them.",
-            )
-        if self._copy_from is None:
+            raise self._two_leaders(told)
+        if self._controlled:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 f"{told.master_address!r} claims to lead, but a controller elects the leader of this broker "
                 "(enableControllerMode). Set enableControllerMode there, too, with the same controllerAddr",
             )
         await self._check(told.master_address or "")
-        log.info("leader_returns address=%r ha_address=%r", told.master_address, told.master_ha_address)
         # Acting ends before the leader sees a connection, since the leader continues when it has one.
         await self._watch.leader_returns()
-        found = LeaderAddress(told.master_address or "", told.master_ha_address)
-        if found != self._leadership.leader:
-            self._leadership.doubt()  # a leader that name servers report from now on replaces it
-            self._copy_from(found.ha_address, found.address)
+        if not self._leadership.announced(LeaderAddress(told.master_address or "", told.master_ha_address)):
+            raise self._two_leaders(told)  # this broker was promoted meanwhile
         return Answer(header=HaInfo())
+
+    def _two_leaders(self, told: HaInfo) -> Refused:
+        return Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"{self._endpoints.address} leads, and {told.master_address!r} claims to lead: two brokers "
+            "of one name have brokerId 0. Stop one of them.",
+        )
 
     async def _check(self, address: str) -> None:
         """Raise if name servers report another leader, or if none of them answers. If they report no leader,

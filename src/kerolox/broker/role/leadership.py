@@ -13,8 +13,9 @@ work, the store accepts only replicated records, and the link to the leader star
 The role is true after a part has failed, too. A part that cannot begin leaves the broker a follower. A part
 that fails as it ends is logged by name, and the other parts end as well.
 
-Name servers report a follower's leader, or that none exists. Replication and the redirection of consumers are
-notified of that here.
+Name servers or the controller report a follower's leader, or that none exists. Replication hears it first,
+then the redirection of consumers and the copies of tables. A leader that returns is announced before it is
+registered: replication begins with it, and everything else waits until it is reported.
 
 A follower may act for a leader that is gone. It serves consumers as a leader does. Only parts that can store
 messages elsewhere run. It still accepts no messages, and its log does not change.
@@ -130,14 +131,27 @@ class Leadership:
         if leader == self.leader or self.leads:
             return
         log.info("leader_%s leader=%r", "gone" if leader is None else "found", leader or self.leader)
-        self.role = replace(self.role, leader=leader)
-        for told in self.on_leader:
-            told(leader)
+        self._led_by(leader)
 
-    def doubt(self) -> None:
-        """Forget the leader after a report by another broker: the next answer of a name server counts as a
-        change."""
-        self.role = replace(self.role, leader=None)
+    def announced(self, leader: LeaderAddress) -> bool:
+        """Copy from a leader that announced its return; any leader that is reported later replaces it. Return
+        False if this broker leads."""
+        if self.leads:
+            return False
+        if leader != self.leader:
+            log.info("leader_returns address=%r ha_address=%r", leader.address, leader.ha_address)
+            self._led_by(None, leader)
+        return True
+
+    def _led_by(self, leader: LeaderAddress | None, returning: LeaderAddress | None = None) -> None:
+        before = self.leader
+        self.role = replace(self.role, leader=leader, returning=returning)
+        if self._link is not None:
+            address, ha_address = returning or leader or ("", "")
+            self._link.lead_by(ha_address, address)
+        if leader != before:
+            for told in self.on_leader:
+                told(leader)
 
     # --- parts ----------------------------------------------------------------------------------------
 
@@ -261,7 +275,7 @@ class Leadership:
         async with self._turn:
             if self.leads:
                 return
-            self.doubt()
+            self.role = replace(self.role, leader=None, returning=None)
             if self._link is not None:
                 await self._link.stop()
                 self._forget_leader(self._link)
@@ -270,7 +284,7 @@ class Leadership:
     def _forget_leader(self, link: Link) -> None:
         """Forget the leader here and in the link: one that a name server reported a moment ago must count as
         a change when it is found again."""
-        self.doubt()
+        self.role = replace(self.role, leader=None, returning=None)
         link.part()
 
     async def act(self) -> None:

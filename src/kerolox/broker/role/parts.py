@@ -32,6 +32,9 @@ class Link(Protocol):
     async def stop(self) -> None:
         """Return when nothing more will be appended."""
 
+    def lead_by(self, ha_address: str, broker_address: str) -> None:
+        """Replicate from the leader with these addresses; empty: no leader is known."""
+
     def part(self) -> None:
         """Forget the last leader. Called while the link is stopped."""
 

@@ -23,6 +23,7 @@ class Role:
     follower_id: int = 0  # id of this broker while it follows; leaders have 0
     epoch: int = 0  # controller: epoch of its master; DLedger: term of the group; otherwise 0
     leader: LeaderAddress | None = None  # the leader, if it is another broker; None: unknown
+    returning: LeaderAddress | None = None  # it announced that it will lead; it serves followers only
     acts: bool = False  # this follower does a leader's other work, while there is no leader
     is_decided: bool = True  # False before the first election
     why: str = ""  # reason why this broker does not lead, for clients
