@@ -419,7 +419,7 @@ class Broker(CallerEvents):
             if not waits_for_followers(options):
                 await hand_back.take()
                 return
-            await leader.lead()
+            await self.leadership.let_copy()
             with self.ports.isolated():
                 await self.ports.open()
                 await hand_back.take()

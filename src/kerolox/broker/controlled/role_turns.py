@@ -192,13 +192,8 @@ class RoleTurns:
         self._search.stop()
         if self._leadership.leads:
             # Elected again, without another leader in between. New records belong to the new epoch.
-            self._in_sync.rest()
             await self._leadership.follow(f"epoch {told.epoch} begins", leaderless=True)
-        try:
-            await self._leadership.lead(lambda: self._begin(told), told.epoch)
-        except BaseException:
-            self._in_sync.rest()
-            raise
+        await self._leadership.lead(lambda: self._begin(told), told.epoch)
         without_s = 0.0 if self._lost_s is None else self._clock.monotonic_s() - self._lost_s
         log.info(
             "broker_elected id=%d epoch=%d from=%d in_sync=%r before=%d by=%r took_ms=%.0f "
@@ -224,7 +219,6 @@ class RoleTurns:
         # later one would not count as new.
         self._search.stop()
         if led:
-            self._in_sync.rest()
             await self._leadership.follow(why, leaderless=True)
         else:
             await self._leadership.part()

@@ -62,6 +62,7 @@ class Controlled:
         self.identity = Identity(options, address, clock)
         self.known = KnownSets(base.store, self.identity.path)
         self._start = base.start
+        base.leadership.confirmed_by(mode.in_sync)
         self.lease = Lease(clock, options.controller_silence_ms / 1000)
         self.heartbeats = Heartbeats(
             self.controllers, self.lease, options, clock, address=address, state=self._log_state

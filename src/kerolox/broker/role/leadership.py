@@ -7,8 +7,9 @@ the role at the start; after that every module asks the leadership.
 
 The order prevents lost and duplicate messages. To lead: replication stops, an incomplete record at the end of
 the log is truncated, the log is dispatched to its queues, each part finds its progress from there and begins,
-and only then messages are accepted. To follow: no more messages are accepted, each part finishes its current
-work, the store accepts only replicated records, and the link to the leader starts.
+and only then messages are accepted. To follow: no more messages are accepted, waiting senders learn that
+their messages are not confirmed, each part finishes its current work, the store accepts only replicated
+records, and the link to the leader starts.
 
 The role is true after a part has failed, too. A part that cannot begin leaves the broker a follower. A part
 that fails as it ends is logged by name, and the other parts end as well.
@@ -29,7 +30,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from kerolox.broker.options import BrokerOptions, BrokerRole
-from kerolox.broker.role.parts import ActingPart, Fit, Link, Part
+from kerolox.broker.role.parts import ActingPart, Confirming, Fit, Link, Part
 from kerolox.broker.role.settings import RoleChange, role_at_start
 from kerolox.broker.role.value import LeaderAddress, Role
 from kerolox.errors import KeroloxError
@@ -66,6 +67,7 @@ class Leadership:
         self._at_work: list[Part] = []  # in the order of their start
         self._link: Link | None = None
         self._fit: Fit | None = None
+        self._confirming: Confirming | None = None
         self._has_followed = not self.begins_as_leader  # another broker led before this one
         self._turn = asyncio.Lock()
         self._wait_for_replicas()
@@ -177,6 +179,10 @@ class Leadership:
         """Set the repair of tables, done before a broker that followed leads or acts."""
         self._fit = fit
 
+    def confirmed_by(self, replicas: Confirming) -> None:
+        """Set the replicas that confirm messages. ``begin`` of :meth:`lead` names them."""
+        self._confirming = replicas
+
     def took_over(self) -> None:
         """Note that another broker led when this one ran last."""
         self._has_followed = True
@@ -189,6 +195,17 @@ class Leadership:
             await self.lead()
         elif self._link is not None:
             await self._link.start()
+
+    async def let_copy(self) -> None:
+        """Let followers copy before this broker leads, because a leader that returns waits for them."""
+        async with self._turn:
+            if self._copies is not None:
+                await self._begin_part(self._copies)
+
+    async def _begin_part(self, part: Part) -> None:
+        if part not in self._at_work:
+            self._at_work.append(part)
+        await part.lead()
 
     async def lead(
         self,
@@ -230,11 +247,11 @@ class Leadership:
                 self._wait_for_replicas()
                 store.state.clear(Obstacle.FOLLOWER)
                 for part in self._parts:
-                    self._at_work.append(part)
-                    await part.lead()
+                    await self._begin_part(part)
             except BaseException as error:
                 why = f"this broker could not lead: {error}"
                 self.role = replace(self.role, why=why)
+                self._confirm_no_more()
                 await self._end_parts()
                 self._bar(why)
                 self._name = before
@@ -260,6 +277,7 @@ class Leadership:
             log.info("broker_follows reason=%r", why)
             self.role = replace(self.role, name=BrokerRole.SLAVE, why=why)
             self._has_followed = True
+            self._confirm_no_more()
             try:
                 await self._end_parts(but=self._copies)
             finally:
@@ -357,6 +375,10 @@ class Leadership:
         return first
 
     # --- the store ------------------------------------------------------------------------------------
+
+    def _confirm_no_more(self) -> None:
+        if self._confirming is not None:
+            self._confirming.rest()
 
     def _bar(self, why: str) -> None:
         """Let the store accept only replicated records; ``why`` is the reason that clients get."""

@@ -24,6 +24,13 @@ class ActingPart(Part, Protocol):
         :meth:`follow`."""
 
 
+class Confirming(Protocol):
+    """The replicas that must have a message before it is confirmed."""
+
+    def rest(self) -> None:
+        """Confirm nothing more: this broker does not lead, or could not."""
+
+
 class Link(Protocol):
     """Replication from the leader while this broker follows."""
 
