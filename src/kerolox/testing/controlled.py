@@ -207,7 +207,7 @@ class RunningControlled:
 
 
 def _epoch(one: RunningBroker) -> int:
-    return 0 if one.broker.controlled is None else one.broker.controlled.turns.heeded.epoch
+    return 0 if one.broker.controlled is None else one.broker.controlled.elections.mastership.epoch
 
 
 def _describe(one: RunningBroker) -> str:

@@ -8,9 +8,8 @@ import random
 from collections.abc import Callable
 
 from kerolox.broker.base import Base
-from kerolox.broker.dledger.leader_search import LeaderSearch
+from kerolox.broker.dledger.elections import Elections
 from kerolox.broker.dledger.member_guard import MemberGuard
-from kerolox.broker.dledger.role_turns import RoleTurns
 from kerolox.broker.figures.room import Figures
 from kerolox.metric_text import MetricText
 from kerolox.replication.dledger.group import LedgerGroup
@@ -53,8 +52,7 @@ class DLedger:
         )
         guard = MemberGuard(base.guard, options.trusted_networks) if base.guard.wants_signatures else None
         self._port = MemberPort(settings, host=host, clock=base.clock, tls=options.tls, guard=guard)
-        self._turns: RoleTurns | None = None
-        self._search: LeaderSearch | None = None
+        self._elections: Elections | None = None
         self._led = asyncio.Event()
         figures.metrics.more.append(self.metrics)
 
@@ -81,11 +79,11 @@ class DLedger:
             clock=self._clock,
             chance=random.Random(),
         )
-        self._search = LeaderSearch(self._leadership, group.member, self._clock, ask=self._ask_who_leads)
-        self._turns = RoleTurns(
-            self._store, self._ledger, self._leadership, group.member, self._clock, took_role=self._took
-        )
-        self._turns.start()
+        self._elections = Elections(
+            self._store, self._ledger, self._leadership, group.member, self._clock,
+            took_role=self._took, ask=self._ask_who_leads,
+        )  # fmt: skip
+        self._elections.start()
         await self._port.start(group)
         group.start()
         log.info(
@@ -115,10 +113,8 @@ class DLedger:
         """Take no more roles, because the broker closes. A leader first transfers its leadership."""
         if self.group is not None:
             await self.group.transfer.leave()
-        if self._search is not None:
-            await self._search.close()
-        if self._turns is not None:
-            await self._turns.close()
+        if self._elections is not None:
+            await self._elections.close()
 
     async def close(self) -> None:
         """Stop voting, replicating and answering."""
@@ -136,8 +132,6 @@ class DLedger:
         if self._leadership.leads:
             self._led.set()
         self._took_role()
-        if self._search is not None:
-            self._search.look()
 
     # --- for operators and tools --------------------------------------------------------------------------
 

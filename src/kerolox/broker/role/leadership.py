@@ -30,6 +30,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.role.mastership import NONE_YET, Mastership
 from kerolox.broker.role.parts import ActingPart, Confirming, Fit, Link, Part
 from kerolox.broker.role.settings import RoleChange, role_at_start
 from kerolox.broker.role.value import LeaderAddress, Role
@@ -123,10 +124,14 @@ class Leadership:
         parts."""
         self._bar(why)
 
-    def follow_as(self, id: int, why: str, epoch: int = 0) -> None:
-        """Follow under this id; ``why`` is the reason that clients get."""
-        self.role = replace(self.role, follower_id=id, epoch=epoch, is_decided=True, why=why)
+    def follow_as(self, id: int, why: str, mastership: Mastership) -> None:
+        """Follow under this id after an election; ``why`` is the reason that clients get."""
+        self.role = replace(self.role, follower_id=id, mastership=mastership, is_decided=True, why=why)
         self._store.state.reword(Obstacle.FOLLOWER, why)
+
+    def note(self, mastership: Mastership) -> None:
+        """Note a newer mastership that leaves the role as it is."""
+        self.role = replace(self.role, mastership=mastership)
 
     def led_by(self, leader: LeaderAddress | None) -> None:
         """Note the leader that a name server or controller reports; None: no leader."""
@@ -210,7 +215,7 @@ class Leadership:
     async def lead(
         self,
         begin: Callable[[], Awaitable[None]] | None = None,
-        epoch: int = 0,
+        mastership: Mastership = NONE_YET,
         *,
         to: RoleChange | None = None,
     ) -> None:
@@ -218,7 +223,7 @@ class Leadership:
 
         ``begin`` is called when replication has stopped and the log has no incomplete record; what it writes
         precedes the first message. Its errors are raised, and those of parts that cannot begin: the broker
-        follows then, as before. ``to``: the role that settings ask for.
+        follows then, as before. ``mastership``: the election; ``to``: the role that settings ask for.
         """
         async with self._turn:
             if to is None:
@@ -261,7 +266,7 @@ class Leadership:
                         self._forget_leader(self._link)
                     await self._link.start()
                 raise
-            self.role = Role(to.role, to.follower_id, epoch)
+            self.role = Role(to.role, to.follower_id, mastership)
             log.info("broker_leads")
 
     async def follow(self, why: str, *, leaderless: bool = False, id: int | None = None) -> None:

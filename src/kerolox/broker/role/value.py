@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kerolox.broker.options import BrokerRole
+from kerolox.broker.role.mastership import NONE_YET, Mastership
 
 
 class LeaderAddress(NamedTuple):
@@ -21,12 +22,16 @@ class Role:
 
     name: BrokerRole = BrokerRole.SLAVE
     follower_id: int = 0  # id of this broker while it follows; leaders have 0
-    epoch: int = 0  # controller: epoch of its master; DLedger: term of the group; otherwise 0
+    mastership: Mastership = NONE_YET  # the election that gave the role; without elections epoch 0
     leader: LeaderAddress | None = None  # the leader, if it is another broker; None: unknown
     returning: LeaderAddress | None = None  # it announced that it will lead; it serves followers only
     acts: bool = False  # this follower does a leader's other work, while there is no leader
     is_decided: bool = True  # False before the first election
     why: str = ""  # reason why this broker does not lead, for clients
+
+    @property
+    def epoch(self) -> int:
+        return self.mastership.epoch
 
     @property
     def leads(self) -> bool:
