@@ -30,7 +30,7 @@ ADDRESS_SHOWN = 100  # characters
 
 class LeaderNotices:
     """Handlers of requests 905, 906 and 908. ``register`` asks name servers for the leader again.
-    ``controlled``: a controller elects the leader, so no broker can claim to lead."""
+    ``refuses_claims`` is the reason why no broker can claim to lead; empty: it can."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class LeaderNotices:
         *,
         fellows: Fellows,
         register: Callable[[], None],
-        controlled: bool,
+        refuses_claims: str,
     ) -> None:
         self._store = store
         self._leadership = leadership
@@ -49,7 +49,7 @@ class LeaderNotices:
         self._watch = watch
         self._fellows = fellows
         self._register = register
-        self._controlled = controlled
+        self._refuses_claims = refuses_claims
 
     def rows(self) -> list[Row]:
         return [
@@ -74,11 +74,10 @@ class LeaderNotices:
             return Answer(header=self._who_leads())
         if self._leadership.leads:
             raise self._two_leaders(told)
-        if self._controlled:
+        if self._refuses_claims:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{told.master_address!r} claims to lead, but a controller elects the leader of this broker "
-                "(enableControllerMode). Set enableControllerMode there, too, with the same controllerAddr",
+                f"{told.master_address!r} claims to lead, but {self._refuses_claims}",
             )
         await self._check(told.master_address or "")
         # Acting ends before the leader sees a connection, since the leader continues when it has one.

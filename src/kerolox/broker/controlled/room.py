@@ -25,6 +25,7 @@ from kerolox.broker.controlled.lease_watch import LeaseWatch
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.replication.room import Replication
 from kerolox.broker.role.leader_search import LeaderSearch
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.broker.tables.room import Tables
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.metric_text import MetricText
@@ -42,8 +43,13 @@ ASK_MAX_S = 1.0
 
 
 class Controlled:
-    """Parts of a broker under a controller. ``took_role`` is called after each change of role, to
-    register."""
+    """Elector and parts of a broker under a controller. ``took_role`` is called after each change of role,
+    to register."""
+
+    refuses_claims = (
+        "a controller elects the leader of this broker (enableControllerMode). Set enableControllerMode "
+        "there, too, with the same controllerAddr"
+    )
 
     def __init__(
         self,
@@ -98,7 +104,11 @@ class Controlled:
         self.lease.on_renewed.append(self.agent.look_now)
         figures.metrics.more.append(self.metrics)
 
-    def start(self) -> None:
+    @property
+    def place(self) -> str:
+        return f"controller {self.identity.id}"
+
+    async def start(self) -> None:
         self.agent.start()
         self.in_sync_changes.start()
 
@@ -123,6 +133,11 @@ class Controlled:
         mastership = self.elections.mastership
         if mastership.is_there and mastership.id != self.identity.id:
             self.search.look_for(mastership.address)
+
+    async def before_registering(self, nameserver: str) -> None: ...
+
+    def reported(self, leader: LeaderAddress | None) -> None:
+        """Ignore the leader that name servers report: the controller names it."""
 
     def _known_as(self, id: int) -> None:
         self._mode.own_id = id

@@ -11,6 +11,7 @@ from kerolox.broker.base import Base
 from kerolox.broker.dledger.elections import Elections
 from kerolox.broker.dledger.member_guard import MemberGuard
 from kerolox.broker.figures.room import Figures
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.metric_text import MetricText
 from kerolox.replication.dledger.group import LedgerGroup
 from kerolox.replication.dledger.port import MemberNetwork, MemberPort
@@ -23,8 +24,11 @@ ALONE_S = 10.0  # a group of one elects itself sooner
 
 
 class DLedger:
-    """Parts of a broker in a DLedger group. ``took_role`` is called after each change of role, to register;
-    ``ask_who_leads`` asks the name servers for the leader."""
+    """Elector and parts of a broker in a DLedger group. ``took_role`` is called after each change of role, to
+    register; ``ask_who_leads`` asks the name servers for the leader."""
+
+    place = None
+    refuses_claims = "the members of its DLedger group elect the leader (enableDLegerCommitLog)"
 
     def __init__(
         self,
@@ -109,16 +113,16 @@ class DLedger:
                 "ledger_no_leader group=%r next='retried; check the log for errors'", self.settings.group
             )
 
-    async def end_roles(self) -> None:
+    async def close(self) -> None:
         """Take no more roles, because the broker closes. A leader first transfers its leadership."""
         if self.group is not None:
             await self.group.transfer.leave()
         if self._elections is not None:
             await self._elections.close()
 
-    async def close(self) -> None:
+    async def leave(self) -> None:
         """Stop voting, replicating and answering."""
-        await self.end_roles()
+        await self.close()
         if self.group is not None:
             await self.group.close()
         await self.hang_up()
@@ -127,6 +131,14 @@ class DLedger:
         """Close all connections to other members at once."""
         await self._network.close()
         await self._port.close()
+
+    def doubt(self) -> None:
+        self._ask_who_leads()
+
+    async def before_registering(self, nameserver: str) -> None: ...
+
+    def reported(self, leader: LeaderAddress | None) -> None:
+        self._leadership.led_by(leader)
 
     def _took(self) -> None:
         if self._leadership.leads:
