@@ -266,6 +266,22 @@ async def test_a_part_that_fails_twice_leaves_a_follower(tmp_path: Path) -> None
         assert leadership.role.why == "this broker could not lead: a table is lost"
 
 
+async def test_a_controller_that_does_not_answer_while_a_broker_begins_to_lead_bars_nothing(
+    tmp_path: Path,
+) -> None:
+    async with MessageStore(BrokerOptions(store_path=str(tmp_path))) as store:
+        leadership = Leadership(store, BrokerRole.SLAVE, elected=True)
+        leadership.wait("no controller has been asked yet")
+
+        class Slow(FailingPart):
+            async def lead(self) -> None:
+                leadership.wait("no controller answers")
+
+        leadership.add(Slow())
+        await leadership.lead()
+        assert (leadership.leads, leadership.waits_for, store.state.obstacles) == (True, "", {})
+
+
 async def test_a_promotion_that_fails_leaves_the_follower_its_id(tmp_path: Path) -> None:
     """With the id 0 it would register as a leader."""
     async with MessageStore(BrokerOptions(store_path=str(tmp_path))) as store:

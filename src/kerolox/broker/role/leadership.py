@@ -59,9 +59,6 @@ class Leadership:
         self._store = store
         self.elected = elected
         self.begins_as_leader = start is not BrokerRole.SLAVE
-        self._name = start if self.begins_as_leader else BrokerRole.ASYNC_MASTER  # while this broker leads
-        if elected:
-            self._name = BrokerRole.SYNC_MASTER
         self._parts: list[Part] = []
         self._copies: Part | None = None
         self._acting_parts: list[ActingPart] = []
@@ -71,7 +68,7 @@ class Leadership:
         self._confirming: Confirming | None = None
         self._has_followed = not self.begins_as_leader  # another broker led before this one
         self._turn = asyncio.Lock()
-        self._wait_for_replicas()
+        self._wait_for_replicas(start is BrokerRole.SYNC_MASTER)
         if not self.begins_as_leader:
             self._bar(IS_SLAVE)
 
@@ -115,7 +112,10 @@ class Leadership:
     # --- reports of the election ----------------------------------------------------------------------
 
     def wait(self, why: str) -> None:
-        """Wait for a role; ``why`` is the reason that clients get."""
+        """Wait for a role; ``why`` is the reason that clients get. Ignored during a change of the role, which
+        ends with a role or with a reason."""
+        if self._turn.locked():
+            return
         self.role = replace(self.role, is_decided=False, why=why)
         self._bar(why)
 
@@ -227,13 +227,12 @@ class Leadership:
         """
         async with self._turn:
             if to is None:
-                to = RoleChange(self._name, self.role.follower_id)
+                to = RoleChange(self._name_of_leader, self.role.follower_id)
+            store, waited = self._store, self._store.acks.wait_for_replicas
             if self.leads:
-                self._name = to.role
-                self._wait_for_replicas()
+                self._wait_for_replicas(to.role is BrokerRole.SYNC_MASTER)
                 self.role = replace(self.role, name=to.role, follower_id=to.follower_id)
                 return
-            store, before = self._store, self._name
             try:
                 await self._stop_acting()
                 if self._link is not None:
@@ -248,8 +247,7 @@ class Leadership:
                 if self._fit is not None and self._has_followed:
                     self._fit.lead()
                 store.log.renew_cursors()
-                self._name = to.role
-                self._wait_for_replicas()
+                self._wait_for_replicas(to.role is BrokerRole.SYNC_MASTER)
                 store.state.clear(Obstacle.FOLLOWER)
                 for part in self._parts:
                     await self._begin_part(part)
@@ -259,8 +257,7 @@ class Leadership:
                 self._confirm_no_more()
                 await self._end_parts()
                 self._bar(why)
-                self._name = before
-                self._wait_for_replicas()
+                self._wait_for_replicas(waited)
                 if self._link is not None:
                     if begin is not None:
                         self._forget_leader(self._link)
@@ -390,10 +387,16 @@ class Leadership:
         self._store.state.set(Obstacle.FOLLOWER, why)
         self._store.state.reword(Obstacle.FOLLOWER, why)
 
-    def _wait_for_replicas(self) -> None:
+    @property
+    def _name_of_leader(self) -> BrokerRole:
+        """Role to lead with, if no settings name one."""
+        waits = self.elected or self._store.acks.wait_for_replicas
+        return BrokerRole.SYNC_MASTER if waits else BrokerRole.ASYNC_MASTER
+
+    def _wait_for_replicas(self, waits: bool) -> None:
         """Elected leaders wait for replicas by other rules: an in-sync set, or a majority."""
         if not self.elected:
-            self._store.acks.wait_for_replicas = self._name is BrokerRole.SYNC_MASTER
+            self._store.acks.wait_for_replicas = waits
 
 
 def leadership_of(store: MessageStore, options: BrokerOptions) -> Leadership:
