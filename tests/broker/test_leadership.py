@@ -328,6 +328,25 @@ def test_nobody_else_asks_for_the_role(test: str) -> None:
     assert found <= allowed
 
 
+@pytest.mark.parametrize(
+    ("changes", "allowed"),
+    [
+        (r"(leadership|self)\.role = ", "role/leadership.py"),
+        (r"\.lead_by\(|link\.part\(", "role/leadership.py"),  # where the log is copied from
+        (r"(in_sync|confirming)\.rest\(", "role/leadership.py"),
+        (r"in_sync\.lead\(", "controlled/elections.py"),  # passed to the leadership, which calls it
+        (r"(replication\.leader|copies)\.lead\(", None),
+        (r"\bRole\(", "role/leadership.py"),
+    ],
+)
+def test_the_role_changes_in_one_place(changes: str, allowed: str | None) -> None:
+    root = Path(kerolox.broker.__file__).parent
+    found = {
+        str(path.relative_to(root)) for path in root.rglob("*.py") if re.search(changes, path.read_text())
+    }
+    assert found == ({allowed} if allowed else set())
+
+
 class NotedLink:
     """A link that notes what it is told."""
 

@@ -189,7 +189,10 @@ async def test_it_is_refused_when_messages_would_be_lost(tmp_path: Path) -> None
         assert lacking > 0
         await until(lambda: follower.broker.replication.follower.lacking == lacking)
         await leader.broker.registrations.close()
-        leader.broker.replication.leader._leads = False  # it sends nothing at its end either
+        serving = leader.broker.replication.leader
+        assert serving._look is not None
+        serving._look.cancel()
+        serving._look = None  # it serves nobody at its end either
         await gone(g, leader)
         assert follower.broker.store.log.max_offset == end
         text = await g.refused(follower)
