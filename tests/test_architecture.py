@@ -47,7 +47,9 @@ ROOMS = {
         "opening rebuild repair housekeeping truncate ledger message_store",
     ),
     "broker": (
-        "absent names bounds options endpoints leadership base",
+        "absent names bounds options endpoints",
+        "role",
+        "base",
         "tables",
         "access",
         "members",

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kerolox.broker.later.delays import Delays
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.delivery import Delivery
 from kerolox.broker.write.intake import Intake

@@ -12,12 +12,12 @@ from kerolox.broker.consume.commits import Commits, Resets
 from kerolox.broker.consume.pulls import Pulls
 from kerolox.broker.consume.waiting_pulls import WaitingPulls
 from kerolox.broker.endpoints import Endpoints
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.heartbeats import Heartbeats
 from kerolox.broker.members.members import Members
 from kerolox.broker.members.queue_locks import QueueLocks
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Request

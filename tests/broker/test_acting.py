@@ -23,6 +23,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.registration import MinBrokerIdChanged
 from kerolox.protocol.headers.replication import HaInfo, ResetMasterFlushOffsetRequest
 from kerolox.protocol.headers.send import SendRequestV2
+from kerolox.replication.link_state import LinkState
 from kerolox.testing.broker import running_broker
 from kerolox.testing.nameserver import running_nameserver
 
@@ -166,7 +167,7 @@ async def test_it_takes_no_messages_and_routes_say_so(tmp_path: Path) -> None:
 async def test_without_an_escape_everything_waits_for_the_leader(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "kerolox.broker.leadership")
+    caplog.set_level("INFO", "kerolox.broker.role.leadership")
     async with company(tmp_path, remote_escape=False, delay_levels="1s") as c:
         for topic in ("delayed", "timed"):
             for running in (c.leader, c.other):
@@ -397,6 +398,26 @@ async def test_a_notice_that_was_wrong_heals_when_a_leader_is_registered(tmp_pat
         assert answer.code == 0
         follower.registrations.register_all()
         await until(lambda: link.leader == leader.endpoints.ha_address and link.copying)
+
+
+async def test_a_follower_that_is_promoted_meanwhile_does_not_copy_from_a_leader_that_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim is checked with the name servers, and acting ends: the role may change before the answer."""
+    async with company(tmp_path) as c:
+        await c.copied()
+        follower = c.follower.broker
+        monkeypatch.setattr(follower.group_watch, "leader_returns", follower.leadership.lead)
+        claim = HaInfo(
+            master_ha_address="127.0.0.1:1", master_address=c.leader.address, master_flush_offset=0
+        )
+        answer = await c.dialer.call(c.follower.address, RequestCode.EXCHANGE_BROKER_HA_INFO, claim)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "claims to lead" in (answer.remark or "")
+        await follower.leadership.follow("a test")
+        link = follower.replication.follower
+        await until(lambda: link.state is not LinkState.OFF)
+        assert link.leader != claim.master_ha_address
 
 
 async def test_what_brokers_and_name_servers_tell_each_other(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ SOURCES = {path.name: path.read_text() for path in Path(kerolox.broker.__file__)
     ("rule", "home"),
     [
         (r"Sending message to topic\[", "admission.py"),
-        (r"BrokerRole\.SLAVE", "leadership.py"),
         (r"\[REJECTREQUEST\]system busy.*this broker follows", "admission.py"),
         (r"stalled_ms >", "admission.py"),
         (r"broker unable to service", "admission.py"),

@@ -289,10 +289,10 @@ async def test_one_whose_disk_failed_is_not_elected(tmp_path: Path, caplog: pyte
         name = second.options.broker_name
         await group.until(lambda: 2 not in alive.view([name]).of(name), "controller that does not hear it")
         # Elected all the same: it says why it does not lead, once.
-        turns = second.controlled.turns  # type: ignore[union-attr]
-        heeded = turns.heeded
+        elections = second.controlled.elections  # type: ignore[union-attr]
+        heeded = elections.mastership
         told = msgspec.structs.replace(heeded, epoch=heeded.epoch + 1, id=2, address=second.address)
-        turns.offer(told, "a test")
+        elections.offer(told, "a test")
         await group.until(lambda: "role_not_taken" in caplog.text, "role that is not taken")
         await asyncio.sleep(1.5)  # it was tried again meanwhile
         assert caplog.text.count("role_not_taken") == 1

@@ -12,9 +12,9 @@ from kerolox import Message, Producer, ProducerOptions
 from kerolox.broker.controlled.controllers import Controllers, split_controllers
 from kerolox.broker.controlled.identity import Identity, NotThisBroker
 from kerolox.broker.controlled.lease import Lease
-from kerolox.broker.controlled.mastership import Mastership, News, news
-from kerolox.broker.leadership import check_role
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.mastership import Mastership, News, news
+from kerolox.broker.role.settings import check_role
 from kerolox.client.errors import SendFailed
 from kerolox.controller.live import HEARTBEAT_TIMEOUT_S
 from kerolox.errors import OptionError
@@ -243,7 +243,7 @@ async def test_a_notice_for_the_process_before_is_not_heeded(tmp_path: Path) -> 
         controlled = running.broker.controlled
         assert controlled is not None
         await until(lambda: "none of the controllers" in running.broker.leadership.waits_for)
-        assert controlled.turns.heeded.epoch == 0
+        assert controlled.elections.mastership.epoch == 0
         assert not running.broker.leadership.leads
 
 
@@ -255,7 +255,7 @@ async def test_a_notice_counts_as_far_as_the_controller_says_the_same(tmp_path: 
         number = two.number_of(leader)
         known = leader.broker.controlled
         assert known is not None
-        before = known.turns.heeded
+        before = known.elections.mastership
         for to in (1, 2):
             for epoch, id, address in (
                 (1_000_000, to, two.broker(to).address),
@@ -266,14 +266,14 @@ async def test_a_notice_counts_as_far_as_the_controller_says_the_same(tmp_path: 
                 assert await notice(two.broker(to), epoch, id, address, 1_000_000) == 0
         async with Producer(two.nameserver_address, group="p") as producer:
             await producer.send(Message("t", b"1"))
-        heeded = known.turns.heeded
+        heeded = known.elections.mastership
         assert (heeded.epoch, heeded.id, heeded.address) == (before.epoch, before.id, before.address)
         assert leader.broker.leadership.leads
         await two.in_sync(2)
         await two.kill(number)
         new = await two.leading(but=number)
         assert new.broker.controlled is not None
-        assert before.epoch < new.broker.controlled.turns.heeded.epoch < 1_000_000
+        assert before.epoch < new.broker.controlled.elections.mastership.epoch < 1_000_000
         async with Producer(two.nameserver_address, group="p") as producer:
             await producer.send(Message("t", b"2"))
 
@@ -282,13 +282,13 @@ async def test_epochs_that_fall_back_change_nothing(caplog: pytest.LogCaptureFix
     async with running_controlled(1) as group:
         broker = group.broker(1).broker
         assert broker.controlled is not None
-        heeded = broker.controlled.turns.heeded
+        heeded = broker.controlled.elections.mastership
         assert (heeded.epoch, heeded.id) == (1, 1)
         assert await notice(group.broker(1), 0, 2, "127.0.0.1:1") == 0
         assert await notice(group.broker(1), 1, 2, "127.0.0.1:1") == 0
         async with Producer(group.nameserver_address, group="p") as producer:
             await producer.send(Message("t", b"1"))
-        assert (broker.leadership.leads, broker.controlled.turns.heeded) == (True, heeded)
+        assert (broker.leadership.leads, broker.controlled.elections.mastership) == (True, heeded)
         assert "epoch_fell_back told=0 known=1" in caplog.text
         assert "two_masters_in_one_epoch epoch=1 known=1 told=2" in caplog.text
 
@@ -384,11 +384,11 @@ async def test_a_controller_that_returns_finds_its_leader(tmp_path: Path) -> Non
     async with running_controlled(1, alive_ms=100) as group:
         broker = group.broker(1).broker
         assert broker.controlled is not None
-        before = broker.controlled.turns.heeded
+        before = broker.controlled.elections.mastership
         await group.stop_controller()
         await until(lambda: broker.controlled is not None and not broker.controlled.controllers.leader)
         await group.start_controller()
         await until(lambda: group.controller.live.view(["broker-a"]).of("broker-a"))
         assert group.controller.groups["broker-a"].master == 1
-        assert broker.controlled.turns.heeded == before  # it went on all the time
+        assert broker.controlled.elections.mastership == before  # it went on all the time
         assert broker.store.state.writable

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from kerolox import Message, Producer
-from kerolox.broker.leadership import check_role, role_asked
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.settings import check_role, role_asked, role_at_start
 from kerolox.errors import KeroloxError, OptionError, Refused
 from kerolox.nameserver.listings import cluster_info
+from kerolox.net.dialer import Dialer
+from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.headers.replication import HaInfo
 from kerolox.testing.broker import RunningBroker
 
 from .dledger_kit import GROUP, LedgerBrokers, ledger_brokers, until
@@ -44,6 +47,23 @@ def bodies(running: RunningBroker) -> set[bytes]:
                 record = store.log.record_at(entry[0])
                 found.add(record[record.index(b"message ") :].split(b"\x01")[0])
     return found
+
+
+async def test_a_claim_to_lead_is_refused(tmp_path: Path) -> None:
+    """The members elect the leader. A claim made a follower forget it, so that it copied no tables."""
+    async with ledger_brokers(tmp_path) as brokers, Dialer() as dialer:
+        leader = await brokers.leader()
+        follower = brokers.followers()[0]
+        leadership = follower.broker.leadership
+        await until(lambda: leadership.leader is not None)
+        claim = HaInfo(master_ha_address="127.0.0.1:1", master_address=leader.address, master_flush_offset=0)
+        answer = await dialer.call(follower.address, RequestCode.EXCHANGE_BROKER_HA_INFO, claim)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "the members of its DLedger group elect the leader" in (answer.remark or "")
+        assert leadership.leader is not None
+        assert (leadership.role.epoch, leadership.role.returning) == (
+            leader.broker.leadership.role.epoch, None,
+        )  # fmt: skip
 
 
 async def test_one_leads_and_another_one_when_it_is_killed(tmp_path: Path) -> None:
@@ -110,4 +130,4 @@ def test_settings_are_checked_at_the_start() -> None:
         with pytest.raises(OptionError, match=key):
             check_role(ledger_options(**changed))
     with pytest.raises(Refused, match="elect the leader"):
-        role_asked(options, {"brokerRole": "SYNC_MASTER"})
+        role_asked(options, {"brokerRole": "SYNC_MASTER"}, role_at_start(options))

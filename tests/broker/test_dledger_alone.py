@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kerolox import Message, Producer, ProducerOptions, PullConsumer, PullOptions
-from kerolox.broker.leadership import check_role, role_asked
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.settings import check_role, role_asked, role_at_start
 from kerolox.client.errors import MessageRefused
 from kerolox.errors import OptionError, Refused
 from kerolox.net.dialer import Dialer
@@ -110,7 +110,7 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, object], key: str) -> N
 
 def test_the_group_says_who_leads() -> None:
     with pytest.raises(Refused, match="the DLedger group elect the leader"):
-        role_asked(options(), {"brokerRole": "SLAVE", "brokerId": "1"})
+        role_asked(options(), {"brokerRole": "SLAVE", "brokerId": "1"}, role_at_start(options()))
 
 
 # --- a broker -----------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ import pytest
 
 from kerolox import Message, Producer, PushConsumer, Received
 from kerolox.broker.broker import Broker
-from kerolox.broker.leadership import LeaderAddress
 from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.errors import OptionError
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.body import MessageQueue

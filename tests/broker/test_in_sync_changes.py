@@ -7,7 +7,7 @@ from typing import Any
 
 from kerolox.broker.controlled.in_sync_changes import AGAIN_S, InSyncChanges
 from kerolox.broker.controlled.known_sets import SetNotKept
-from kerolox.broker.controlled.mastership import Mastership
+from kerolox.broker.role.mastership import Mastership
 from kerolox.errors import RequestFailed, RequestTimeout
 from kerolox.protocol.bodies.controller import SyncStateSet
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -67,10 +67,10 @@ async def asked_for_two(
     in_sync.joined(2)
     in_sync.acked(2, 0)
     options: Any = SimpleNamespace(broker_name="b", in_sync_check_ms=600_000)
-    turns: Any = SimpleNamespace(heeded=Mastership(epoch=3, id=1, address="a:1"), id=1)
+    elections: Any = SimpleNamespace(mastership=Mastership(epoch=3, id=1, address="a:1"), id=1)
     leads: Any = SimpleNamespace(leads=True)
     changes = InSyncChanges(
-        in_sync, controller, turns, known or Kept(), leads, options, clock, look_now=lambda: None,  # type: ignore[arg-type]
+        in_sync, controller, elections, known or Kept(), leads, options, clock, look_now=lambda: None,  # type: ignore[arg-type]
     )  # fmt: skip
     changes.start()
     for _ in range(100):

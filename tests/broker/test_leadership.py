@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 
 import kerolox.broker
-from kerolox.broker.leadership import LeaderAddress, Leadership
 from kerolox.broker.options import BrokerOptions, BrokerRole
+from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.settings import RoleChange
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.errors import KeroloxError
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.send import RecallRequest, SendBackRequest
 from kerolox.store.message_store import MessageStore
 from kerolox.store.options import FlushMode
+from kerolox.store.state import Obstacle
 from kerolox.testing.clock import ManualClock
 
 from .talk import BORN_MS, until
@@ -204,29 +207,144 @@ async def test_a_part_that_cannot_begin_leaves_it_following(tmp_path: Path) -> N
         ]  # fmt: skip
 
 
+class FailingPart:
+    """A part that notes its role, and can fail to begin or to end."""
+
+    def __init__(self) -> None:
+        self.role = ""
+        self.error: dict[str, Exception] = {}
+
+    async def lead(self) -> None:
+        self._become("leads")
+
+    async def follow(self) -> None:
+        self._become("follows")
+
+    def _become(self, role: str) -> None:
+        self.role = role
+        if role in self.error:
+            raise self.error[role]
+
+
+@pytest.mark.parametrize("error", [KeroloxError("a table is not saved"), ValueError("a table is not saved")])
+async def test_parts_end_although_one_of_them_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    async with MessageStore(BrokerOptions(store_path=str(tmp_path))) as store:
+        leadership = Leadership(store, BrokerRole.ASYNC_MASTER)
+        link, parts = NotedLink(), [FailingPart() for _ in range(3)]
+        leadership.follow_by(link)
+        leadership.add(*parts)
+        await leadership.start()
+        link.told.clear()
+        parts[2].error["follows"] = error
+        await leadership.follow("another one leads")
+        assert not leadership.leads
+        assert store.state.obstacles == {Obstacle.FOLLOWER: "another one leads"}
+        assert [part.role for part in parts] == ["follows"] * 3
+        assert link.told == ["start"]
+        assert "part_not_ended part=FailingPart error='a table is not saved'" in caplog.text
+        await leadership.lead()
+        assert store.state.writable
+        assert [part.role for part in parts] == ["leads"] * 3
+        with pytest.raises(type(error), match="a table is not saved"):
+            await leadership.stop()  # the caller of a stop that fails learns of it
+        assert [part.role for part in parts] == ["follows"] * 3
+
+
+async def test_a_part_that_fails_twice_leaves_a_follower(tmp_path: Path) -> None:
+    async with MessageStore(BrokerOptions(store_path=str(tmp_path))) as store:
+        leadership = Leadership(store, BrokerRole.ASYNC_MASTER)
+        link, first, second = NotedLink(), FailingPart(), FailingPart()
+        leadership.follow_by(link)
+        leadership.add(first, second)
+        second.error = {"leads": KeroloxError("a table is lost"), "follows": KeroloxError("it did not begin")}
+        with pytest.raises(KeroloxError, match="a table is lost"):
+            await leadership.start()
+        assert (leadership.leads, first.role, link.told) == (False, "follows", ["stop", "start"])
+        assert store.state.obstacles == {Obstacle.FOLLOWER: "this broker could not lead: a table is lost"}
+        assert leadership.role.why == "this broker could not lead: a table is lost"
+
+
+async def test_a_controller_that_does_not_answer_while_a_broker_begins_to_lead_bars_nothing(
+    tmp_path: Path,
+) -> None:
+    async with MessageStore(BrokerOptions(store_path=str(tmp_path))) as store:
+        leadership = Leadership(store, BrokerRole.SLAVE, elected=True)
+        leadership.wait("no controller has been asked yet")
+
+        class Slow(FailingPart):
+            async def lead(self) -> None:
+                leadership.wait("no controller answers")
+
+        leadership.add(Slow())
+        await leadership.lead()
+        assert (leadership.leads, leadership.waits_for, store.state.obstacles) == (True, "", {})
+
+
+async def test_a_promotion_that_fails_leaves_the_follower_its_id(tmp_path: Path) -> None:
+    """With the id 0 it would register as a leader."""
+    async with MessageStore(BrokerOptions(store_path=str(tmp_path))) as store:
+        leadership = Leadership(store, BrokerRole.SLAVE, 3)
+        part = FailingPart()
+        leadership.add(part)
+        part.error["leads"] = KeroloxError("a table is lost")
+        with pytest.raises(KeroloxError, match="a table is lost"):
+            await leadership.take_role(RoleChange(BrokerRole.SYNC_MASTER, 0))
+        assert (leadership.leads, leadership.id) == (False, 3)
+        assert not store.acks.wait_for_replicas
+        part.error.clear()
+        await leadership.take_role(RoleChange(BrokerRole.SYNC_MASTER, 0))
+        assert (leadership.leads, leadership.id, store.acks.wait_for_replicas) == (True, 0, True)
+        await leadership.take_role(RoleChange(BrokerRole.ASYNC_MASTER, 0))
+        assert (leadership.leads, store.acks.wait_for_replicas) == (True, False)
+        await leadership.take_role(RoleChange(BrokerRole.SLAVE, 4))
+        assert (leadership.leads, leadership.id) == (False, 4)
+        await leadership.take_role(RoleChange(BrokerRole.SLAVE, 5))
+        assert (leadership.leads, leadership.id) == (False, 5)
+
+
 @pytest.mark.parametrize(
     "test",
     [
         r"BrokerRole\.(SLAVE|ASYNC_MASTER|SYNC_MASTER)",
-        r"\.role\b(?! *[:=] )",
+        r"(?<!leadership)(?<!kerolox\.broker)\.role\b(?! *[:=] )",
         r"Obstacle\.FOLLOWER",
         r"broker_id *(==|!=|>|<|is|not)|(if|not|and|or) [a-z_.]*options\.broker_id",
     ],
 )
 def test_nobody_else_asks_for_the_role(test: str) -> None:
-    """The broker hands its role to the leadership, and its options say what roles there are."""
+    """Options name the roles; only the room of the role knows what they mean."""
     root = Path(kerolox.broker.__file__).parent
     found = {
         f"{path.relative_to(root)}: {line.strip()}"
         for path in root.rglob("*.py")
         for line in path.read_text().splitlines()
-        if re.search(test, line) and path.name != "leadership.py"
+        if re.search(test, line) and path.parent.name != "role"
     }
     allowed = {
-        "broker.py: self.leadership = Leadership(store, options.role, options.broker_id)",
         'options.py: BrokerRole.ASYNC_MASTER, "Role: leader or follower.", key="brokerRole", changeable=True',
     }
     assert found <= allowed
+
+
+@pytest.mark.parametrize(
+    ("changes", "allowed"),
+    [
+        (r"(leadership|self)\.role = ", "role/leadership.py"),
+        (r"\.lead_by\(|link\.part\(", "role/leadership.py"),  # where the log is copied from
+        (r"(in_sync|confirming)\.rest\(", "role/leadership.py"),
+        (r"in_sync\.lead\(", "controlled/elections.py"),  # passed to the leadership, which calls it
+        (r"(replication\.leader|copies)\.lead\(", None),
+        (r"\bRole\(", "role/leadership.py"),
+    ],
+)
+def test_the_role_changes_in_one_place(changes: str, allowed: str | None) -> None:
+    root = Path(kerolox.broker.__file__).parent
+    found = {
+        str(path.relative_to(root)) for path in root.rglob("*.py") if re.search(changes, path.read_text())
+    }
+    assert found == ({allowed} if allowed else set())
 
 
 class NotedLink:
@@ -240,6 +358,9 @@ class NotedLink:
 
     async def stop(self) -> None:
         self.told.append("stop")
+
+    def lead_by(self, ha_address: str, broker_address: str) -> None:
+        self.told.append(f"{ha_address} {broker_address}")
 
     def part(self) -> None:
         self.told.append("part")
@@ -266,6 +387,34 @@ async def test_a_leader_told_of_while_a_broker_parts_is_news_when_it_is_found_ag
     assert heard == [leader, leader]
     await leadership.stop()
     await store.close()
+
+
+async def test_a_leader_that_announces_its_return_is_copied_from_before_it_serves(tmp_path: Path) -> None:
+    async with MessageStore(BrokerOptions(store_path=str(tmp_path))) as store:
+        leadership, link = Leadership(store, BrokerRole.SLAVE, 2), NotedLink()
+        heard: list[LeaderAddress | None] = []
+        leadership.on_leader.append(heard.append)
+        leadership.follow_by(link)
+        await leadership.start()
+        link.told.clear()
+        old, back = LeaderAddress("old:1", "old:2"), LeaderAddress("back:1", "back:2")
+        leadership.led_by(old)
+        assert leadership.announced(back)
+        assert (leadership.leader, leadership.role.returning) == (None, back)
+        leadership.led_by(None)  # name servers do not know it yet
+        assert leadership.role.returning == back
+        leadership.led_by(back)
+        assert (leadership.leader, leadership.role.returning) == (back, None)
+        assert leadership.announced(back)  # it is the leader already
+        assert leadership.announced(old)
+        leadership.led_by(back)
+        assert heard == [old, None, back, None, back]
+        assert link.told == [
+            "old:2 old:1", "back:2 back:1", "back:2 back:1", "old:2 old:1", "back:2 back:1",
+        ]  # fmt: skip
+        await leadership.lead()
+        assert not leadership.announced(old)
+        assert leadership.role.leader is leadership.role.returning is None
 
 
 async def test_whom_a_broker_followed_before_it_led_is_not_copied_from_again(tmp_path: Path) -> None:

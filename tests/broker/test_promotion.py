@@ -189,7 +189,10 @@ async def test_it_is_refused_when_messages_would_be_lost(tmp_path: Path) -> None
         assert lacking > 0
         await until(lambda: follower.broker.replication.follower.lacking == lacking)
         await leader.broker.registrations.close()
-        leader.broker.replication.leader._leads = False  # it sends nothing at its end either
+        serving = leader.broker.replication.leader
+        assert serving._look is not None
+        serving._look.cancel()
+        serving._look = None  # it serves nobody at its end either
         await gone(g, leader)
         assert follower.broker.store.log.max_offset == end
         text = await g.refused(follower)
@@ -310,10 +313,44 @@ async def test_a_leader_that_was_cut_off_gives_way_to_the_one_that_was_promoted(
         new.broker.registrations.register_all()
         await new.broker.registrations.settled()
         assert g.registered == {0: new.address}
+        # It follows now, whatever its settings say: it can be promoted as any other follower, or not.
+        assert (await shown_role(g, old)) == "SLAVE"
+        assert f"{new.address} leads and answers" in ((await g.change(old)).remark or "")
         # With a follower's number the old one registers as such, and copies.
         assert (await g.change(old, b"brokerRole=SLAVE\nbrokerId=1\n")).code == 0
         await until(lambda: g.registered == {0: new.address, 1: old.address}, timeout_s=20)
         await until(lambda: raw(old.broker.store) == raw(new.broker.store), timeout_s=20)
+
+
+async def shown_role(g: Group, broker: RunningBroker) -> str:
+    answer = await g.dialer.call(broker.address, RequestCode.GET_BROKER_CONFIG)
+    return read_properties(answer.body.decode())["brokerRole"]
+
+
+async def test_a_leader_that_gave_way_leads_again_when_the_other_one_is_lost(tmp_path: Path) -> None:
+    async with group(tmp_path) as g:
+        old, new = await g.broker(0), await g.broker(1)
+        await send(g.nameserver.address, 5)
+        await has_all(new, old)
+        header = UnregisterBrokerRequest(
+            broker_name="broker-a", broker_addr=old.address, cluster_name="DefaultCluster", broker_id=0
+        )
+        await g.dialer.call(g.nameserver.address, RequestCode.UNREGISTER_BROKER, header)
+        follower = new.broker.replication.follower
+        await follower.stop()
+        await follower.leaders_end.keep(LeaderNote("127.0.0.1:1", follower.leaders_end.note.end))
+        assert (await g.change(new)).code == 0
+        old.broker.registrations.register_all()  # the network is whole again
+        await until(lambda: not old.broker.leadership.leads)
+        await gone(g, new)
+        text = (await g.change(old)).remark or ""
+        assert "messages would be lost" in text
+        assert (await shown_role(g, old)) == "SLAVE"
+        assert (await g.change(old, accept_loss=True)).code == 0
+        assert old.broker.leadership.leads
+        assert (await shown_role(g, old)) == "ASYNC_MASTER"
+        await until(lambda: g.registered == {0: old.address})
+        await send(g.nameserver.address, 5)
 
 
 class AnHourBehind(Clock):

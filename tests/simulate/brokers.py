@@ -74,8 +74,8 @@ class BrokerNode:
 
     @property
     def epoch(self) -> int:
-        """The newest it has heeded."""
-        return self._running.controlled.turns.heeded.epoch
+        """The newest in effect there."""
+        return self._running.controlled.elections.mastership.epoch
 
     @property
     def leads(self) -> bool:

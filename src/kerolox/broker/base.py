@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from kerolox.access.guard import Guard
 from kerolox.broker.endpoints import Endpoints
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.clock import Clock
 from kerolox.front.lanes import BODY_BYTES_MAX, Lane
 from kerolox.front.requests import Row

@@ -19,6 +19,7 @@ from kerolox.broker.cluster.followers_progress import FollowersProgress
 from kerolox.broker.cluster.group_watch import GroupWatch
 from kerolox.broker.cluster.hand_back import HandBack, waits_for_followers
 from kerolox.broker.cluster.leader_notices import LeaderNotices
+from kerolox.broker.cluster.name_servers import ByNameServers
 from kerolox.broker.cluster.registration import Registrations, split_nameservers
 from kerolox.broker.cluster.role_changes import RoleChanges
 from kerolox.broker.cluster.second_leader import SecondLeader
@@ -32,7 +33,6 @@ from kerolox.broker.endpoints import Endpoints, join
 from kerolox.broker.exporter import exporter_of
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.later.room import Scheduling
-from kerolox.broker.leadership import check_role, leadership_of
 from kerolox.broker.members.room import Membership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.room import Producing
@@ -40,6 +40,9 @@ from kerolox.broker.remoting.graceful_stop import GracefulStop
 from kerolox.broker.remoting.ports import Ports
 from kerolox.broker.remoting.room import Remoting
 from kerolox.broker.replication.room import Replication
+from kerolox.broker.role.elector import Elector
+from kerolox.broker.role.leadership import leadership_of
+from kerolox.broker.role.settings import check_role
 from kerolox.broker.tables.fit_log import FitTables
 from kerolox.broker.tables.promotions import Promotions
 from kerolox.broker.tables.room import Tables
@@ -76,14 +79,6 @@ class Broker(CallerEvents):
         self.ports = Ports(self.options, self, clock)
         self._stop = AsyncExitStack()
         self._closed = False
-
-    @property
-    def _identity(self) -> str | None:
-        """Place of this broker in its group according to its files. A role taken while it runs does not
-        change it."""
-        if self.controlled is not None:
-            return f"controller {self.controlled.identity.id}"
-        return None if self.dledger is not None else f"settings {self._configured_id}"
 
     @property
     def address(self) -> str:
@@ -126,7 +121,7 @@ class Broker(CallerEvents):
         await self.later.timers.open()
         push(self.later.timers.close)
         if self.dledger is not None:
-            push(self.dledger.close)  # accepted messages may still be committed
+            push(self.dledger.leave)  # accepted messages may still be committed
         push(self.leadership.stop)
         await self._take_back()
         await self.leadership.start()
@@ -140,14 +135,8 @@ class Broker(CallerEvents):
         push(self.table_copy.close)
         self.table_copy.start()
         push(self.group_watch.close)
-        if self.dledger is not None:
-            push(self.dledger.end_roles)
-            await self.dledger.start()  # registers when it has a role
-        elif self.controlled is None:
-            await self.registrations.start()
-        else:
-            push(self.controlled.close)
-            self.controlled.start()  # registers when it has a role
+        push(self.elector.close)
+        await self.elector.start()
         self.group_watch.start()
         self.started = True
         log.info(
@@ -260,13 +249,12 @@ class Broker(CallerEvents):
             address=self.endpoints.address,
             ha_address=self.endpoints.ha_address,
             clock=self.clock,
-            identity=lambda: self._identity,
+            elector=lambda: self.elector,
             start=base.start,
         )
         tables.topics.on_saved.append(self.registrations.topic_changed)
         membership.heartbeats.announced = self._announced
         self.controlled: Controlled | None = None
-        ask_who_leads = self.registrations.register_all
         if replication.epochs is not None:
             self.controlled = Controlled(
                 base,
@@ -276,7 +264,6 @@ class Broker(CallerEvents):
                 replication.epochs,
                 took_role=self.registrations.begin,
             )
-            ask_who_leads = self.controlled.doubt
             self.controlled.hand_over.write = path.intake.write
             self.controlled.hand_over.is_known = self.registrations.tell_of
             replication.controlled_status = self.controlled.status
@@ -292,9 +279,12 @@ class Broker(CallerEvents):
                 ask_who_leads=self.registrations.register_all,
             )
             await self.dledger.bind()
-        # The connection to a dead leader also breaks at the name servers: they report another leader, or
-        # none.
-        replication.follower.on_doubt.append(ask_who_leads)
+        nameservers = split_nameservers(self.options.nameservers)
+        fellows = Fellows(
+            replication.dialer, nameservers, self.options, self.address, old=self._old_nameservers
+        )
+        self.elector: Elector = self.controlled or self.dledger or self._by_name_servers(fellows)
+        replication.follower.on_doubt.append(self.elector.doubt)
         self.table_copy = TableCopy(
             self.store,
             self.leadership,
@@ -328,10 +318,6 @@ class Broker(CallerEvents):
         membership.queue_locks.others = StrictLocks(
             self.options, self.group_watch, self.group_watch.dialer, self.endpoints.address
         )
-        nameservers = split_nameservers(self.options.nameservers)
-        fellows = Fellows(
-            replication.dialer, nameservers, self.options, self.address, old=self._old_nameservers
-        )
         self.leader_notices = LeaderNotices(
             self.store,
             self.leadership,
@@ -339,11 +325,8 @@ class Broker(CallerEvents):
             self.group_watch,
             fellows=fellows,
             register=self.registrations.register_all,
-            copy_from=None if self.options.controlled else replication.follower.lead_by,
+            refuses_claims=self.elector.refuses_claims,
         )
-        if self.controlled is None and self.dledger is None:
-            second_leader = SecondLeader(fellows, self.leadership, self.promotions, self.store, self.address)
-            self.registrations.before_whole = second_leader.check
         self.admin = Admin(
             base,
             tables,
@@ -364,15 +347,16 @@ class Broker(CallerEvents):
             ),
         )
         self.admin.runtime_info.more.append(replication.runtime_info)
-        if self.controlled is not None:
-            self.admin.runtime_info.more.append(self.controlled.runtime_info)
-        if self.dledger is not None:
-            self.admin.runtime_info.more.append(self.dledger.runtime_info)
+        self.admin.runtime_info.more.append(self.elector.runtime_info)
         doors = (self.ports.handlers, self.ports.vip_handlers)
         self.exporter = exporter_of(
             base, tables, figures, later, self.transactions, self.producing, self.remoting, doors
         )
         self._route()
+
+    def _by_name_servers(self, fellows: Fellows) -> ByNameServers:
+        second = SecondLeader(fellows, self.leadership, self.promotions, self.store, self.address)
+        return ByNameServers(self.leadership, self.registrations, second, self._configured_id)
 
     def _route(self) -> None:
         """Assign each request code to its handler and lane."""
@@ -418,7 +402,7 @@ class Broker(CallerEvents):
             if not waits_for_followers(options):
                 await hand_back.take()
                 return
-            await leader.lead()
+            await self.leadership.let_copy()
             with self.ports.isolated():
                 await self.ports.open()
                 await hand_back.take()

@@ -71,7 +71,6 @@ class InSyncSet:
         self.members: frozenset[int] = frozenset()  # as the controller answered last
         self.set_epoch = 0  # the number of that set
         self.master_epoch = 0
-        self.leads = False
         self.on_wanted: list[Callable[[], None]] = []  # called when wanted() may have changed
         self._asked: frozenset[int] | None = None  # requested from the controller, not answered yet
         self._joining: dict[int, float] = {}  # joining replicas, which count already, with their deadline
@@ -83,6 +82,11 @@ class InSyncSet:
         self._settings = settings
         self._clock = clock
 
+    @property
+    def leads(self) -> bool:
+        """True between :meth:`lead` and :meth:`rest`, which belong to the change of the broker's role."""
+        return self._copies.leads
+
     # --- called by the part that talks to the controller ------------------------------------------------
 
     def lead(self, own_id: int, members: Iterable[int], set_epoch: int, master_epoch: int) -> None:
@@ -92,16 +96,14 @@ class InSyncSet:
         self.members = self._checked(members)
         self.set_epoch = set_epoch
         self.master_epoch = master_epoch
-        self.leads = True
         self._asked = None
         self._joining.clear()
         self._epoch_start = self._progress.committed
-        self._count()
+        self._reach()
         self._look()
 
     def rest(self) -> None:
         """Stop leading. Waiting sends are told that the set did not confirm them."""
-        self.leads = False
         self.members = frozenset()
         self._asked = None
         self._joining.clear()
@@ -281,8 +283,10 @@ class InSyncSet:
 
     def _count(self) -> None:
         """Compute the offset that all counting replicas have, in one pass per report."""
-        if not self.leads:
-            return
+        if self.leads:
+            self._reach()
+
+    def _reach(self) -> None:
         progress, copies = self._progress, self._copies
         copies.all_ack = self._settings.all_ack
         size = max(len(self.members), 0 if self._asked is None else len(self._asked))

@@ -73,9 +73,8 @@ class Leader:
         self.refused: Counter[Why] = Counter()
         self.since_ms = 0  # start of its leadership
         self._turned_away: OrderedDict[tuple[str, Why], TurnedAwayPeer] = OrderedDict()  # by host
-        self._leads = False
         self._woken = False
-        self._look: TimerHandle | None = None
+        self._look: TimerHandle | None = None  # runs while this broker leads
         self._told_s: dict[str, float] = {}  # address of a peer → time of the last warning
         self._by_id: dict[int, FollowerConnection] = {}  # followers that have sent their id
         self._gone = asyncio.Event()
@@ -83,8 +82,11 @@ class Leader:
 
     # --- leadership -----------------------------------------------------------------------------------
 
+    @property
+    def _leads(self) -> bool:
+        return self._look is not None
+
     async def lead(self) -> None:
-        self._leads = True
         self.since_ms = self.clock.wall_ms()
         self.ranges.forget()
         if self._look is None:
@@ -94,7 +96,6 @@ class Leader:
         """Stop sending: this log may be truncated. First all waiting sends are told whether their message has
         a copy; no message may be stored after that."""
         await self.store.acks.settle()
-        self._leads = False
         if self._look is not None:
             self._look.cancel()
             self._look = None

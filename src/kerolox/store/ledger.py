@@ -146,6 +146,11 @@ class StoredLedger:
 
     # --- the member says ---------------------------------------------------------------------------------
 
+    @property
+    def leads(self) -> bool:
+        """Return True if the broker may append entries of its term."""
+        return self._log.term >= 0
+
     def lead(self, term: int) -> None:
         """Let the broker append entries of this term."""
         if term < self.end_term:
@@ -247,7 +252,7 @@ class StoredLedger:
         if self._store.progress.wait_for_flush:
             self._unflushed.append((self._log.max_offset, last))
         self._seen = last
-        if self._log.term >= 0:
+        if self.leads:
             for told in self.on_appended:
                 told()
 
@@ -280,7 +285,7 @@ class StoredLedger:
             )
 
     def _refuse_leader(self) -> None:
-        if self._log.term >= 0:
+        if self.leads:
             raise OutOfLedger(
                 f"this member leads in term {self._log.term}: it accepts no entries from others"
             )

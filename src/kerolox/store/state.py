@@ -59,11 +59,6 @@ class StoreState:
         return not self.obstacles
 
     @property
-    def why_follows(self) -> str:
-        """Return the leader, or why there is none, while this broker follows; empty while it leads."""
-        return self.obstacles.get(Obstacle.FOLLOWER, "")
-
-    @property
     def fenced(self) -> bool:
         return Obstacle.FENCED in self.obstacles
 

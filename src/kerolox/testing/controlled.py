@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kerolox.broker.leadership import LeaderAddress
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.controller.controller import Controller
 from kerolox.controller.options import ControllerOptions
@@ -207,7 +207,7 @@ class RunningControlled:
 
 
 def _epoch(one: RunningBroker) -> int:
-    return 0 if one.broker.controlled is None else one.broker.controlled.turns.heeded.epoch
+    return 0 if one.broker.controlled is None else one.broker.controlled.elections.mastership.epoch
 
 
 def _describe(one: RunningBroker) -> str:

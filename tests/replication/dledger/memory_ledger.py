@@ -81,6 +81,10 @@ class MemoryLedger:
             found.append(entry)
         return found
 
+    @property
+    def leads(self) -> bool:
+        return self.term is not None
+
     def lead(self, term: int) -> None:
         assert term >= self.end_term
         self.term = term

@@ -12,8 +12,9 @@ from kerolox.broker.cluster.role_changes import RoleChanges
 from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.later.timers import Timers
-from kerolox.broker.leadership import ROLE_KEYS, Leadership, RoleChange, role_asked, role_of
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.settings import ROLE_KEYS, RoleChange, role_asked, role_at_start
 from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
 from kerolox.errors import Refused
@@ -95,7 +96,7 @@ class BrokerAdmin:
         wanted = settings_asked(request.body)
         if any(map(self._options.black_listed, wanted)):
             return Answer(code=ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
-        to = role_asked(self._options, wanted)
+        to = role_asked(self._options, wanted, self._leadership.as_settings)
         wanted = {key: value for key, value in wanted.items() if key not in ROLE_KEYS}
         if to is None:
             changed = await self._keep(wanted)
@@ -134,7 +135,7 @@ class BrokerAdmin:
                     "with the other role",
                 )
             await self._roles.check(to, accept_loss=accept_loss)
-            before = role_of(self._options)
+            before = role_at_start(self._options)
             changed = await self._keep({**wanted, **to.settings})
             try:
                 await self._roles.take(to)
@@ -150,10 +151,10 @@ class BrokerAdmin:
         )
 
     def _role(self) -> dict[str, object]:
-        """Return the role of an elected broker, which replaces the one of its file."""
-        if not (self._options.controlled or self._options.ledger):
-            return {}
-        return {"role": self._leadership.elected_role, "broker_id": self._leadership.id}
+        """Return the role, which may differ from the one in the file. An elected broker has an id of the
+        election, too."""
+        role = self._leadership.role
+        return {"role": role.name, "broker_id": role.id} if self._leadership.elected else {"role": role.name}
 
     # --- figures --------------------------------------------------------------------------------------
 

@@ -12,10 +12,10 @@ from kerolox.broker import names
 from kerolox.broker.absent import refuse_topic_attribute
 from kerolox.broker.figures.lag import store_time_ms
 from kerolox.broker.figures.stats import Statistics
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused, sentences
 from kerolox.front.requests import Answer, Later, Request, Row

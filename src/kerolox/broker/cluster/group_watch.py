@@ -16,8 +16,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from kerolox.broker.cluster.group_members import GroupMembers, Members
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError

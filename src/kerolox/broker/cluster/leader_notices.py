@@ -14,7 +14,8 @@ from collections.abc import Callable
 from kerolox.broker.cluster.fellows import Fellows
 from kerolox.broker.cluster.group_watch import GroupWatch
 from kerolox.broker.endpoints import Endpoints
-from kerolox.broker.leadership import LeaderAddress, Leadership
+from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.errors import InvalidRequest, Refused
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -29,8 +30,7 @@ ADDRESS_SHOWN = 100  # characters
 
 class LeaderNotices:
     """Handlers of requests 905, 906 and 908. ``register`` asks name servers for the leader again.
-    ``copy_from`` takes the replication address and the broker address of the leader; None under a controller,
-    which elects the leader."""
+    ``refuses_claims`` is the reason why no broker can claim to lead; empty: it can."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class LeaderNotices:
         *,
         fellows: Fellows,
         register: Callable[[], None],
-        copy_from: Callable[[str, str], None] | None,
+        refuses_claims: str,
     ) -> None:
         self._store = store
         self._leadership = leadership
@@ -49,7 +49,7 @@ class LeaderNotices:
         self._watch = watch
         self._fellows = fellows
         self._register = register
-        self._copy_from = copy_from
+        self._refuses_claims = refuses_claims
 
     def rows(self) -> list[Row]:
         return [
@@ -73,26 +73,25 @@ class LeaderNotices:
         if not told.master_ha_address:
             return Answer(header=self._who_leads())
         if self._leadership.leads:
+            raise self._two_leaders(told)
+        if self._refuses_claims:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{self._endpoints.address} leads, and {told.master_address!r} claims to lead: two brokers "
-                "of one name have brokerId 0. Stop one of them.",
-            )
-        if self._copy_from is None:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR,
-                f"{told.master_address!r} claims to lead, but a controller elects the leader of this broker "
-                "(enableControllerMode). Set enableControllerMode there, too, with the same controllerAddr",
+                f"{told.master_address!r} claims to lead, but {self._refuses_claims}",
             )
         await self._check(told.master_address or "")
-        log.info("leader_returns address=%r ha_address=%r", told.master_address, told.master_ha_address)
         # Acting ends before the leader sees a connection, since the leader continues when it has one.
         await self._watch.leader_returns()
-        found = LeaderAddress(told.master_address or "", told.master_ha_address)
-        if found != self._leadership.leader:
-            self._leadership.doubt()  # a leader that name servers report from now on replaces it
-            self._copy_from(found.ha_address, found.address)
+        if not self._leadership.announced(LeaderAddress(told.master_address or "", told.master_ha_address)):
+            raise self._two_leaders(told)  # this broker was promoted meanwhile
         return Answer(header=HaInfo())
+
+    def _two_leaders(self, told: HaInfo) -> Refused:
+        return Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"{self._endpoints.address} leads, and {told.master_address!r} claims to lead: two brokers "
+            "of one name have brokerId 0. Stop one of them.",
+        )
 
     async def _check(self, address: str) -> None:
         """Raise if name servers report another leader, or if none of them answers. If they report no leader,

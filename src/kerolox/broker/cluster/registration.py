@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from kerolox.broker.leadership import LeaderAddress, Leadership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.elector import Elector
+from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed
@@ -52,10 +54,6 @@ def split_nameservers(text: str) -> list[str]:
     return list(dict.fromkeys(part for part in parts if part))
 
 
-async def _nothing(nameserver: str) -> None:
-    pass
-
-
 class NameServerLine:
     """State of one name server."""
 
@@ -86,11 +84,11 @@ class Registrations(CallerEvents):
         address: str,
         ha_address: str,
         clock: Clock,
-        identity: Callable[[], str | None] = lambda: None,
+        elector: Callable[[], Elector],
         start: int | None = None,
     ) -> None:
-        """``identity``: the place in its group according to this broker's files; ``start``: the number of
-        this process."""
+        """``elector`` returns the source of the role, which hears of leaders; ``start``: the number of this
+        process."""
         self.lines = [NameServerLine(server) for server in split_nameservers(options.nameservers)]
         self._topics = topics
         self._leadership = leadership
@@ -98,12 +96,11 @@ class Registrations(CallerEvents):
         self._address = address
         self._ha_address = ha_address
         self._clock = clock
-        self._identity = identity
+        self._elector = elector
         self._start = start
         self._dialer = Dialer(
             events=self, clock=clock, tls=options.own_tls, credentials=options.own_credentials
         )
-        self.before_whole: Callable[[str], Awaitable[None]] = _nothing  # raises if registering is forbidden
         self._began = False
         self._closed = False
 
@@ -243,7 +240,7 @@ class Registrations(CallerEvents):
         told = self._topics.table.topics.values() if whole else pending.values()
         try:
             if whole:
-                await self.before_whole(line.address)
+                await self._elector().before_registering(line.address)
             if whole or not line.takes_topics or not await self._register_singly(line, pending.values()):
                 line.leader = await self._register(line, told, whole=whole)
         except BaseException:
@@ -259,10 +256,9 @@ class Registrations(CallerEvents):
             line.last_error = ""
             # The connection may have closed between the answer and now.
             line.knows_us = self._dialer.connected_peer(line.address) is not None
-        if self._options.controlled:
-            return  # the controller names the leader
         # A name server that has just started may not know the leader yet, while others do.
-        self._leadership.led_by(next((one.leader for one in self.lines if one.knows_us and one.leader), None))
+        leaders = (one.leader for one in self.lines if one.knows_us and one.leader)
+        self._elector().reported(next(leaders, None))
 
     def _are_single(self, changed: Mapping[str, TopicConfig]) -> bool:
         """True if these topics are few, and the name server accepts single topics from this broker."""
@@ -313,7 +309,7 @@ class Registrations(CallerEvents):
             heartbeat_timeout_millis=options.not_alive_ms if options.acting else None,
             enable_acting_master=options.acting,
             body_crc32=body_crc32(body),
-            broker_identity=self._identity(),
+            broker_identity=self._elector().place,
             broker_start=self._start,
         )
         timeout_s = options.register_timeout_ms / 1000

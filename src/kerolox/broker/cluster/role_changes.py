@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable
 
 from kerolox.broker.cluster.fellows import Fellows
 from kerolox.broker.cluster.followers_progress import FollowersProgress
-from kerolox.broker.leadership import Leadership, RoleChange
+from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.settings import RoleChange
 from kerolox.broker.tables.promotions import Promotions
 from kerolox.errors import Refused, sentences
 from kerolox.net.dialer import Dialer

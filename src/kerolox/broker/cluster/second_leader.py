@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from kerolox.broker.cluster.fellows import AnotherLeads, Fellows
-from kerolox.broker.leadership import Leadership
+from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.promotions import Promotions
 from kerolox.store.message_store import MessageStore
 
@@ -37,10 +37,9 @@ class SecondLeader:
     async def check(self, nameserver: str) -> None:
         """Raise AnotherLeads if another leader takes precedence. Called before this broker registers as the
         leader."""
-        if self._gave_way is not None:
-            if self._leadership.id == 0:
-                raise self._gave_way
-            self._gave_way = None  # it became a follower since
+        if self._gave_way is not None and not self._leadership.leads and self._leadership.id == 0:
+            raise self._gave_way
+        self._gave_way = None  # it leads again, or became a follower with an id
         if not self._leadership.leads:
             return
         for address in await self._fellows.leaders_at(nameserver):

@@ -26,8 +26,9 @@ from kerolox.access.policies import Policies
 from kerolox.broker.cluster.leader_news import LeaderNews
 from kerolox.broker.cluster.remote_tables import RemoteTables
 from kerolox.broker.later.timers import Timers
-from kerolox.broker.leadership import LeaderAddress, Leadership
 from kerolox.broker.members.groups import Groups
+from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.broker.tables.room import Tables
 from kerolox.clock import Clock
 from kerolox.errors import ConnectFailed, KeroloxError

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 from kerolox.broker.bounds import OFFSETS_MAX, too_many
 from kerolox.broker.consume.waiting_pulls import WaitingPulls
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.groups import Groups, check_group
 from kerolox.broker.members.members import Member, Members
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, Refused
 from kerolox.front.handlers import refusal

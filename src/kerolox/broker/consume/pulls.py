@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 from kerolox.broker.bounds import OFFSETS_MAX
 from kerolox.broker.consume.waiting_pulls import HeldPull, PullFilter, WaitingPulls
 from kerolox.broker.endpoints import Endpoints
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.compiled_filters import (
     CompiledFilters,
     FilterKey,
@@ -21,6 +20,7 @@ from kerolox.broker.members.compiled_filters import (
     no_property_filter,
 )
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, Refused

@@ -3,7 +3,7 @@ requests an election if there is none.
 
 All of this runs in the background and is retried until it works: a broker whose controller is unreachable
 starts, listens, and reports what it waits for. Answers of the controller go to the queue of role changes
-(:mod:`kerolox.broker.controlled.role_turns`).
+(:mod:`kerolox.broker.controlled.elections`).
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ import logging
 from collections.abc import Callable
 
 from kerolox.broker.controlled.controllers import Controllers
+from kerolox.broker.controlled.elections import Elections
 from kerolox.broker.controlled.heartbeats import Heartbeats, LogState
 from kerolox.broker.controlled.identity import Identity
 from kerolox.broker.controlled.known_sets import KnownSets
 from kerolox.broker.controlled.lease_watch import LeaseWatch
 from kerolox.broker.controlled.mastership import (
-    Mastership,
-    News,
     from_election,
     from_notice,
     from_registration,
     from_replica_info,
-    news,
 )
-from kerolox.broker.controlled.role_turns import RoleTurns
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.mastership import Mastership, News, news
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -57,7 +55,7 @@ class Agent:
         identity: Identity,
         heartbeats: Heartbeats,
         watch: LeaseWatch,
-        turns: RoleTurns,
+        elections: Elections,
         known: KnownSets,
         *,
         address: str,
@@ -73,7 +71,7 @@ class Agent:
         self._identity = identity
         self._heartbeats = heartbeats
         self._watch = watch
-        self._turns = turns
+        self._elections = elections
         self._known = known
         self._address = address
         self._start = start
@@ -86,7 +84,7 @@ class Agent:
         controllers.on_lost.append(self.look_now)
         heartbeats.on_unknown.append(self._unknown)
         heartbeats.on_epoch.append(self._heard_epoch)
-        turns.on_role.append(self.look_now)
+        elections.on_role.append(self.look_now)
         leadership.wait("no controller has been asked yet")
 
     def start(self) -> None:
@@ -110,11 +108,11 @@ class Agent:
         mastership = from_notice(told, body)
         if self._is_other_process(mastership):
             self._unknown()
-        elif news(self._turns.heeded, mastership) in (News.EPOCH, News.MOVED, News.IN_SYNC):
+        elif news(self._elections.mastership, mastership) in (News.EPOCH, News.MOVED, News.IN_SYNC):
             self._is_noticed = True
             self.look_now()
         else:
-            self._turns.offer(mastership, f"a notice of {by}")  # logs contradictions
+            self._elections.offer(mastership, f"a notice of {by}")  # logs contradictions
 
     def _is_other_process(self, told: Mastership) -> bool:
         """True if a controller reports that this broker leads, but at the address of another process with its
@@ -126,7 +124,7 @@ class Agent:
         self.look_now()
 
     def _heard_epoch(self, epoch: int) -> None:
-        if epoch > self._turns.heeded.epoch:
+        if epoch > self._elections.mastership.epoch:
             self.look_now()
 
     # --- loop -------------------------------------------------------------------------------------------
@@ -160,14 +158,14 @@ class Agent:
     @property
     def _pause_s(self) -> float:
         pause_s = self._options.who_leads_ms / 1000
-        return pause_s if self._turns.heeded.epoch else min(NO_ROLE_S, pause_s)
+        return pause_s if self._elections.mastership.epoch else min(NO_ROLE_S, pause_s)
 
     async def _round(self) -> None:
         """Register if needed; then ask for the leader; if there is none, request an election."""
         self._controllers.look_around()
         if not self._identity.id:
             id = await self._identity.obtain(self._controllers)
-            self._turns.start(id)
+            self._elections.start(id)
         await self._known.load(self._options.cluster, self._options.broker_name, self._identity.id)
         asked_s = self._clock.monotonic_s()
         if not self._is_registered:
@@ -183,24 +181,28 @@ class Agent:
                 f"this broker, leads at {told.address}, but this one is at {self._address}: two processes "
                 "have one identity, or this broker has moved. It registers again"
             )
-        found = self._turns.offer(told, "asked who leads")
+        found = self._elections.offer(told, "asked who leads")
         if self._still_leads(told, found):
             self._watch.confirmed(asked_s)
-        if not told.is_there and found in (News.EPOCH, News.NONE) and told.epoch >= self._turns.heeded.epoch:
+        if (
+            not told.is_there
+            and found in (News.EPOCH, News.NONE)
+            and told.epoch >= self._elections.mastership.epoch
+        ):
             try:
                 told = await self._elect()
             except RequestFailed as error:
                 if error.response_code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
                     self._is_registered = False
                 raise
-            self._turns.offer(told, "an election that was asked for")
+            self._elections.offer(told, "an election that was asked for")
 
     def _still_leads(self, told: Mastership, found: News) -> bool:
         """True if no other broker can lead in this broker's place: the controller confirms its leadership, or
         the controller fell back to an older epoch, and all replicas it could have elected follow this
         broker."""
         if found is News.OLDER:
-            return self._turns.is_followed_since(self._watch.doubted_s)
+            return self._elections.is_followed_since(self._watch.doubted_s)
         return found in (News.NONE, News.IN_SYNC) and told.is_there and told.id == self._identity.id
 
     async def _register(self) -> Mastership:

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from kerolox.broker.controlled.controllers import Controllers
+from kerolox.broker.controlled.elections import Elections
 from kerolox.broker.controlled.mastership import from_election
-from kerolox.broker.controlled.role_turns import RoleTurns
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.front.lanes import Lane
@@ -55,7 +55,7 @@ class HandOver:
         leadership: Leadership,
         in_sync: InSyncSet,
         controllers: Controllers,
-        turns: RoleTurns,
+        elections: Elections,
         options: BrokerOptions,
         clock: Clock,
     ) -> None:
@@ -66,12 +66,12 @@ class HandOver:
         self._leadership = leadership
         self._in_sync = in_sync
         self._controllers = controllers
-        self._turns = turns
+        self._elections = elections
         self._options = options
         self._clock = clock
         self._under_way: asyncio.Task[bool] | None = None
         store.state.on_change.append(self._look)
-        turns.on_role.append(self._took_role)
+        elections.on_role.append(self._took_role)
 
     async def close(self) -> None:
         if self._under_way is not None:
@@ -92,7 +92,7 @@ class HandOver:
         can lead, or no controller is known."""
         if not self._leadership.leads or not self._controllers.leader:
             return False
-        if successor(self._turns.id, self._in_sync.status()) is None:
+        if successor(self._elections.id, self._in_sync.status()) is None:
             log.info("not_handed_over reason='no other replica is in sync' because=%r", why)
             return False
         self._sends.hold()  # a client rejected before the new leader registers would find no leader
@@ -110,7 +110,7 @@ class HandOver:
             self.write()
             state.set(Obstacle.HANDED_OVER, f"this broker hands its leadership over: {why}")
             await self._until(lambda: progress.confirmed >= progress.appended, COPIED_S, progress.followers)
-        next_one = successor(self._turns.id, self._in_sync.status())
+        next_one = successor(self._elections.id, self._in_sync.status())
         if next_one is None or not (fenced or next_one.acked >= progress.appended):
             log.info("not_handed_over reason='the others did not copy everything in time' because=%r", why)
             return False
@@ -118,7 +118,7 @@ class HandOver:
             return False
         await self._until(lambda: self._leadership.leader is not None, FOLLOWS_S, self._leadership.on_leader)
         # Clients rejected here ask the name servers next.
-        await self.is_known(self._turns.heeded.address, KNOWN_S)
+        await self.is_known(self._elections.mastership.address, KNOWN_S)
         log.info(
             "handed_over to=%d because=%r end=%d took_ms=%.0f",
             next_one.id, why, progress.appended, (self._clock.monotonic_s() - began_s) * 1000,
@@ -144,7 +144,7 @@ class HandOver:
                 one.id, why, str(error),
             )  # fmt: skip
             return False
-        self._turns.offer(from_election(answer), f"this broker asked for it: {why}")
+        self._elections.offer(from_election(answer), f"this broker asked for it: {why}")
         return True
 
     async def _until(

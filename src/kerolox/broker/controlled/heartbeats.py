@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from kerolox.broker.controlled.answer import ControllerAnswer
 from kerolox.broker.controlled.controllers import Controllers
 from kerolox.broker.controlled.lease import Lease
-from kerolox.broker.controlled.mastership import Mastership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.mastership import Mastership
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.protocol.codes import RequestCode, ResponseCode

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from kerolox.broker.controlled.controllers import Controllers
+from kerolox.broker.controlled.elections import Elections
 from kerolox.broker.controlled.known_sets import KnownSets
-from kerolox.broker.controlled.mastership import Mastership, from_replica_info
-from kerolox.broker.controlled.role_turns import RoleTurns
-from kerolox.broker.leadership import Leadership
+from kerolox.broker.controlled.mastership import from_replica_info
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.mastership import Mastership
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.protocol.bodies.controller import SyncStateSet
@@ -41,7 +42,7 @@ class InSyncChanges:
         self,
         in_sync: InSyncSet,
         controllers: Controllers,
-        turns: RoleTurns,
+        elections: Elections,
         known: KnownSets,
         leadership: Leadership,
         options: BrokerOptions,
@@ -51,7 +52,7 @@ class InSyncChanges:
     ) -> None:
         self._in_sync = in_sync
         self._controllers = controllers
-        self._turns = turns
+        self._elections = elections
         self._known = known
         self._leadership = leadership
         self._options = options
@@ -87,7 +88,7 @@ class InSyncChanges:
 
     async def _ask(self, wanted: frozenset[int]) -> None:
         """Request the set until there is an answer."""
-        epoch = self._turns.heeded.epoch
+        epoch = self._elections.mastership.epoch
         set_epoch = self._in_sync.set_epoch
         before = self._in_sync.members
         self._in_sync.asked(wanted)
@@ -98,7 +99,7 @@ class InSyncChanges:
                     RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
                     AlterSyncStateSetRequest(
                         broker_name=self._options.broker_name,
-                        master_broker_id=self._turns.id,
+                        master_broker_id=self._elections.id,
                         master_epoch=epoch,
                         invoke_time=self._clock.wall_ms(),
                     ),
@@ -164,11 +165,11 @@ class InSyncChanges:
 
     async def _adopt(self, epoch: int, members: frozenset[int], number: int) -> bool:
         """Adopt the set of the controller. It counts once it is on the disk. Raises SetNotKept."""
-        heeded = self._turns.heeded
-        if heeded.epoch != epoch or not self._leadership.leads:
+        mastership = self._elections.mastership
+        if mastership.epoch != epoch or not self._leadership.leads:
             return False
-        await self._known.keep(replace(heeded, in_sync=members, in_sync_epoch=number))
-        if self._turns.heeded.epoch != epoch or not self._leadership.leads:
+        await self._known.keep(replace(mastership, in_sync=members, in_sync_epoch=number))
+        if self._elections.mastership.epoch != epoch or not self._leadership.leads:
             return False
         return self._in_sync.adopt(members, number)
 
@@ -176,7 +177,7 @@ class InSyncChanges:
         """True if this broker still leads in this epoch, and knows no newer set."""
         return (
             self._leadership.leads
-            and self._turns.heeded.epoch == epoch
+            and self._elections.mastership.epoch == epoch
             and self._in_sync.set_epoch == set_epoch
         )
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from kerolox.broker.controlled.mastership import Mastership
+from kerolox.broker.role.mastership import Mastership
 from kerolox.errors import KeroloxError
 from kerolox.protocol.broker_identity import SET_SUFFIX
 from kerolox.store.message_store import MessageStore

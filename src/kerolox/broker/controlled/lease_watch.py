@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 
 from kerolox.broker.controlled.lease import Lease
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.clock import Clock
 from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from kerolox.broker.base import Base
 from kerolox.broker.controlled.agent import Agent
 from kerolox.broker.controlled.controllers import Controllers
+from kerolox.broker.controlled.elections import Elections
 from kerolox.broker.controlled.hand_over import HandOver
 from kerolox.broker.controlled.heartbeats import Heartbeats, LogState
 from kerolox.broker.controlled.identity import Identity
 from kerolox.broker.controlled.in_sync_changes import InSyncChanges
 from kerolox.broker.controlled.known_sets import KnownSets
-from kerolox.broker.controlled.leader_search import LeaderSearch
+from kerolox.broker.controlled.leader_addresses import ask_leader
 from kerolox.broker.controlled.lease import Lease
 from kerolox.broker.controlled.lease_watch import LeaseWatch
-from kerolox.broker.controlled.role_turns import RoleTurns
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.replication.room import Replication
+from kerolox.broker.role.leader_search import LeaderSearch
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.broker.tables.room import Tables
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.metric_text import MetricText
@@ -35,10 +38,18 @@ from kerolox.replication.link_state import REFUSED
 
 log = logging.getLogger(__name__)
 
+ASK_FIRST_S = 0.02  # first interval of questions for the replication address of the leader
+ASK_MAX_S = 1.0
+
 
 class Controlled:
-    """Parts of a broker under a controller. ``took_role`` is called after each change of role, to
-    register."""
+    """Elector and parts of a broker under a controller. ``took_role`` is called after each change of role,
+    to register."""
+
+    refuses_claims = (
+        "a controller elects the leader of this broker (enableControllerMode). Set enableControllerMode "
+        "there, too, with the same controllerAddr"
+    )
 
     def __init__(
         self,
@@ -62,34 +73,42 @@ class Controlled:
         self.identity = Identity(options, address, clock)
         self.known = KnownSets(base.store, self.identity.path)
         self._start = base.start
+        base.leadership.confirmed_by(mode.in_sync)
         self.lease = Lease(clock, options.controller_silence_ms / 1000)
         self.heartbeats = Heartbeats(
             self.controllers, self.lease, options, clock, address=address, state=self._log_state
         )
-        self.search = LeaderSearch(base.leadership, replication.dialer, clock)
-        self.turns = RoleTurns(
+        self.search = LeaderSearch(
+            base.leadership, partial(ask_leader, replication.dialer), clock,
+            first_s=ASK_FIRST_S, max_s=ASK_MAX_S,
+        )  # fmt: skip
+        self.elections = Elections(
             base.store, base.leadership, tables, mode.history, mode.in_sync, self.search, self.known, clock
         )
         self.watch = LeaseWatch(self.lease, base.store, base.leadership, options, clock)
         self.agent = Agent(
             options, clock, base.leadership, self.controllers, self.identity, self.heartbeats, self.watch,
-            self.turns, self.known, address=address, start=base.start, state=self._log_state,
+            self.elections, self.known, address=address, start=base.start, state=self._log_state,
         )  # fmt: skip
         self.in_sync_changes = InSyncChanges(
-            mode.in_sync, self.controllers, self.turns, self.known, base.leadership, options, clock,
+            mode.in_sync, self.controllers, self.elections, self.known, base.leadership, options, clock,
             look_now=self.agent.look_now,
         )  # fmt: skip
         self.hand_over = HandOver(
-            base.lanes["send"], base.store, base.leadership, mode.in_sync, self.controllers, self.turns,
+            base.lanes["send"], base.store, base.leadership, mode.in_sync, self.controllers, self.elections,
             options, clock,
         )  # fmt: skip
         self.watch.last_error = lambda: self.agent.last_error
         self.identity.on_known.append(self._known_as)
-        self.turns.on_role += [self.watch.look, took_role]
+        self.elections.on_role += [self.watch.look, took_role]
         self.lease.on_renewed.append(self.agent.look_now)
         figures.metrics.more.append(self.metrics)
 
-    def start(self) -> None:
+    @property
+    def place(self) -> str:
+        return f"controller {self.identity.id}"
+
+    async def start(self) -> None:
         self.agent.start()
         self.in_sync_changes.start()
 
@@ -101,7 +120,7 @@ class Controlled:
         await self.in_sync_changes.close()
         await self.agent.close()
         await self.search.close()
-        await self.turns.close()
+        await self.elections.close()
         await self.heartbeats.close()
         self.lease.close()
         await self.controllers.close()
@@ -110,10 +129,15 @@ class Controlled:
         """Ask for the leader again: it is lost, or cannot be copied from."""
         self.agent.look_now()
         if not self._replication.follower.copying:
-            self.turns.lost_leader()
-        heeded = self.turns.heeded
-        if heeded.is_there and heeded.id != self.identity.id:
-            self.search.look_for(heeded.address)
+            self.elections.lost_leader()
+        mastership = self.elections.mastership
+        if mastership.is_there and mastership.id != self.identity.id:
+            self.search.look_for(mastership.address)
+
+    async def before_registering(self, nameserver: str) -> None: ...
+
+    def reported(self, leader: LeaderAddress | None) -> None:
+        """Ignore the leader that name servers report: the controller names it."""
 
     def _known_as(self, id: int) -> None:
         self._mode.own_id = id
@@ -121,7 +145,7 @@ class Controlled:
     def _log_state(self) -> LogState | None:
         if self._store.state.fenced:
             return None
-        progress, known, heeded = self._store.progress, self.known.newest, self.turns.heeded
+        progress, known, mastership = self._store.progress, self.known.newest, self.elections.mastership
         leads = self._leadership.leads and self._mode.in_sync.leads
         follower = self._replication.follower
         return LogState(
@@ -130,7 +154,7 @@ class Controlled:
             progress.confirmed,
             self._start,
             known,
-            leads=leads and known.epoch == heeded.epoch and heeded.id == self.identity.id,
+            leads=leads and known.epoch == mastership.epoch and mastership.id == self.identity.id,
             kept=min(progress.confirmed, progress.flushed) if leads else None,
             refusal=follower.text if not leads and follower.state in REFUSED else None,
         )
@@ -159,15 +183,15 @@ class Controlled:
 
     def status(self) -> ControlledStatus:
         """Return the status of this broker under the controller."""
-        heeded, leads = self.turns.heeded, self._leadership.leads
+        mastership, leads = self.elections.mastership, self._leadership.leads
         return ControlledStatus(
             broker_id=self.identity.id,
             confirmed_offset=self._store.progress.confirmed,
             controller=self.controllers.leader,
             in_sync_set=tuple(sorted(self._mode.in_sync.members)) if leads else None,
             lease_ms=int(self.lease.remaining_s * 1000) if leads else None,
-            master_broker_id=heeded.id,
-            master_epoch=heeded.epoch,
+            master_broker_id=mastership.id,
+            master_epoch=mastership.epoch,
             waits_for=self._leadership.waits_for or None,
         )
 
@@ -189,11 +213,11 @@ class Controlled:
         return told
 
     def metrics(self, out: MetricText) -> None:
-        heeded, leads = self.turns.heeded, self._leadership.leads
+        mastership, leads = self.elections.mastership, self._leadership.leads
         out.metric("kerolox_leads", "gauge", "1 if this broker leads its group.", [({}, leads)])
         out.metric(
             "kerolox_master_epoch", "gauge", "Known number of elections of this broker's group.",
-            [({}, heeded.epoch)],
+            [({}, mastership.epoch)],
         )  # fmt: skip
         out.metric(
             "kerolox_in_sync_replicas", "gauge",

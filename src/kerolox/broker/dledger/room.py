@@ -8,10 +8,10 @@ import random
 from collections.abc import Callable
 
 from kerolox.broker.base import Base
-from kerolox.broker.dledger.leader_search import LeaderSearch
+from kerolox.broker.dledger.elections import Elections
 from kerolox.broker.dledger.member_guard import MemberGuard
-from kerolox.broker.dledger.role_turns import RoleTurns
 from kerolox.broker.figures.room import Figures
+from kerolox.broker.role.value import LeaderAddress
 from kerolox.metric_text import MetricText
 from kerolox.replication.dledger.group import LedgerGroup
 from kerolox.replication.dledger.port import MemberNetwork, MemberPort
@@ -24,8 +24,11 @@ ALONE_S = 10.0  # a group of one elects itself sooner
 
 
 class DLedger:
-    """Parts of a broker in a DLedger group. ``took_role`` is called after each change of role, to register;
-    ``ask_who_leads`` asks the name servers for the leader."""
+    """Elector and parts of a broker in a DLedger group. ``took_role`` is called after each change of role, to
+    register; ``ask_who_leads`` asks the name servers for the leader."""
+
+    place = None
+    refuses_claims = "the members of its DLedger group elect the leader (enableDLegerCommitLog)"
 
     def __init__(
         self,
@@ -53,8 +56,7 @@ class DLedger:
         )
         guard = MemberGuard(base.guard, options.trusted_networks) if base.guard.wants_signatures else None
         self._port = MemberPort(settings, host=host, clock=base.clock, tls=options.tls, guard=guard)
-        self._turns: RoleTurns | None = None
-        self._search: LeaderSearch | None = None
+        self._elections: Elections | None = None
         self._led = asyncio.Event()
         figures.metrics.more.append(self.metrics)
 
@@ -81,11 +83,11 @@ class DLedger:
             clock=self._clock,
             chance=random.Random(),
         )
-        self._search = LeaderSearch(self._leadership, group.member, self._clock, ask=self._ask_who_leads)
-        self._turns = RoleTurns(
-            self._store, self._ledger, self._leadership, group.member, self._clock, took_role=self._took
-        )
-        self._turns.start()
+        self._elections = Elections(
+            self._store, self._ledger, self._leadership, group.member, self._clock,
+            took_role=self._took, ask=self._ask_who_leads,
+        )  # fmt: skip
+        self._elections.start()
         await self._port.start(group)
         group.start()
         log.info(
@@ -111,18 +113,16 @@ class DLedger:
                 "ledger_no_leader group=%r next='retried; check the log for errors'", self.settings.group
             )
 
-    async def end_roles(self) -> None:
+    async def close(self) -> None:
         """Take no more roles, because the broker closes. A leader first transfers its leadership."""
         if self.group is not None:
             await self.group.transfer.leave()
-        if self._search is not None:
-            await self._search.close()
-        if self._turns is not None:
-            await self._turns.close()
+        if self._elections is not None:
+            await self._elections.close()
 
-    async def close(self) -> None:
+    async def leave(self) -> None:
         """Stop voting, replicating and answering."""
-        await self.end_roles()
+        await self.close()
         if self.group is not None:
             await self.group.close()
         await self.hang_up()
@@ -132,12 +132,18 @@ class DLedger:
         await self._network.close()
         await self._port.close()
 
+    def doubt(self) -> None:
+        self._ask_who_leads()
+
+    async def before_registering(self, nameserver: str) -> None: ...
+
+    def reported(self, leader: LeaderAddress | None) -> None:
+        self._leadership.led_by(leader)
+
     def _took(self) -> None:
         if self._leadership.leads:
             self._led.set()
         self._took_role()
-        if self._search is not None:
-            self._search.look()
 
     # --- for operators and tools --------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ neither it nor the message is delivered.
 from __future__ import annotations
 
 from kerolox.broker.later.timer_sends import read_handle
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.sends import born_host
+from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage

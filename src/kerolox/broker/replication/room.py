@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from kerolox.broker.base import Base
 from kerolox.broker.figures.room import Figures
-from kerolox.broker.leadership import LeaderAddress
 from kerolox.broker.tables.promotions import Promotions
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.metric_text import MetricText
@@ -61,7 +60,6 @@ class Replication:
         )
         if not options.ledger:  # members of a DLedger group replicate entries themselves
             base.leadership.follow_by(self.follower)
-            base.leadership.on_leader.append(self._leader_changed)
         figures.metrics.more.append(self.metrics)
 
     @staticmethod
@@ -81,13 +79,6 @@ class Replication:
             is_learner=base.options.learner,
             from_last_file=base.options.from_last_file,
         )
-
-    def _leader_changed(self, found: LeaderAddress | None) -> None:
-        """Handle a leader reported by name servers, or None."""
-        if found is None:
-            self.follower.lead_by("", "")
-        else:
-            self.follower.lead_by(found.ha_address, found.address)
 
     # --- for operators and tools ------------------------------------------------------------------------
 

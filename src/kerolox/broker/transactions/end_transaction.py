@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 from typing import NamedTuple
 
 from kerolox.access.guard import Guard
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.counts import Counts
 from kerolox.broker.transactions.finished_half_messages import FinishedHalfMessages

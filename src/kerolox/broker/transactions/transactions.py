@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kerolox.access.guard import Guard
 from kerolox.broker.endpoints import Endpoints
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.transactions import half_messages
 from kerolox.broker.transactions.check_backs import CheckBacks

@@ -15,8 +15,8 @@ from typing import Final
 from kerolox.broker import names
 from kerolox.broker.absent import refuse_inner_batch
 from kerolox.broker.endpoints import Endpoints
-from kerolox.broker.leadership import Leadership
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused
@@ -97,7 +97,7 @@ class Admission:
             if self._options.controlled:
                 # Another broker may lead since a moment ago. With this code, clients ask name servers for the
                 # leader.
-                why = self._state.why_follows or "this broker follows another one"
+                why = self._leadership.role.why or "this broker follows another one"
                 return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"{why}: send to the leader")
             if self._options.acting:
                 return Refused(

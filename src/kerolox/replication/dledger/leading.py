@@ -36,17 +36,14 @@ class Leading:
     def _role_changed(self) -> None:
         if self._member.is_leader:
             self._begin()
-        elif self.dispatchers or self._ledger_leads:
+        elif self.dispatchers or self._ledger.leads:
             self._end()
-
-    _ledger_leads = False
 
     def _begin(self) -> None:
         member, ledger, settings = self._member, self._ledger, self._member.settings
         unknown = ledger.end_index - ledger.committed_index
         # Alone it is its own majority: whatever it has stays.
         self._first_own = 0 if len(settings.peers) == 1 else ledger.end_index + 1
-        self._ledger_leads = True
         ledger.lead(member.term)
         self.dispatchers = {
             peer: Dispatcher(settings, peer, member.term, ledger, self._network, self._clock, self._count)
@@ -62,7 +59,7 @@ class Leading:
 
     def _append_barrier(self, term: int) -> None:
         """Now, or as soon as it can be written."""
-        if not self._ledger_leads or self._member.term != term or self._ledger.end_index >= self._first_own:
+        if not self._ledger.leads or self._member.term != term or self._ledger.end_index >= self._first_own:
             return
         try:
             self._ledger.append_barrier()
@@ -75,7 +72,6 @@ class Leading:
             self._clock.call_later(BARRIER_AGAIN_S, lambda: self._append_barrier(term))
 
     def _end(self) -> None:
-        self._ledger_leads = False
         for dispatcher in self.dispatchers.values():
             dispatcher.stop()
         self._ending += self.dispatchers.values()
@@ -112,7 +108,7 @@ class Leading:
         self._count()
 
     def _count(self) -> None:
-        if not self._member.is_leader or not self._ledger_leads:
+        if not self._member.is_leader or not self._ledger.leads:
             return
         ledger = self._ledger
         marks = [ledger.safe_index, *(one.acked for one in self.dispatchers.values())]

@@ -67,6 +67,10 @@ class Ledger(Protocol):
         Returns without waiting when they are in memory, else reads in a thread. Raises OutOfLedger.
         """
 
+    @property
+    def leads(self) -> bool:
+        """True between :meth:`lead` and :meth:`follow`."""
+
     def lead(self, term: int) -> None:
         """The broker may append from now on; its entries are of this term."""
 

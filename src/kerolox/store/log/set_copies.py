@@ -20,22 +20,24 @@ class SetCopies:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self.leads = False
         self.doubted = False  # True while it is unknown if this broker leads
         self.alone = False  # True if the set has no other member: messages are safe once written here
-        self.size = 0  # number of members, including this broker
+        self.size = 0  # number of members, including this broker; 0: it does not lead
         self.all_ack = True  # True if all members must have a message before it is acknowledged
         self.on_acked: list[Callable[[], None]] = []  # called when the set has more of the log
         self.on_left: list[Callable[[], None]] = []  # called when no more progress is expected
+
+    @property
+    def leads(self) -> bool:
+        return self.size > 0
 
     # --- reports ----------------------------------------------------------------------------------------
 
     def reach(self, end: int | None, size: int) -> None:
         """Record that this broker leads, and that the whole set has the log up to ``end``; None: it is the
         only member."""
-        self.leads = True
         self.alone = end is None
-        self.size = size
+        self.size = max(1, size)
         self._progress.replicated = end
         self._progress.advance()
         if not self.doubted:
@@ -58,7 +60,7 @@ class SetCopies:
         """Stop leading: confirmed messages stay confirmed, and waiting messages are reported as not
         replicated."""
         if self.leads:
-            self.leads = self.alone = False
+            self.alone = False
             self.size = 0
             self._progress.replicated = self._progress.confirmed
             for told in self.on_left:

@@ -1,22 +1,21 @@
-"""Role changes of a broker under a controller, made one after the other. Of several waiting ones only the
-newest counts.
+"""Elections by a controller: the role that this broker takes after each of them.
 
-No change waits for the network. To lead, the broker begins an epoch on the disk, starts the parts of a
-leader, and registers. To follow, it stops those parts, and searches for the leader in the background. An
+No change of the role waits for the network. To lead, the broker begins an epoch on the disk, starts the parts
+of a leader, and registers. To follow, it stops those parts, and searches for the leader in the background. An
 epoch older than the known one is only logged: RocketMQ 5.5's controllers fall back at times (DLedger 0.3.2),
 and a serving broker continues.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
 from kerolox.broker.controlled.known_sets import KnownSets
-from kerolox.broker.controlled.leader_search import LeaderSearch
-from kerolox.broker.controlled.mastership import NONE_YET, Mastership, News, news
-from kerolox.broker.leadership import Leadership
+from kerolox.broker.role.leader_search import LeaderSearch
+from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.role.mastership import Mastership, News, news
+from kerolox.broker.role.turns import AGAIN_S, RoleTurns
 from kerolox.broker.tables.room import Tables
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
@@ -27,16 +26,14 @@ from kerolox.store.state import Obstacle
 
 log = logging.getLogger(__name__)
 
-AGAIN_S = 1.0  # after a failed role change
-
 
 class CannotLead(KeroloxError):
     """This broker was elected, but its disk does not allow it to lead."""
 
 
-class RoleTurns:
-    """Role changes. ``heeded`` is the mastership in effect. ``on_role`` is called after each change of
-    role."""
+class Elections:
+    """Masterships that a controller reports, and their role changes. ``on_role`` is called after each change
+    of role."""
 
     def __init__(
         self,
@@ -50,7 +47,6 @@ class RoleTurns:
         clock: Clock,
     ) -> None:
         self.id = 0
-        self.heeded = NONE_YET
         self.on_role: list[Callable[[], None]] = []
         self._store = store
         self._leadership = leadership
@@ -60,51 +56,51 @@ class RoleTurns:
         self._search = search
         self._known = known
         self._clock = clock
-        self._waiting: Mastership | None = None
+        self._turns: RoleTurns[Mastership] = RoleTurns(self._take, self._not_taken, clock)
         self._why = ""
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._lost_s: float | None = None  # time when this epoch's leader was first missed
         self._began_at = 0  # end of the log when this broker began to lead
         self._not_taken_told = ""
         self._told_older = -1  # the last logged outdated epoch
-        self._turn = asyncio.Lock()
+
+    @property
+    def mastership(self) -> Mastership:
+        """The mastership in effect."""
+        return self._leadership.role.mastership
 
     def start(self, id: int) -> None:
         self.id = id
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._turns.start()
 
     async def close(self) -> None:
         """Take no more roles. A change in progress is completed."""
-        if self._task is not None:
-            async with self._turn:
-                self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._turns.close()
 
     # --- reports --------------------------------------------------------------------------------------
 
     def offer(self, told: Mastership, why: str) -> News:
         """Offer a mastership that a controller reported. It takes effect in its turn, unless a newer one
         arrives before."""
-        found = news(self.heeded, told)
+        found = news(self.mastership, told)
         if found is News.OLDER:
             if told.epoch != self._told_older:
                 self._told_older = told.epoch
                 log.warning(
                     "epoch_fell_back told=%d known=%d master=%d by=%r next='this broker continues; "
                     "restore the controller if it lost its state'",
-                    told.epoch, self.heeded.epoch, told.id, why,
+                    told.epoch, self.mastership.epoch, told.id, why,
                 )  # fmt: skip
         elif found is News.OTHER_MASTER:
             log.error(
                 "two_masters_in_one_epoch epoch=%d known=%d told=%d by=%r next='this broker continues; "
                 "elect one of them: kerolox controller elect'",
-                told.epoch, self.heeded.id, told.id, why,
+                told.epoch, self.mastership.id, told.id, why,
             )  # fmt: skip
         elif found is not News.NONE and told.is_there:
-            if self._waiting is None or news(self._waiting, told) in (News.EPOCH, News.MOVED, News.IN_SYNC):
-                self._waiting, self._why = told, why
-            self._wake.set()
+            waiting = self._turns.waiting
+            if waiting is None or news(waiting, told) in (News.EPOCH, News.MOVED, News.IN_SYNC):
+                self._why = why
+                self._turns.offer(told)
         return found
 
     def is_followed_since(self, since_s: float | None) -> bool:
@@ -119,28 +115,7 @@ class RoleTurns:
 
     # --- changes --------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            told, self._waiting = self._waiting, None
-            if told is None:
-                continue
-            try:
-                async with self._turn:
-                    await self._heed(told)
-            except (KeroloxError, OSError) as error:
-                self._not_taken(told, error)
-                await self._clock.sleep(AGAIN_S)
-                if self._waiting is None:
-                    self._waiting = told
-                self._wake.set()
-            except Exception:
-                log.exception(
-                    "role_not_taken epoch=%d next='retried at the next notice of the controller'", told.epoch
-                )
-
-    def _not_taken(self, told: Mastership, error: Exception) -> None:
+    def _not_taken(self, told: Mastership, error: KeroloxError | OSError) -> float:
         text = f"{told.epoch} {error}"
         if text != self._not_taken_told:
             self._not_taken_told = text
@@ -150,26 +125,27 @@ class RoleTurns:
             )  # fmt: skip
         if not self._leadership.leads:
             self._leadership.wait(f"it cannot take its role in epoch {told.epoch}: {error}")
+        return AGAIN_S
 
-    async def _heed(self, told: Mastership) -> None:
-        found = news(self.heeded, told)
+    async def _take(self, told: Mastership) -> None:
+        found = news(self.mastership, told)
         if found is News.EPOCH:
             if told.id == self.id:
                 await self._lead(told)
             else:
                 await self._follow(told)
-            self.heeded, self._lost_s = told, None
+            self._lost_s = None
             for hears in self.on_role:
                 hears()
         elif found is News.MOVED:
-            self.heeded = told
+            self._leadership.note(told)
             if told.id != self.id:
                 self._search.look_for(told.address)
         elif found is News.IN_SYNC:
             if self._leadership.leads:
                 await self._known.keep(told)
                 self._in_sync.adopt(told.in_sync, told.in_sync_epoch)
-            self.heeded = told
+            self._leadership.note(told)
         if not self._leadership.leads:
             await self._note(told)
 
@@ -188,17 +164,12 @@ class RoleTurns:
         if fenced is not None:
             raise CannotLead(f"{fenced}; restart this broker when its disk is repaired")
         began_s = self._clock.monotonic_s()
-        before = self.heeded
+        before = self.mastership
         self._search.stop()
         if self._leadership.leads:
             # Elected again, without another leader in between. New records belong to the new epoch.
-            self._in_sync.rest()
             await self._leadership.follow(f"epoch {told.epoch} begins", leaderless=True)
-        try:
-            await self._leadership.lead(lambda: self._begin(told))
-        except BaseException:
-            self._in_sync.rest()
-            raise
+        await self._leadership.lead(lambda: self._begin(told), told)
         without_s = 0.0 if self._lost_s is None else self._clock.monotonic_s() - self._lost_s
         log.info(
             "broker_elected id=%d epoch=%d from=%d in_sync=%r before=%d by=%r took_ms=%.0f "
@@ -224,11 +195,10 @@ class RoleTurns:
         # later one would not count as new.
         self._search.stop()
         if led:
-            self._in_sync.rest()
             await self._leadership.follow(why, leaderless=True)
         else:
             await self._leadership.part()
-        self._leadership.follow_as(self.id, why)
+        self._leadership.follow_as(self.id, why, told)
         for table in (self._tables.topics.table, self._tables.groups):
             table.state_version = told.epoch
         self._search.look_for(told.address)
