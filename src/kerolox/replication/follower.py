@@ -19,6 +19,7 @@ from kerolox.errors import ConnectFailed, KeroloxError, sentences
 from kerolox.net.dialer import Dialer
 from kerolox.net.signing import Credentials
 from kerolox.net.tls import ClientContext, ClientTls
+from kerolox.observers import Observers
 from kerolox.protocol.ha_epochs import Welcome
 from kerolox.protocol.ha_proof import FollowersProof
 from kerolox.replication.epoch_agreement import agreement
@@ -73,9 +74,11 @@ class Follower:
         self.leader = ""  # address of the leader's port for followers
         self.link: LeaderLink | None = None  # the last connection to the leader
         self.refusals = 0
-        self.on_copying: list[Callable[[], None]] = []  # called when replication begins, and begins again
+        # called when replication begins, and begins again
+        self.on_copying: Observers[[]] = Observers("copying began")
         self.leaders_end = LeadersEnd(store.root)
-        self.on_doubt: list[Callable[[], None]] = []  # called when the leader should be looked up
+        # called when the leader should be looked up
+        self.on_doubt: Observers[[]] = Observers("leader doubted")
         self._asked_s = -ASK_MAX_S  # time of the last such call,
         self._ask_s = ASK_FIRST_S  # and the minimum interval to the next
         self._store = store
@@ -451,8 +454,7 @@ class Follower:
             self._ask_s = ASK_FIRST_S
             self._ask_who_leads()  # name servers may have lost it, too
             log.info("follower_copies leader=%r from=%d", address, self._store.log.max_offset)
-            for told in self.on_copying:
-                told()
+            self.on_copying()
 
     def _refused(self, error: CannotFollow) -> None:
         self.refusals += 1
@@ -489,8 +491,7 @@ class Follower:
         if now_s - self._asked_s >= self._ask_s:
             self._asked_s = now_s
             self._ask_s = min(ASK_MAX_S, self._ask_s * 2)
-            for told in self.on_doubt:
-                told()
+            self.on_doubt()
 
     def _set(self, state: LinkState) -> None:
         if state in _TRYING and self.state not in (LinkState.OFF, LinkState.NO_LEADER, *_TRYING):

@@ -16,11 +16,12 @@ Decisions only: connections report the followers' progress, and the part that ca
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kerolox.clock import Clock, TimerHandle
+from kerolox.observers import Observers
 from kerolox.replication.settings import InSyncSettings
 from kerolox.store.message_store import MessageStore
 
@@ -71,7 +72,8 @@ class InSyncSet:
         self.members: frozenset[int] = frozenset()  # as the controller answered last
         self.set_epoch = 0  # the number of that set
         self.master_epoch = 0
-        self.on_wanted: list[Callable[[], None]] = []  # called when wanted() may have changed
+        # called when wanted() may have changed
+        self.on_wanted: Observers[[]] = Observers("wanted set changed")
         self._asked: frozenset[int] | None = None  # requested from the controller, not answered yet
         self._joining: dict[int, float] = {}  # joining replicas, which count already, with their deadline
         self._followers: dict[int, _Follower] = {}
@@ -305,8 +307,7 @@ class InSyncSet:
         copies.reach(end, size)
 
     def _look(self) -> None:
-        for told in self.on_wanted:
-            told()
+        self.on_wanted()
 
     # --- followers that do not arrive ----------------------------------------------------------------------
 

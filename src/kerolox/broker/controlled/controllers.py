@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from kerolox.broker.controlled.answer import ControllerAnswer
 from kerolox.broker.options import BrokerOptions
@@ -16,6 +15,7 @@ from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, OptionError, RequestFailed
 from kerolox.front.caller import Caller, CallerEvents
 from kerolox.net.dialer import Dialer, split_address
+from kerolox.observers import Observers
 from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.controller import ControllerMetadataAnswer
@@ -53,8 +53,9 @@ class Controllers(CallerEvents):
     def __init__(self, options: BrokerOptions, clock: Clock) -> None:
         self.addresses = split_controllers(options.controllers)
         self.leader = ""  # address of the leading controller; empty: unknown
-        self.on_lost: list[Callable[[], None]] = []
-        self.on_addresses: list[Callable[[], None]] = []  # called when the addresses have changed
+        self.on_lost: Observers[[]] = Observers("controller lost")
+        # called when the addresses have changed
+        self.on_addresses: Observers[[]] = Observers("controllers changed")
         self._options = options
         self._clock = clock
         self._names = self.addresses if options.controllers_by_name else []
@@ -96,8 +97,7 @@ class Controllers(CallerEvents):
         if address == self.leader:
             log.info("controller_lost address=%r reason=%r", address, why)
             self.leader = ""
-            for told in self.on_lost:
-                told()
+            self.on_lost()
 
     async def ask(
         self,
@@ -183,5 +183,4 @@ class Controllers(CallerEvents):
         if set(found) != set(self.addresses):
             log.info("controllers_looked_up names=%r addresses=%r", self._names, found)
             self.addresses = found
-            for told in self.on_addresses:
-                told()
+            self.on_addresses()

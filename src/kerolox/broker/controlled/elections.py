@@ -9,7 +9,6 @@ and a serving broker continues.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from kerolox.broker.controlled.known_sets import KnownSets
 from kerolox.broker.role.leader_search import LeaderSearch
@@ -19,6 +18,7 @@ from kerolox.broker.role.turns import AGAIN_S, RoleTurns
 from kerolox.broker.tables.room import Tables
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
+from kerolox.observers import Observers
 from kerolox.replication.epoch_history import EpochHistory
 from kerolox.replication.in_sync_set import InSyncSet
 from kerolox.store.message_store import MessageStore
@@ -47,7 +47,7 @@ class Elections:
         clock: Clock,
     ) -> None:
         self.id = 0
-        self.on_role: list[Callable[[], None]] = []
+        self.on_role: Observers[[]] = Observers("role taken")
         self._store = store
         self._leadership = leadership
         self._tables = tables
@@ -135,8 +135,7 @@ class Elections:
             else:
                 await self._follow(told)
             self._lost_s = None
-            for hears in self.on_role:
-                hears()
+            self.on_role()
         elif found is News.MOVED:
             self._leadership.note(told)
             if told.id != self.id:

@@ -151,7 +151,7 @@ class HandOver:
         self,
         condition: Callable[[], bool],
         timeout_s: float,
-        listeners: Observers[[]] | list[Callable[..., None]],
+        listeners: Observers[...],
     ) -> None:
         """Wait for a condition that may change when ``listeners`` are called, at most ``timeout_s``."""
         changed = asyncio.Event()

@@ -20,6 +20,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.role.mastership import Mastership
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
+from kerolox.observers import Observers
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.controller import ControllerHeartbeatAnswer
 from kerolox.protocol.headers.registration import BrokerHeartbeatRequest
@@ -79,8 +80,8 @@ class Heartbeats:
         address: str,
         state: Callable[[], LogState | None],
     ) -> None:
-        self.on_unknown: list[Callable[[], None]] = []
-        self.on_epoch: list[Callable[[int], None]] = []
+        self.on_unknown: Observers[[]] = Observers("broker unknown to the controller")
+        self.on_epoch: Observers[[int]] = Observers("epoch reported")
         self._controllers = controllers
         self._lease = lease
         self._options = options
@@ -149,12 +150,10 @@ class Heartbeats:
         if leads is None:
             leads = address == controllers.leader
         if answer.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED and leads:
-            for hears in self.on_unknown:
-                hears()
+            self.on_unknown()
         elif answer.code == ResponseCode.SUCCESS and leads:
             self._lease.renew(sent_s)
             if told.master_epoch is not None:
-                for listens in self.on_epoch:
-                    listens(told.master_epoch)
+                self.on_epoch(told.master_epoch)
         elif address == controllers.leader:
             controllers.lost(address, f"its answer to a heartbeat: {answer.code} {answer.remark}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from kerolox.atomic_file import write_atomically
@@ -17,6 +16,7 @@ from kerolox.broker.controlled.controllers import Controllers
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, ProtocolError, RequestFailed
+from kerolox.observers import Observers
 from kerolox.protocol.broker_identity import (
     IDENTITY_FILE,
     SET_SUFFIX,
@@ -42,7 +42,7 @@ class Identity:
 
     def __init__(self, options: BrokerOptions, address: str, clock: Clock) -> None:
         self.id = 0
-        self.on_known: list[Callable[[int], None]] = []
+        self.on_known: Observers[[int]] = Observers("id known")
         self.path = Path(options.identity_path or Path(options.store_path) / IDENTITY_FILE)
         self._asked_path = Path(f"{self.path}-temp")
         self._cluster = options.cluster
@@ -85,8 +85,7 @@ class Identity:
 
     def _known(self, id: int) -> int:
         self.id = id
-        for told in self.on_known:
-            told(id)
+        self.on_known(id)
         return id
 
     async def _ask_next(self, controllers: Controllers) -> BrokerIdentity:

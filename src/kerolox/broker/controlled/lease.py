@@ -7,9 +7,8 @@ its silence. Time is monotonic on both sides, and a margin is kept for clocks th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kerolox.clock import Clock, TimerHandle
+from kerolox.observers import Observers
 
 MARGIN = 0.05  # share of the time
 # A controller that begins to lead does not know the heartbeats that another controller answered, nor their
@@ -23,8 +22,8 @@ class Lease:
 
     def __init__(self, clock: Clock, timeout_s: float) -> None:
         self.timeout_s = min(timeout_s, NEW_CONTROLLER_WAITS_S) * (1 - MARGIN)
-        self.on_lapse: list[Callable[[], None]] = []
-        self.on_renewed: list[Callable[[], None]] = []
+        self.on_lapse: Observers[[]] = Observers("lease lapsed")
+        self.on_renewed: Observers[[]] = Observers("lease renewed")
         self._clock = clock
         self._until_s = clock.monotonic_s()
         self.holds = False
@@ -43,8 +42,7 @@ class Lease:
             self._timer = self._clock.call_later(self.remaining_s, self._look)
         if not self.holds:
             self.holds = True
-            for told in self.on_renewed:
-                told()
+            self.on_renewed()
 
     def give_up(self) -> None:
         """End the lease now."""
@@ -65,5 +63,4 @@ class Lease:
             self._timer = self._clock.call_later(self.remaining_s, self._look)
             return
         self.holds = False
-        for told in self.on_lapse:
-            told()
+        self.on_lapse()

@@ -100,7 +100,8 @@ class Controlled:
         )  # fmt: skip
         self.watch.last_error = lambda: self.agent.last_error
         self.identity.on_known.append(self._known_as)
-        self.elections.on_role += [self.watch.look, took_role]
+        self.elections.on_role.append(self.watch.look)
+        self.elections.on_role.append(took_role)
         self.lease.on_renewed.append(self.agent.look_now)
         figures.metrics.more.append(self.metrics)
 

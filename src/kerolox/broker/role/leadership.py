@@ -35,6 +35,7 @@ from kerolox.broker.role.parts import ActingPart, Confirming, Fit, Link, Part
 from kerolox.broker.role.settings import RoleChange, role_at_start
 from kerolox.broker.role.value import LeaderAddress, Role
 from kerolox.errors import KeroloxError
+from kerolox.observers import Observers
 from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 
@@ -55,7 +56,8 @@ class Leadership:
         self, store: MessageStore, start: BrokerRole, follower_id: int = 0, *, elected: bool = False
     ) -> None:
         self.role = Role(follower_id=follower_id, why="" if start is not BrokerRole.SLAVE else IS_SLAVE)
-        self.on_leader: list[Callable[[LeaderAddress | None], None]] = []  # called with the new one
+        # called with the new one
+        self.on_leader: Observers[[LeaderAddress | None]] = Observers("leader changed")
         self._store = store
         self.elected = elected
         self.begins_as_leader = start is not BrokerRole.SLAVE
@@ -157,8 +159,7 @@ class Leadership:
             address, ha_address = returning or leader or ("", "")
             self._link.lead_by(ha_address, address)
         if leader != before:
-            for told in self.on_leader:
-                told(leader)
+            self.on_leader(leader)
 
     # --- parts ----------------------------------------------------------------------------------------
 

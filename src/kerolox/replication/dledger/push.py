@@ -25,6 +25,7 @@ from msgspec import UNSET
 
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import KeroloxError, ProtocolError
+from kerolox.observers import Observers
 from kerolox.protocol.bodies.dledger import LedgerStatus, PushAnswer, PushRequest, PushType
 from kerolox.protocol.ledger_entry import LedgerEntry
 from kerolox.replication.dledger.ledger import Ledger, OutOfLedger
@@ -63,7 +64,8 @@ class Pushes:
 
     def __init__(self, member: Member, ledger: Ledger, clock: Clock) -> None:
         self.cuts_refused = 0
-        self.on_grown: list[Callable[[], None]] = []  # hear that entries came
+        # hear that entries came
+        self.on_grown: Observers[[]] = Observers("entries appended")
         self._member = member
         self._ledger = ledger
         self._clock = clock
@@ -201,8 +203,7 @@ class Pushes:
         self._commit(run[-1].request)
         self._written += run
         self._answer_safe()
-        for told in self.on_grown:
-            told()
+        self.on_grown()
 
     def _answer_safe(self) -> None:
         safe = self._ledger.safe_index
@@ -302,8 +303,7 @@ class Pushes:
             return Status.INCONSISTENT_STATE
         self._note_own([entry])
         self._commit(request)
-        for told in self.on_grown:
-            told()
+        self.on_grown()
         return Status.SUCCESS
 
     # --- how far it is committed ----------------------------------------------------------------
