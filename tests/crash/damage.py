@@ -405,7 +405,7 @@ class Trial:
         if (
             complaints
             and self.image.name == "apache-killed"
-            and any(line.startswith("unflushed_records_cut") for line in said.lines)
+            and any(line.startswith(("unflushed_records_cut", "torn_record_cut")) for line in said.lines)
         ):
             # Of a store that RocketMQ's broker left nobody can tell a kill from a loss of power, which may
             # take what its checkpoint does not call flushed.

@@ -220,7 +220,7 @@ async def test_store_times_never_fall_over_a_restart(rig: Rig) -> None:
 # --- the torn end ---------------------------------------------------------------------------------------
 
 
-async def test_a_torn_end_is_cut_at_every_byte(tmp_path: Path) -> None:
+async def test_a_torn_end_is_cut_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with rig_at(tmp_path / "store") as rig:
         places = await crashed_with(rig, 3, marked=1)
         physical, _, size = places[2]
@@ -231,9 +231,13 @@ async def test_a_torn_end_is_cut_at_every_byte(tmp_path: Path) -> None:
             shutil.rmtree(rig.path)
             shutil.copytree(image, rig.path)
             overwrite(path, at + kept, bytes(size - kept))
+            is_torn = path.read_bytes()[at:].strip(b"\0") != b""
+            caplog.clear()
             store = await rig.open()
             assert store.recovered is not None
             assert (store.recovered.end, store.recovered.records) == (physical, 2), kept
+            # Bytes of a message go: that is said. Zeros behind the end are the rest of a file.
+            assert (f"torn_record_cut offset={physical}" in caplog.text) == is_torn, kept
             await check(store, 2)
             data = path.read_bytes()
             assert data[at:] == bytes(len(data) - at), kept  # no piece of it is left

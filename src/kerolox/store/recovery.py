@@ -294,8 +294,16 @@ def cut_behind(segments: Segments, found: Recovered) -> None:
         return
     end_of_files = segments.wrote
     segments.truncate_to(found.end)
-    if found.crashed and found.end < end_of_files:
+    if not found.crashed or found.end >= end_of_files:
+        return
+    if found.stop.startswith("zeros"):
         log.info("log_end offset=%d reason=%r", found.end, found.stop)
+    elif not found.cut_bytes:  # else that is logged
+        log.warning(
+            "torn_record_cut offset=%d reason=%r next='no action needed: the last write was incomplete when "
+            "the broker or its machine died. With ASYNC_FLUSH a loss of power may take acknowledged messages'",
+            found.end, found.stop,
+        )  # fmt: skip
 
 
 def records_from(
