@@ -301,7 +301,7 @@ def cut_behind(segments: Segments, found: Recovered) -> None:
     elif not found.cut_bytes:  # else that is logged
         log.warning(
             "torn_record_cut offset=%d reason=%r next='no action needed: the last write was incomplete when "
-            "the broker or its machine died. With ASYNC_FLUSH a loss of power may take acknowledged messages'",
+            "the broker died. With ASYNC_FLUSH a loss of power may take acknowledged messages'",
             found.end, found.stop,
         )  # fmt: skip
 
