@@ -190,6 +190,14 @@ def test_a_leader_that_an_older_state_does_not_know_goes_on() -> None:
     four = LastSign(6, 100, 100, start=14, known=known(6, 9, 1, 1, 4))
     assert run.ask(Register(C, A, 4, "10.0.0.4:10911", four)).answer.code == 0
     assert (run.group.next_id, run.group.replicas[4].start) == (5, 14)
+    # Nor 3's, which comes after 4.
+    assert run.ask(Register(C, A, 3, "10.0.0.3:10911", replace(four, start=13))).answer.code == 0
+    assert (run.group.next_id, run.group.replicas[3].start) == (5, 13)
+    # A state that is not doubted gave all ids below the next one: a replica that was cleaned stays away.
+    sure = Run(
+        group(replicas={1: RegisteredReplica("10.0.0.1:10911", "", 11)}, in_sync=frozenset({1}), next_id=4)
+    )
+    assert sure.ask(Register(C, A, 3, "10.0.0.3:10911", replace(four, start=13))).answer.code == 2010
     # RocketMQ's brokers do not say what they know: as ever.
     assert run.ask(Register(C, A, 7, "10.0.0.7:10911")).answer.code == 2010
 

@@ -241,8 +241,8 @@ class Cluster:
                 if other != node.host.name:
                     wrong.append(f"{other} and {node.host.name} lead in epoch {epoch}")
         for node in self.brokers:
-            if group is None or not node.serves or not node.leads:
-                continue
+            if group is None or group.is_doubted or not node.serves or not node.leads:
+                continue  # by an older copy of the state nobody is elected
             if (node.id, node.epoch) != (group.master, group.master_epoch):
                 continue  # it does not know yet that it was replaced
             for id in group.in_sync - {node.id}:

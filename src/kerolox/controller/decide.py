@@ -209,11 +209,11 @@ def _register(state: ControllerState, live: LiveBrokers, asked: Register) -> Dec
 
 
 def _is_from_later(group: ReplicaGroup, asked: Register) -> bool:
-    """Return whether a kerolox broker registers with an id that this state has not assigned yet: this state
-    is an older copy of the one that did."""
+    """Return whether a kerolox broker registers with an id that this state has not assigned: this state is an
+    older copy of the one that did. Of several such brokers the one with the highest id may come first."""
     return (
         asked.id not in group.replicas
-        and asked.id >= group.next_id
+        and (asked.id >= group.next_id or group.is_doubted or asked.id in group.in_sync)
         and asked.sign.start is not None
         and group.cluster == asked.cluster
         and len(group.replicas) < REPLICAS_MAX
