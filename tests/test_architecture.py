@@ -42,7 +42,7 @@ ROOMS = {
         "timer",
         "tables",
         "dispatch",
-        "retention recovery verdict",
+        "retention recovery verdict notes",
         "offline",
         "opening rebuild repair housekeeping truncate ledger message_store",
     ),

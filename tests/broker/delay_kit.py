@@ -57,7 +57,7 @@ class DelayRig:
         await self.store.open()
         self.intake = Intake(self.store.log, self.store.acks)
         topics = Topics(TopicTable(self.store.files, self.store.path("config")), options)
-        self.delivery = Delivery(self.intake, topics, self.store.deleted, self.clock)
+        self.delivery = Delivery(self.intake, topics, self.store.notes.deleted, self.clock)
         self.offsets = DelayOffsets(self.store.files, self.store.path("config"), clock=self.clock)
         self.offsets.load()
         self.delays = Delays(self.store, self.intake, self.delivery, self.offsets, options, self.clock)

@@ -294,7 +294,7 @@ async def test_epochs_without_anything_in_common(tmp_path: Path) -> None:
         text = await two.becomes(LinkState.DIVERGED)
         assert f"have no epoch in common: 8 from {start} here, 7 from 0 there" in text
         assert "ive it an empty store directory" in text
-        assert f"move {two.store.epochs.path} away and start it" in text
+        assert f"move {two.store.notes.epochs.path} away and start it" in text
         assert "kerolox store resync" in text
 
 

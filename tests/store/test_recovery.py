@@ -850,8 +850,8 @@ async def test_power_lost_is_known_by_the_run_of_the_system(rig: Rig) -> None:
     await rig.kill(store)
     for boot, lost in (("first", False), ("other", True), ("", True)):
         store = rig.make()
-        store.boot = boot
-        marks = store.marks.load()
+        store.notes.boot = boot
+        marks = store.notes.progress.load()
         marks.boot = "first"
         assert Opening(store).circumstances(marks, True).power_lost is lost
 

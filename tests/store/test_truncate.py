@@ -503,7 +503,7 @@ async def test_a_full_disk_at_any_moment(tmp_path: Path) -> None:
         await store.flusher.flush_all()
         await store.housekeeper.flush(sums=True)
         epochs = (Epoch(1, 0), Epoch(2, ends[4]), Epoch(4, ends[23]))
-        store.epochs.take(epochs)
+        store.notes.epochs.take(epochs)
         if number % 2:
             store.segments.discard_next()  # then there is nothing that the cut frees
 
@@ -529,12 +529,12 @@ async def test_a_full_disk_at_any_moment(tmp_path: Path) -> None:
             else:
                 ended.add("refused")
                 assert not (rig.path / CUT_NOTE).exists()
-                assert (store.log.max_offset, store.epochs.entries) == (ends[24], epochs)
+                assert (store.log.max_offset, store.notes.epochs.entries) == (ends[24], epochs)
                 assert await store.truncate(ends[23]) is not None
         rig.disk.make_room()
         assert store.log.max_offset == ends[23]
         assert not (rig.path / CUT_NOTE).exists()
-        kept = EpochFile(rig.disk, store.epochs.path)
+        kept = EpochFile(rig.disk, store.notes.epochs.path)
         kept.load()
         assert kept.entries == epochs[:2]
         rest_is_zeros(rig, ends[23])
@@ -627,7 +627,7 @@ async def test_a_crash_at_any_moment(tmp_path: Path, seed: int | None) -> None:
         follow(store)
         before = {queue: await bodies(store, queue.topic, queue.queue_id) for queue in store.queues}
         epochs = (Epoch(1, 0), Epoch(2, ends[4]), Epoch(4, ends[9]), Epoch(7, ends[20]))
-        store.epochs.take(epochs)
+        store.notes.epochs.take(epochs)
         disk.left = number
         try:
             await store.truncate(ends[9])
@@ -651,7 +651,7 @@ async def test_a_crash_at_any_moment(tmp_path: Path, seed: int | None) -> None:
             assert store.log.max_offset == ends[9]
         await store.finish_cut()
         assert not (rig.path / CUT_NOTE).exists()
-        kept = EpochFile(disk, store.epochs.path)
+        kept = EpochFile(disk, store.notes.epochs.path)
         kept.load()
         assert kept.entries == (epochs[:2] if end == ends[9] else epochs)
         ended.add("after" if end == ends[9] else "before")
@@ -677,7 +677,7 @@ async def test_a_note_that_does_not_read_is_not_guessed_at(tmp_path: Path) -> No
     async with rig_at(tmp_path, **SMALL) as rig:
         store, ends = await filled(rig, History(3), range(10))
         await rig.kill(store)
-        store.cut_note.save(Cut(ends[5]))
+        store.notes.cut.save(Cut(ends[5]))
         path = rig.path / CUT_NOTE
         path.write_bytes(path.read_bytes().replace(b'"end":', b'"end":1'))
         with pytest.raises(StoreError, match="is damaged: its CRC does not match"):
@@ -691,7 +691,7 @@ async def test_a_note_from_before_another_broker_counts_no_more(tmp_path: Path) 
     async with rig_at(tmp_path, **SMALL) as rig:
         store, ends = await filled(rig, History(3), range(10))
         await store.close()
-        store.cut_note.save(Cut(ends[5]))
+        store.notes.cut.save(Cut(ends[5]))
         store = await rig.open()
         assert store.log.max_offset == ends[-1]
         assert not (rig.path / CUT_NOTE).exists()
@@ -887,16 +887,16 @@ async def test_a_deleted_topic_and_the_checkpoint(tmp_path: Path) -> None:
         await store.delete_topic("Gone")
         await store.flusher.flush_all()
         await store.housekeeper.flush()
-        assert store.checkpoint.commit_log_ms > stored_ms
+        assert store.notes.checkpoint.commit_log_ms > stored_ms
         follow(store)
         await store.truncate(place)
-        assert store.deleted.before == {"Gone": place}
+        assert store.notes.deleted.before == {"Gone": place}
         saved = Checkpoint(Files(), rig.path / "checkpoint")
         saved.load()
         assert (saved.commit_log_ms, saved.queues_ms) == (stored_ms, stored_ms)
-        marks = store.marks.load()
+        marks = store.notes.progress.load()
         assert (marks.dispatched, marks.flushed) == (place, place)
-        sums = store.sums.load()
+        sums = store.notes.sums.load()
         assert sums is not None
         assert sums.end == place
         lead(store)

@@ -28,7 +28,7 @@ class EpochHistory:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._file = store.epochs
+        self._file = store.notes.epochs
 
     @property
     def entries(self) -> Epochs:

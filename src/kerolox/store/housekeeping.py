@@ -19,6 +19,7 @@ from kerolox.store.disk.sums import CHECKED_BYTES, STEP_BYTES, Sums
 from kerolox.store.errors import StoreError
 from kerolox.store.failures import Kind, Operation
 from kerolox.store.log.framing import position_of
+from kerolox.store.notes import Times
 from kerolox.store.queue.consume_queues import flush
 from kerolox.store.retention import MANUAL_ROUNDS, LogFile, RetentionVerdict, judge
 from kerolox.store.state import Obstacle
@@ -123,7 +124,7 @@ class Housekeeper:
         store = self._store
         end = store.progress.appended if before is None else before
         await store.flusher.flush_all()  # the log must never end before a noted offset
-        note = partial(store.deleted.note, topic, end, store.log.min_offset)
+        note = partial(store.notes.deleted.note, topic, end, store.log.min_offset)
         await asyncio.get_running_loop().run_in_executor(store.keeper, note)
         return end
 
@@ -233,7 +234,7 @@ class Housekeeper:
             if not failed:  # the notes must not claim data that is not on the disk
                 if summing is not None:
                     attempt(Kind.SUMS, summing)
-                attempt(Kind.CHECKPOINT, partial(self.save_marks, noted, queues_ms))
+                attempt(Kind.CHECKPOINT, partial(self.save_notes, noted, queues_ms))
             try:
                 store.queues.remove_gone(gone)
             except StoreError as error:  # the queues are already forgotten: nothing waits for their files
@@ -255,7 +256,7 @@ class Housekeeper:
         """Return the progress notes that are true once queues and index are flushed as they are now."""
         store = self._store
         return ProgressNotes(
-            boot=store.boot,
+            boot=store.notes.boot,
             dispatched=min(store.dispatcher.dispatched, store.progress.flushed),
             flushed=store.progress.flushed,
             queues=len(store.queues),
@@ -276,16 +277,16 @@ class Housekeeper:
         def sum_up() -> None:
             queues = [queue.sum_up(end_bytes) for queue, end_bytes in ends]
             index = store.index.sum_up(headers, whole=whole)
-            store.sums.save(Sums(end, self._place_before(end - CHECKED_BYTES), queues, index))
+            store.notes.sums.save(Sums(end, self._place_before(end - CHECKED_BYTES), queues, index))
             self._save_identity(min(end, store.progress.flushed))
 
         return sum_up
 
     def _save_identity(self, end: int, begin: int = 0) -> None:
         """Save the identity of the log's files. Wait for the disk."""
-        store = self._store
+        identity = self._store.notes.identity
         begin = max(begin, self._log_begin)
-        store.identity.save(identity_of(store.segments, store.identity.known, end, begin))
+        identity.save(identity_of(self._store.segments, identity.known, end, begin))
 
     def _place_before(self, physical: int) -> int:
         """Return an offset of the log, shortly before ``physical``, at which a record begins according to a
@@ -306,19 +307,11 @@ class Housekeeper:
         store = self._store
         return min(store.dispatcher.dispatched_ms, store.flusher.flushed_store_timestamp)
 
-    def save_marks(self, marks: ProgressNotes, queues_ms: int) -> None:
-        """Save the progress in RocketMQ's checkpoint and in kerolox's notes. Wait for the disk."""
+    def save_notes(self, progress: ProgressNotes, queues_ms: int) -> None:
+        """Save the progress. Wait for the disk."""
         store = self._store
-        flushed_ms = store.flusher.flushed_store_timestamp
-        checkpoint = store.checkpoint
-        checkpoint.commit_log_ms = max(checkpoint.commit_log_ms, flushed_ms)
-        checkpoint.queues_ms = max(checkpoint.queues_ms, queues_ms)
-        # This time may decrease: a full file that was cut is no longer full.
-        checkpoint.index_ms = store.index.full_files_end_ms
-        if store.controlled:
-            checkpoint.confirmed_offset = store.progress.confirmed
-        checkpoint.save()
-        store.marks.save(marks)
+        times = Times(store.flusher.flushed_store_timestamp, queues_ms, store.index.full_files_end_ms)
+        store.notes.save(progress, times, store.progress.confirmed)
 
     # --- age and disk ----------------------------------------------------------------------------
 
@@ -425,8 +418,7 @@ class Housekeeper:
             log_min = store.log.min_offset
             await loop.run_in_executor(store.keeper, store.queues.delete_before, log_min)
             await loop.run_in_executor(store.keeper, store.index.delete_before, log_min)
-            if store.controlled:
-                await loop.run_in_executor(store.keeper, store.epochs.drop_before, log_min)
+            await loop.run_in_executor(store.keeper, store.notes.drop_before, log_min)
             if store.ledger is not None:
                 await store.ledger.files_deleted()
             await self.flush(sums=True)  # progress notes and sums describe the remaining files

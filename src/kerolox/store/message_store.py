@@ -14,20 +14,16 @@ import msgspec
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.descriptors import PROCESS
-from kerolox.protocol.epoch_file import EPOCH_FILE
 from kerolox.protocol.hosts import host_bytes
 from kerolox.store.delay_table import parse_levels
-from kerolox.store.disk.checkpoint import Checkpoint
-from kerolox.store.disk.cut_note import Cut, CutNoteFile
-from kerolox.store.disk.epoch_file import EpochFile
+from kerolox.store.disk.cut_note import Cut
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
-from kerolox.store.disk.log_identity import LogIdentity, LogIdentityFile
-from kerolox.store.disk.progress_notes import ProgressNotesFile, boot_identity
+from kerolox.store.disk.log_identity import LogIdentity
+from kerolox.store.disk.progress_notes import boot_identity
 from kerolox.store.disk.read_failures import ReadFailures
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
-from kerolox.store.disk.sums import SumsFile
 from kerolox.store.dispatch.dispatcher import Dispatcher
 from kerolox.store.dispatch.keys import KeyFiller
 from kerolox.store.dispatch.queue_units import UnitFiller
@@ -47,11 +43,11 @@ from kerolox.store.log.progress import Progress
 from kerolox.store.log.replicas import Replicas
 from kerolox.store.log.set_acks import SetAcks
 from kerolox.store.log.set_copies import SetCopies
+from kerolox.store.notes import Notes
 from kerolox.store.offline.layout import LEDGER_PREFIX
 from kerolox.store.opening import Opening
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
-from kerolox.store.queue.deleted_topics import DeletedTopics
 from kerolox.store.queue.named_records import NamedRecords
 from kerolox.store.queue.reading import PULL_BYTES_MAX, Cold, QueueRead, QueueReader, ReadFilters, ReadLimits
 from kerolox.store.recovery import Recovered
@@ -98,7 +94,6 @@ class MessageStore:
         self.failing = StandingFailures(self.state, clock)
         self.progress = Progress(wait_for_flush=options.flush_mode is FlushMode.SYNC)
         self.recovered: Recovered | None = None
-        self.boot = boot_identity() if boot is None else boot
         self._lock = StoreLock(self.files, self.root)
         # Allocates the next file of the log.
         self.ahead = ThreadPoolExecutor(1, thread_name_prefix="kerolox-ahead")
@@ -148,13 +143,13 @@ class MessageStore:
             clock=clock,
             failures=self.reads,
         )
-        self.checkpoint = Checkpoint(self.files, self.path("checkpoint"))
-        self.marks = ProgressNotesFile(self.files, self.root)
-        self.sums = SumsFile(self.files, self.root)
-        self.identity = LogIdentityFile(self.files, self.root)
-        self.deleted = DeletedTopics(self.files, self.root)
-        self.cut_note = CutNoteFile(self.files, self.root)
-        self.epochs = EpochFile(self.files, epoch_path or self.path(EPOCH_FILE))
+        self.notes = Notes(
+            self.files,
+            self.root,
+            boot=boot_identity() if boot is None else boot,
+            controlled=controlled,
+            epoch_path=epoch_path,
+        )
         self.flusher = LogFlusher(self.log, options, self.failing, clock=clock)
         self.replicas = Replicas(self.progress, options)
         self.copies = SetCopies(self.progress)
@@ -207,8 +202,7 @@ class MessageStore:
             self._stop_threads()
             self._open_files.close_all_idle()
             self.index.abandon()
-            self.checkpoint.close()
-            self.marks.close()
+            self.notes.close()
             self._lock.release()
             raise
         self.key_filler.on_loop = True
@@ -404,7 +398,7 @@ class MessageStore:
             )
 
         def begin() -> None:
-            self.identity.save(LogIdentity(begin=offset))
+            self.notes.identity.save(LogIdentity(begin=offset))
             self.segments.delete_all()
             self.segments.start_at(offset)
 
@@ -446,7 +440,7 @@ class MessageStore:
         store is open and its tables are loaded, before anything is appended."""
         if self.recovered is not None and self.recovered.cut is not None:
             await self.tell_truncated(self.recovered.cut)
-            await asyncio.get_running_loop().run_in_executor(self.keeper, self.cut_note.remove)
+            await asyncio.get_running_loop().run_in_executor(self.keeper, self.notes.cut.remove)
 
     # --- start and stop, in threads ------------------------------------------------------------------
 
@@ -469,11 +463,11 @@ class MessageStore:
                     log_end=self.progress.appended,
                     queue_files=sum(queue.file_count for queue in self.queues),
                 )
-            self.housekeeper.save_marks(noted, self.housekeeper.queues_ms())
+            self.housekeeper.save_notes(noted, self.housekeeper.queues_ms())
         except StoreError as error:
             clean = False
             log.error("close_failed error=%r next='no action needed: the next start recovers'", str(error))
-        for part in (self.queues, self.index, self.ledger, self.segments, self.checkpoint, self.marks):
+        for part in (self.queues, self.index, self.ledger, self.segments, self.notes):
             try:
                 if part is not None:
                     part.close()
@@ -482,8 +476,7 @@ class MessageStore:
                 log.error("close_failed part=%s error=%r", type(part).__name__, str(error))
         if clean:
             try:
-                self.files.remove(self.path("abort"))
-                self.files.sync_dir(self.root)
+                self.notes.note_stopped()
             except StoreError as error:
                 log.error("abort_not_removed error=%r", str(error))
         else:

@@ -46,7 +46,7 @@ from kerolox.protocol.record_scan import (
     Stop,
 )
 from kerolox.store.disk.cut_note import Cut, QueueEnd
-from kerolox.store.errors import CorruptRecord, StoreError
+from kerolox.store.errors import StoreError
 from kerolox.store.log.framing import position_of
 from kerolox.store.log.readable_log import ReadableLog
 from kerolox.store.queue.consume_queue import QueueCut
@@ -115,7 +115,7 @@ class Truncation:
         store = self._store
         is_noted = False
         try:
-            await self._in_keeper(lambda: store.cut_note.save(cut))
+            await self._in_keeper(lambda: store.notes.cut.save(cut))
             is_noted = True
             self._lower(cut)
             await self._in_keeper(lambda: self._clear(cut))
@@ -123,10 +123,10 @@ class Truncation:
             await store.housekeeper.make_safe(sums=True)
             store.flusher.release()  # the listeners may wait for a flush
             if self._untold:
-                await self._in_keeper(lambda: store.cut_note.save_untold(cut))
+                await self._in_keeper(lambda: store.notes.cut.save_untold(cut))
             else:
                 await store.tell_truncated(cut)
-                await self._in_keeper(store.cut_note.remove)
+                await self._in_keeper(store.notes.cut.remove)
             # Last, because the listeners need the space that the cut has freed.
             store.segments.prepare_next(store.ahead)
         except BaseException as error:
@@ -143,10 +143,11 @@ class Truncation:
     def _take_note_back(self) -> bool:
         """Remove a note that was not written safely; return False if that is not certain. Runs in a
         thread."""
+        note = self._store.notes.cut
         try:
-            self._store.cut_note.remove()
+            note.remove()
         except StoreError as error:
-            log.error("cut_note_not_removed path=%s error=%r", self._store.cut_note.path, str(error))
+            log.error("cut_note_not_removed path=%s error=%r", note.path, str(error))
             return False
         return True
 
@@ -230,14 +231,13 @@ class Truncation:
                 store.queue_filler.forget(queue_cut.queue.topic)
         store.log.renew_cursors()
         store.reader.checked_from = min(store.reader.checked_from, offset)
-        store.checkpoint.cut(offset, cut.stored_ms)
+        store.notes.lower_to(cut)
         store.acks.cut(offset, cut.stored_ms)
 
     def _clear(self, cut: Cut) -> None:
         """Cut the files. Runs in a thread; the loop touches none of them meanwhile."""
         store = self._store
-        store.sums.remove()  # they describe the old files
-        cut_identity(store, cut)
+        store.notes.clear_behind(cut)
         clear_log(store, cut)
         for queue_cut in self._queues:
             if queue_cut.leaves_nothing:
@@ -245,8 +245,6 @@ class Truncation:
             else:
                 queue_cut.queue.clear_behind()
         store.index.truncate_to(cut.end)
-        store.deleted.fit(cut.end)
-        clear_epochs(store, cut)
         clear_timer(store, cut)
 
     async def _in_keeper(self, work: Callable[[], T]) -> T:
@@ -259,25 +257,6 @@ def clear_log(store: MessageStore, cut: Cut) -> None:
     segments.clear_behind()
     if segments.last is None and cut.end % segments.size == 0:
         segments.start_at(cut.end)
-
-
-def cut_identity(store: MessageStore, cut: Cut) -> None:
-    """Shorten the saved identity, because data written after the cut has another one. Runs in a thread,
-    before the files are changed."""
-    if store.identity.known is not None:
-        store.identity.save(store.identity.known.before(cut.end))
-
-
-def clear_epochs(store: MessageStore, cut: Cut) -> None:
-    """End the epochs with the log, with or without a controller at the moment. Runs in a thread."""
-    try:
-        store.epochs.load()
-    except CorruptRecord as error:
-        if store.controlled:
-            raise
-        log.warning("epochs_not_cut offset=%d error=%r", cut.end, str(error))
-    else:
-        store.epochs.cut(cut.end)
 
 
 def clear_timer(store: MessageStore, cut: Cut) -> None:

@@ -65,7 +65,7 @@ async def test_what_is_not_dispatched_keeps_the_sign_of_a_crash(rig: Rig) -> Non
     await store.put("T", 0, b"1")
     await store.close()
     assert (rig.path / "abort").exists()
-    assert store.marks.load().dispatched == 0
+    assert store.notes.progress.load().dispatched == 0
     assert await bodies(await rig.open()) == [b"1"]
 
 

@@ -79,7 +79,7 @@ async def test_old_files_go_gently_and_everything_follows(rig: Rig) -> None:
     assert await store.find_by_key("T", "k3") == []
     assert len(await store.find_by_key("T", f"k{low}")) == 1
     assert len(os.listdir(rig.path / "index")) == 2
-    assert store.marks.load().index_files == 2
+    assert store.notes.progress.load().index_files == 2
     # And it stays so over a restart, also after a kill.
     await rig.kill(store)
     store = await rig.open()
@@ -217,14 +217,14 @@ async def test_queues_that_cannot_be_flushed_are_written_again(tmp_path: Path) -
         rig.disk.fail_syncs(1, path_contains="/consumequeue/")
         await store.housekeeper.flush()
         assert store.failing.is_failing(Kind.QUEUE, "flush")
-        assert store.marks.load().dispatched == 0  # not noted as safe
+        assert store.notes.progress.load().dispatched == 0  # not noted as safe
         assert (await store.put("T", 0, b"2"))[1] == 1
         await store.housekeeper.flush()
         assert not store.failing.current
         assert store.state.writable
         await store.flusher.flush_all()
         await store.housekeeper.flush()
-        assert store.marks.load().dispatched == store.progress.appended
+        assert store.notes.progress.load().dispatched == store.progress.appended
         # The kernel drops what it could not write, whatever a later flush answers.
         await rig.lose_power(store)
         store = await rig.open()
@@ -236,16 +236,20 @@ async def test_marks_follow_what_is_safe(tmp_path: Path) -> None:
         store = await rig.open()
         _, _, size = await store.put("T", 0, b"1", props(KEYS="k"))
         await store.housekeeper.flush()
-        marks = store.marks.load()
+        marks = store.notes.progress.load()
         assert (marks.dispatched, marks.flushed) == (0, 0)  # the log is not flushed yet
         assert (marks.queues, marks.index_files, marks.log_end) == (1, 1, UNKNOWN)
         await store.flusher.flush_all()
         await rig.clock.advance(1)
-        await until(lambda: store.marks.load().dispatched == size)
-        assert store.checkpoint.commit_log_ms == store.checkpoint.queues_ms == store.log.last_store_timestamp
-        assert store.checkpoint.index_ms == 0
+        await until(lambda: store.notes.progress.load().dispatched == size)
+        assert (
+            store.notes.checkpoint.commit_log_ms
+            == store.notes.checkpoint.queues_ms
+            == store.log.last_store_timestamp
+        )
+        assert store.notes.checkpoint.index_ms == 0
         await store.close()
-        marks = store.marks.load()
+        marks = store.notes.progress.load()
         assert (marks.log_end, marks.queue_files) == (size, 1)
 
 
