@@ -19,13 +19,7 @@ from kerolox.protocol import properties as names
 from kerolox.protocol.batch import Item
 from kerolox.protocol.frame import Frame
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
-from kerolox.protocol.record import (
-    encode_blank,
-    encode_record,
-    record_size,
-    seal_properties,
-    seal_record,
-)
+from kerolox.protocol.record import BLANK_BYTES, encode_record, record_size, seal_properties, seal_record
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, Entry
 from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken, take_sends
 from kerolox.protocol.signature import Signer
@@ -39,6 +33,7 @@ from kerolox.store.log.cursors import (
     check_queue,
     next_offsets,
 )
+from kerolox.store.log.framing import PLAIN, Framing, blank_at
 from kerolox.store.log.progress import Progress
 from kerolox.store.log.readable_log import ReadableLog
 from kerolox.store.log.record_stream import RecordStream
@@ -56,7 +51,6 @@ __all__ = [
     "QueueCursor",
 ]
 
-BLANK_BYTES = 8  # bytes of the blank record that ends a file
 LIGHT_QUEUE_PREFIX = b"%LMQ%"
 TRANSACTION_BITS = 0xC
 TRANSACTION_COMMIT = 0x8
@@ -68,8 +62,6 @@ Place = tuple[int, int, int]
 class CommitLog(ReadableLog):
     """Commit log: append and read messages by physical offset."""
 
-    lead = 0  # bytes before each record, see framing.py
-
     def __init__(
         self,
         segments: Segments,
@@ -80,8 +72,11 @@ class CommitLog(ReadableLog):
         clock: Clock,
         store_host: bytes,
         executor: Executor,
+        framing: Framing = PLAIN,
     ) -> None:
         super().__init__(segments)
+        self._lead = framing.lead_bytes
+        self._record_max = framing.record_bytes_max(segments.size)
         self.progress = progress
         self.store_time = StoreTime(clock)
         self.store_host = store_host
@@ -211,12 +206,12 @@ class CommitLog(ReadableLog):
             store_host = self.store_host
         # record_size, inlined: the call and the limits are a tenth of an append.
         size = 74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
-        if len(properties) > PROPERTIES_BYTES_MAX or size + BLANK_BYTES > self.segments.size:
+        if len(properties) > PROPERTIES_BYTES_MAX or size > self._record_max:
             self._check_fits(len(properties), size)
-        end = self._end
-        if end + size + BLANK_BYTES > self._file_end:
+        at = self._end + self._lead
+        if at + size + BLANK_BYTES > self._file_end:
             self._next_file(size)
-            end = self._end
+            at = self._end + self._lead
         parts = self._parts
         if not parts:
             self._begin_parts()
@@ -227,7 +222,7 @@ class CommitLog(ReadableLog):
             queue_id,
             flag,
             queue_offset,
-            end,
+            at,
             sys_flag,
             born_timestamp,
             born_host,
@@ -243,7 +238,7 @@ class CommitLog(ReadableLog):
             record = seal_record(record)
         parts.append(record)
         self._entries.append(
-            (size, 0, queue_id, queue_offset, end, sys_flag, now_ms, cursor.topic_name, properties)
+            (size, 0, queue_id, queue_offset, at, sys_flag, now_ms, cursor.topic_name, properties)
         )
         if queued:
             self._taken.append((len(parts), cursor, queue_offset))
@@ -252,8 +247,8 @@ class CommitLog(ReadableLog):
             for other in light:
                 self._taken.append((len(parts), other, other.next_offset))
                 other.next_offset += 1
-        self._end = end + size
-        return end, queue_offset, size
+        self._end = at + size
+        return at, queue_offset, size
 
     def append_batch(
         self,
@@ -280,16 +275,18 @@ class CommitLog(ReadableLog):
             ]
         # Bytes of a record other than body and properties.
         beside = record_size(0, cursor.field, 0, len(born_host) + len(self.store_host))
-        total = (self.lead + beside) * len(items) + sum([len(body) + len(own) for _, body, own in items])
+        total = (self._lead + beside) * len(items) + sum([len(body) + len(own) for _, body, own in items])
         longest = max([len(own) for _, _, own in items], default=0)
         if options.record_crc or longest > PROPERTIES_BYTES_MAX:
             total = 0
             for _, body, own in items:
                 length = len(seal_properties(own)) if options.record_crc else len(own)
                 self._check_fits(length, beside + len(body) + length)
-                total += self.lead + beside + len(body) + length
+                total += self._lead + beside + len(body) + length
         if self._end + total + BLANK_BYTES > self._file_end:
             self._next_file(total)
+        if total > self._record_max:
+            self._check_fits(0, beside + max([len(body) + len(own) for _, body, own in items]))
         if not sys_flag & TRANSACTION_BITS and not options.record_crc:
             return self._append_items(cursor, items, sys_flag, born_timestamp, born_host, reconsume_times)
         before = len(self._parts), len(self._entries)
@@ -326,9 +323,10 @@ class CommitLog(ReadableLog):
             self._begin_parts()
         now_ms = self._now_ms
         store_host = self.store_host
+        lead = self._lead
         queue_id, field, topic = cursor.queue_id, cursor.field, cursor.topic_name
         first = queue_offset = cursor.next_offset
-        at = self._end
+        at = self._end + lead
         # Kept separate until all are built: a number that does not fit its field must leave nothing behind.
         records: list[bytes] = []
         entries: list[Entry] = []
@@ -355,13 +353,13 @@ class CommitLog(ReadableLog):
             entries.append((size, 0, queue_id, queue_offset, at, sys_flag, now_ms, topic, properties))
             places.append((at, queue_offset, size))
             queue_offset += 1
-            at += size
+            at += size + lead
         if records:
             self._taken.append((len(self._parts) + 1, cursor, first))
         self._parts += records
         self._entries += entries
         cursor.next_offset = queue_offset
-        self._end = at
+        self._end = at - lead
         return places
 
     def append_sends(
@@ -378,6 +376,8 @@ class CommitLog(ReadableLog):
 
         Targets are cursors of this log. For a log whose records are not sealed.
         """
+        if self._lead:
+            return None  # the records of a run lie back to back
         if not self._parts:
             self._begin_parts()
         taken = take_sends(
@@ -487,13 +487,14 @@ class CommitLog(ReadableLog):
         progress.advance()
 
     def _check_fits(self, properties: int, size: int) -> None:
-        """Reject a record that cannot be stored. Limits on sending are not checked here: accepted messages
-        pass through the log again, and a limit that was lowered since must not lose them."""
+        """Reject a record of ``size`` bytes that cannot be stored. Limits on sending are not checked here:
+        accepted messages pass through the log again, and a limit that was lowered since must not lose
+        them."""
         if properties > PROPERTIES_BYTES_MAX:
             raise PropertiesTooLong(
                 f"the properties have {properties} bytes, the limit is {PROPERTIES_BYTES_MAX}"
             )
-        if size + BLANK_BYTES > self.segments.size:
+        if size > self._record_max:
             raise AppendRefused(
                 f"the record of {size} bytes does not fit into a log file of {self.segments.size} bytes"
             )
@@ -532,14 +533,10 @@ class CommitLog(ReadableLog):
         self._failing.passed(Kind.LOG, "roll")
         free = self._file_end - self._end
         if free:
-            self._append(self._blank(free))
+            self._append(blank_at(self.segments, self._end, free))
         self.segments.roll()
         self.segments.prepare_next(self._executor)
         self.begin()
-
-    def _blank(self, free: int) -> bytes:
-        """Return the blank record that marks the rest of a file as empty."""
-        return encode_blank(free)
 
     def take_back(self) -> None:
         """Discard the appended and unwritten messages, with their offsets."""
@@ -550,7 +547,7 @@ class CommitLog(ReadableLog):
             _, cursor, queue_offset = self._taken.pop()
             cursor.next_offset = queue_offset
         if len(self._entries) > entries:
-            self._end = self._entries[entries][PHYSICAL_OFFSET] - self.lead
+            self._end = self._entries[entries][PHYSICAL_OFFSET] - self._lead
             del self._parts[parts:]
             del self._entries[entries:]
 
