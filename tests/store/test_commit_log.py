@@ -61,10 +61,10 @@ class Bench:
         self.state = StoreState()
         self.clock = ManualClock()
         self.failing = StandingFailures(self.state, self.clock)
-        self.progress = Progress(wait_for_flush=False)
         self.segments = Segments(
             disk, path / "commitlog", self.options.commit_log_file_bytes, transient=self.options.transient
         )
+        self.progress = Progress(self.segments, wait_for_flush=False)
         self.segments.start_at(start)
         self.log = CommitLog(
             self.segments,
@@ -75,7 +75,7 @@ class Bench:
             store_host=store_host,
             executor=worker,
         )
-        self.progress.reset(start)
+        self.progress.reset()
         self.log.begin()
 
     def append(self, body: bytes, properties: bytes = b"", topic: str = "T", queue_id: int = 0) -> tuple:
@@ -768,7 +768,7 @@ def test_transient_appends_are_seen_when_committed(bench: MakeBench) -> None:
     assert (one.progress.appended, one.progress.committed, one.progress.confirmed) == (place[2], 0, 0)
     with pytest.raises(OffsetOutOfRange):
         one.log.read_hot(0, place[2])
-    one.progress.committed = one.segments.commit()
+    one.segments.commit()
     one.progress.advance()
     assert one.progress.confirmed == place[2]
     assert decode_record(one.log.record_at(0)).body == b"body"

@@ -92,7 +92,6 @@ class MessageStore:
         self.clock = clock
         self.state = StoreState()
         self.failing = StandingFailures(self.state, clock)
-        self.progress = Progress(wait_for_flush=options.flush_mode is FlushMode.SYNC)
         self.recovered: Recovered | None = None
         self._lock = StoreLock(self.files, self.root)
         # Allocates the next file of the log.
@@ -113,6 +112,7 @@ class MessageStore:
             transient=options.transient and not options.ledger,
             warm=options.warm,
         )
+        self.progress = Progress(self.segments, wait_for_flush=options.flush_mode is FlushMode.SYNC)
         of_entries = partial(
             LedgerLog, index=LedgerIndex(self.files, os.path.join(member, "index"), open_files)
         )
@@ -404,7 +404,7 @@ class MessageStore:
 
         await asyncio.get_running_loop().run_in_executor(self.keeper, begin)
         self.log.begin()
-        self.progress.reset(offset)
+        self.progress.reset()
         self.dispatcher.dispatched = offset
         self.segments.prepare_next(self.ahead)
 

@@ -112,8 +112,8 @@ class Opening:
         if store.ledger is not None:
             found.end = store.ledger.begin(found.end)
         store.queues.correct_min_offsets(store.log.min_offset)
-        store.progress.reset(found.end)
         store.log.begin()
+        store.progress.reset()
         waiting = store.log.undispatched
         given = position_of(store.segments, waiting[0][PHYSICAL_OFFSET]) if waiting else found.end
         if store.controlled and self._given_to:

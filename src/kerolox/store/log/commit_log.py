@@ -4,6 +4,9 @@ One event loop owns it. :meth:`CommitLog.append` assigns a message its offsets a
 :meth:`CommitLog.write` writes all records kept since in one system call. A read pass of the broker appends
 many messages and writes once. Unwritten messages do not exist: if the write fails, their offsets are taken
 back and no client has seen them.
+
+The end of the written log is kept by its files (``Segments.wrote``). The log itself only counts on from there
+while messages wait for the write.
 """
 
 from __future__ import annotations
@@ -92,8 +95,9 @@ class CommitLog(ReadableLog):
         self._cursors: dict[tuple[str, int], QueueCursor] = {}
         # Next queue offsets after the entries that waited for dispatch when the cursors were renewed.
         self._waiting: dict[tuple[str, int], int] = {}
-        self._end = 0  # offset of the next record
+        self._next = 0  # offset of the next record, while messages wait for the write
         self._file_end = 0  # end of the file being appended to
+        self._limit = 0  # offset at which the last record of that file must end, before its blank record
         self._now_ms = 0  # store time of messages in this pass
         self._parts: list[bytes] = []
         self._entries: list[Entry] = []
@@ -142,8 +146,8 @@ class CommitLog(ReadableLog):
 
     @property
     def appended_end(self) -> int:
-        """End of everything that was appended, written or not."""
-        return self._end
+        """Return the end of everything that was appended, written or not."""
+        return self._next - self._lead if self._parts else self.segments.wrote
 
     def cut(self, offset: int, stored_ms: int) -> None:
         """Continue at the end of the truncated log; ``stored_ms`` is the store time of the last message
@@ -155,10 +159,11 @@ class CommitLog(ReadableLog):
 
     def begin(self) -> None:
         """Continue at the end of the segments, after recovery."""
-        self._end = self.whole_end = self.segments.wrote
+        self.whole_end = self.segments.wrote
         last = self.segments.last
         self._file_end = last.end if last is not None else 0
-        self._raw = RecordStream(self._end)
+        self._limit = self._file_end - BLANK_BYTES
+        self._raw = RecordStream(self.whole_end)
 
     def renew_time(self) -> None:
         """Set the store time of the next messages to now instead of the begin of the pass: delays count from
@@ -208,13 +213,13 @@ class CommitLog(ReadableLog):
         size = 74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
         if len(properties) > PROPERTIES_BYTES_MAX or size > self._record_max:
             self._check_fits(len(properties), size)
-        at = self._end + self._lead
-        if at + size + BLANK_BYTES > self._file_end:
-            self._next_file(size)
-            at = self._end + self._lead
         parts = self._parts
         if not parts:
             self._begin_parts()
+        at = self._next
+        if at + size > self._limit:
+            self._next_file(size)
+            parts, at = self._parts, self._next
         now_ms = self._now_ms
         queue_id = cursor.queue_id
         queue_offset = cursor.next_offset if queued else 0
@@ -247,7 +252,7 @@ class CommitLog(ReadableLog):
             for other in light:
                 self._taken.append((len(parts), other, other.next_offset))
                 other.next_offset += 1
-        self._end = at + size
+        self._next = at + size + self._lead
         return at, queue_offset, size
 
     def append_batch(
@@ -283,7 +288,9 @@ class CommitLog(ReadableLog):
                 length = len(seal_properties(own)) if options.record_crc else len(own)
                 self._check_fits(length, beside + len(body) + length)
                 total += self._lead + beside + len(body) + length
-        if self._end + total + BLANK_BYTES > self._file_end:
+        if not self._parts:
+            self._begin_parts()
+        if self._next - self._lead + total > self._limit:
             self._next_file(total)
         if total > self._record_max:
             self._check_fits(0, beside + max([len(body) + len(own) for _, body, own in items]))
@@ -319,14 +326,12 @@ class CommitLog(ReadableLog):
         reconsume_times: int,
     ) -> list[Place]:
         """Append the messages of a batch that fits, with nothing to seal."""
-        if not self._parts:
-            self._begin_parts()
         now_ms = self._now_ms
         store_host = self.store_host
         lead = self._lead
         queue_id, field, topic = cursor.queue_id, cursor.field, cursor.topic_name
         first = queue_offset = cursor.next_offset
-        at = self._end + lead
+        at = self._next
         # Kept separate until all are built: a number that does not fit its field must leave nothing behind.
         records: list[bytes] = []
         entries: list[Entry] = []
@@ -359,7 +364,7 @@ class CommitLog(ReadableLog):
         self._parts += records
         self._entries += entries
         cursor.next_offset = queue_offset
-        self._end = at - lead
+        self._next = at
         return places
 
     def append_sends(
@@ -387,7 +392,7 @@ class CommitLog(ReadableLog):
             setting,
             born_host,
             self._options.body_bytes_max,
-            self._end,
+            self._next,
             self._file_end,
             self._now_ms,
             signer,
@@ -399,7 +404,7 @@ class CommitLog(ReadableLog):
         number = len(self._parts)
         self._taken += [(number, cursor, first) for cursor, first in queues]
         self._entries += entries
-        self._end += len(records)
+        self._next += len(records)
         return taken
 
     def _begin_parts(self) -> None:
@@ -407,6 +412,7 @@ class CommitLog(ReadableLog):
         written, and a write() that fails at the end would report it as lost."""
         self._state.check_writable()
         self._now_ms = self.store_time.now_ms()
+        self._next = self.segments.wrote + self._lead
 
     def write(self) -> None:
         """Write everything appended since the last write. If that fails, raise with all of it taken back.
@@ -432,7 +438,7 @@ class CommitLog(ReadableLog):
         self._taken = []
         self.undispatched.extend(entries)
         self.last_store_timestamp = self._now_ms
-        self.whole_end = self._end
+        self.whole_end = self.segments.wrote
         self._tell_written()
 
     def _hand_over(self, parts: list[bytes], entries: list[Entry]) -> None:
@@ -447,20 +453,20 @@ class CommitLog(ReadableLog):
         """
         self._state.check_writable(besides=Obstacle.FOLLOWER)
         self.write()
-        if self._raw.end != self._end:
-            self._raw = RecordStream(self._end)  # the broker has written its own messages in between
+        segments = self.segments
+        if self._raw.whole_end < self.whole_end:
+            self._raw = RecordStream(self.whole_end)  # the broker has written its own messages in between
         at = 0
         try:
             while at < len(data):
-                if self._end >= self._file_end:
+                if segments.wrote >= self._file_end:
                     self._roll()
-                piece = data[at : at + self._file_end - self._end]
+                piece = data[at : at + self._file_end - segments.wrote]
                 entries = self._raw.check(piece, self._file_end)
                 self._append(piece)
-                self._raw.take(piece)
-                self._end += len(piece)
+                self._raw.take()
                 at += len(piece)
-                self.whole_end = min(self._raw.whole_end, self._end)
+                self.whole_end = min(self._raw.whole_end, segments.wrote)
                 self.undispatched.extend(entries)
                 if entries:
                     self.last_store_timestamp = entries[-1][STORE_TIMESTAMP]
@@ -480,11 +486,8 @@ class CommitLog(ReadableLog):
             self._failing.passed(Kind.LOG, "append")
 
     def _tell_written(self) -> None:
-        progress = self.progress
-        progress.appended = self._end
-        progress.committed = self.segments.committed
         self.on_written()
-        progress.advance()
+        self.progress.advance()
 
     def _check_fits(self, properties: int, size: int) -> None:
         """Reject a record of ``size`` bytes that cannot be stored. Limits on sending are not checked here:
@@ -500,7 +503,7 @@ class CommitLog(ReadableLog):
             )
 
     def _next_file(self, size: int) -> None:
-        """Close the current file with a blank record and continue in the next."""
+        """Write what waits, close the current file with a blank record and continue in the next."""
         if size + BLANK_BYTES > self.segments.size:
             raise AppendRefused(
                 f"the batch of {size} bytes does not fit into a log file of {self.segments.size} bytes"
@@ -516,8 +519,7 @@ class CommitLog(ReadableLog):
                 self._lost = error  # the callers that appended those get it from the write() at the end
             raise
         self._roll()
-        self.progress.appended = self._end
-        self.progress.committed = self.segments.committed
+        self._begin_parts()
 
     def _roll(self) -> None:
         try:
@@ -531,9 +533,9 @@ class CommitLog(ReadableLog):
             self._failing.failed(Kind.LOG, error, work="roll", operation=Operation.CREATE)
             raise NotWritable(self._state.obstacles) from error
         self._failing.passed(Kind.LOG, "roll")
-        free = self._file_end - self._end
-        if free:
-            self._append(blank_at(self.segments, self._end, free))
+        end = self.segments.wrote
+        if end < self._file_end:
+            self._append(blank_at(self.segments, end, self._file_end - end))
         self.segments.roll()
         self.segments.prepare_next(self._executor)
         self.begin()
@@ -547,7 +549,7 @@ class CommitLog(ReadableLog):
             _, cursor, queue_offset = self._taken.pop()
             cursor.next_offset = queue_offset
         if len(self._entries) > entries:
-            self._end = self._entries[entries][PHYSICAL_OFFSET] - self._lead
+            self._next = self._entries[entries][PHYSICAL_OFFSET]
             del self._parts[parts:]
             del self._entries[entries:]
 

@@ -139,7 +139,8 @@ class LogFlusher:
             self._thread.ask()
 
     async def flush_all(self) -> None:
-        """Flush everything appended so far. Raise if the store is fenced, or the flush failed."""
+        """Flush everything appended so far, and wait until that is reported. Raise if the store is fenced, or
+        the flush failed."""
         progress = self._log.progress
         end = progress.appended
         while progress.flushed < min(end, progress.appended):  # the log may be cut meanwhile
@@ -148,6 +149,8 @@ class LogFlusher:
             await self._round()
             if self._failure is not None:
                 raise self._failure
+        if self._running:
+            await self._round()  # the thread may have flushed it, and not reported it yet
         self._state_must_not_be_fenced()
 
     async def hold(self, offset: int) -> None:
@@ -221,7 +224,7 @@ class LogFlusher:
         if progress.committed < progress.appended and self._held_at is None:
             # Committing is one pwrite into the page cache; the flush that follows is the slow part.
             try:
-                progress.committed = self._log.segments.commit()
+                self._log.segments.commit()
             except StoreError as error:
                 self._failing.failed(Kind.LOG, error, work="commit")  # retried by the next tick
                 return
@@ -265,14 +268,11 @@ class LogFlusher:
         self._end_rounds()
         self._failing.passed(Kind.LOG, "flush")
         self.flushes += 1
-        progress = self._log.progress
-        progress.committed = max(progress.committed, self._log.segments.committed)
-        progress.flushed = max(progress.flushed, flushed)
         self.flushed_store_timestamp = max(self.flushed_store_timestamp, timestamp)
         self._tell()
-        progress.advance()
+        self._log.progress.advance()
         for hear in self.on_flushed:
-            hear(progress.flushed)
+            hear(flushed)
         if self._waiting:
             self.flush_soon()
 

@@ -72,7 +72,7 @@ class LedgerLog(CommitLog):
         size = ENTRY_HEAD_BYTES + record_size(len(body), cursor.field, 0, 2 * len(self.store_host))
         self.write()
         self._roll_for(size)
-        at = self._end + ENTRY_HEAD_BYTES
+        at = self.segments.wrote + ENTRY_HEAD_BYTES
         record = encode_record(
             cursor.queue_id, 0, cursor.next_offset, at, 0, now_ms, self.store_host, now_ms, self.store_host,
             0, 0, body, cursor.field, b"",
@@ -80,7 +80,7 @@ class LedgerLog(CommitLog):
         found = scan(record, count_max=1).entries
         self._hand_over([record], found)
         cursor.next_offset += 1
-        self._end = self.whole_end = at + len(record)
+        self.whole_end = self.segments.wrote
         self.undispatched.extend(found)
         self.last_store_timestamp = now_ms
         self._tell_written()
@@ -142,7 +142,7 @@ class LedgerLog(CommitLog):
     def _check_entries(self, entries: Sequence[LedgerEntry], begins: bool) -> list[Entry]:
         """Return the records in entries that continue the log. Raise OutOfLedger."""
         records: list[Entry] = []
-        end, file_end, last = self._end, self._file_end, self.last
+        end, file_end, last = self.segments.wrote, self._file_end, self.last
         for entry in entries:
             size = entry.size
             if size > ENTRY_BYTES_MAX or size + BLANK_BYTES > self.segments.size:
@@ -177,7 +177,7 @@ class LedgerLog(CommitLog):
             pieces += (encode_head(entry.index, entry.term, entry.pos, len(entry.body)), entry.body)
             units.append(encode_unit(Unit(entry.index, entry.term, entry.pos, entry.size)))
         self._put(entries[0].index, b"".join(pieces), b"".join(units))
-        self._end = self.whole_end = entries[-1].end
+        self.whole_end = self.segments.wrote
         self.last = Mark(entries[-1].index, entries[-1].term)
         if self.first is None:
             self.first = Unit(entries[0].index, entries[0].term, entries[0].pos, entries[0].size)
@@ -188,7 +188,7 @@ class LedgerLog(CommitLog):
     def begin_entries(self) -> None:
         """Continue a plain log with entries, from the next file on. Wait for the disk."""
         self.begin()
-        if self._end < self._file_end or self.segments.last is None:
+        if self.segments.wrote < self._file_end or self.segments.last is None:
             self._roll()
         else:
             self.segments.roll()
@@ -197,13 +197,12 @@ class LedgerLog(CommitLog):
 
     def next_position(self, size: int) -> int:
         """Return the position that an entry of this size would get."""
-        return self._file_end if self._end + size + BLANK_BYTES > self._file_end else self._end
+        end = self.segments.wrote
+        return self._file_end if end + size > self._limit else end
 
     def _roll_for(self, size: int) -> None:
-        if self._end + size + BLANK_BYTES > self._file_end:
+        if self.segments.wrote + size > self._limit:
             self._roll()
-            self.progress.appended = self._end
-            self.progress.committed = self.segments.committed
 
     def _check_fits(self, properties: int, size: int) -> None:
         if ENTRY_HEAD_BYTES + size > ENTRY_BYTES_MAX:

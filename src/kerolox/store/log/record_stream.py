@@ -16,7 +16,6 @@ class RecordStream:
     def __init__(self, offset: int) -> None:
         self.whole_end = offset  # end of the last whole record, or of the file whose rest is blank
         self._rest = b""  # bytes of the record that begins there
-        self.end = offset  # the end of all pieces
         self._checked: tuple[bytes, int] | None = None
 
     def check(self, piece: bytes, file_end: int) -> list[Entry]:
@@ -60,9 +59,8 @@ class RecordStream:
         self._checked = (b"", file_end) if blank else (data[position:], begin + position)
         return entries
 
-    def take(self, piece: bytes) -> None:
+    def take(self) -> None:
         """Continue after the piece that was checked last and is now written."""
         assert self._checked is not None
         self._rest, self.whole_end = self._checked
         self._checked = None
-        self.end += len(piece)
