@@ -726,6 +726,19 @@ def test_a_replica_tells_files_of_another_size_from_damage(bench: MakeBench, lon
     assert replica.log.whole_end == 4096
 
 
+def test_half_a_blank_record_is_not_whole(bench: MakeBench) -> None:
+    """A record behind its first bytes would never be found."""
+    _, data = a_master(bench, 3)
+    replica = bench()
+    replica.log.append_raw(data)
+    left = 4096 - len(data)
+    blank = encode_blank(left).ljust(left, b"\0")
+    for at in range(0, left, 300):
+        assert replica.log.whole_end == len(data)
+        replica.log.append_raw(blank[at : at + 300])
+    assert replica.log.whole_end == replica.log.max_offset == 4096
+
+
 def test_a_replica_that_becomes_the_master_and_back(bench: MakeBench) -> None:
     _, data = a_master(bench, 3)
     replica = bench()

@@ -875,6 +875,24 @@ async def test_a_replica_in_the_middle_of_a_record(tmp_path: Path) -> None:
         await same(store, leader, [])
 
 
+async def test_a_replica_in_the_middle_of_a_blank_record(tmp_path: Path) -> None:
+    """It leads from there on, and its messages are found after a crash."""
+    async with rig_at(tmp_path / "own", **SMALL) as rig, rig_at(tmp_path / "leader", **SMALL) as other:
+        leader, ends = await filled(other, History(4), range(20))
+        blank = max(end for end in ends if end <= LOG_FILE)
+        assert blank + 12 < LOG_FILE < ends[-1]
+        store = await rig.open()
+        follow(store)
+        store.log.append_raw(raw(leader, 0, blank + 12))
+        await store.truncate(store.log.whole_end)  # as a follower that begins to lead
+        store.log.renew_cursors()
+        lead(store)
+        assert (await store.put("Own", 0, b"own"))[0] == blank
+        await rig.kill(store)
+        store = await rig.open()
+        assert await bodies(store, "Own") == [b"own"]
+
+
 async def test_a_deleted_topic_and_the_checkpoint(tmp_path: Path) -> None:
     """Neither says anything of what is gone."""
     async with rig_at(tmp_path, **SMALL) as rig:

@@ -454,7 +454,7 @@ class CommitLog(ReadableLog):
         self._state.check_writable(besides=Obstacle.FOLLOWER)
         self.write()
         segments = self.segments
-        if self._raw.whole_end < self.whole_end:
+        if self._raw.whole_end != self.whole_end:
             self._raw = RecordStream(self.whole_end)  # the broker has written its own messages in between
         at = 0
         try:
@@ -466,7 +466,7 @@ class CommitLog(ReadableLog):
                 self._append(piece)
                 self._raw.take()
                 at += len(piece)
-                self.whole_end = min(self._raw.whole_end, segments.wrote)
+                self.whole_end = self._raw.whole_end
                 self.undispatched.extend(entries)
                 if entries:
                     self.last_store_timestamp = entries[-1][STORE_TIMESTAMP]
