@@ -85,7 +85,7 @@ class DelayRig:
             if timer is not None:
                 timer.cancel()
         store.log.take_back()
-        for timer in (store.flusher._timer, store.flusher._commit_timer, store.flusher._deadline_timer):
+        for timer in (store.flusher._timer, store.flusher._commit_timer, store.flusher._waits._timer):
             if timer is not None:
                 timer.cancel()
         store._lock.release()

@@ -91,7 +91,7 @@ async def bury(store: MessageStore) -> None:
     """Give back the threads of a store whose files are dead."""
     store._opened = False
     store.housekeeper._closing.set()
-    for timer in (store.flusher._timer, store.flusher._commit_timer, store.flusher._deadline_timer):
+    for timer in (store.flusher._timer, store.flusher._commit_timer, store.flusher._waits._timer):
         if timer is not None:
             timer.cancel()
     for timer in (store.housekeeper._flush_timer, store.housekeeper._clean_timer, store.key_filler._timer):
