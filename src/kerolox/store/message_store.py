@@ -98,6 +98,9 @@ class MessageStore:
         self.ahead = ThreadPoolExecutor(1, thread_name_prefix="kerolox-ahead")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="kerolox-read")  # cold reads
         self.keeper = ThreadPoolExecutor(1, thread_name_prefix="kerolox-keep")  # queue flushes, deletion
+        # Saves small files that an election waits for: votes, epochs, in-sync sets. A flush of the queues can
+        # take seconds, and they must not wait for it.
+        self.urgent = ThreadPoolExecutor(1, thread_name_prefix="kerolox-urgent")
         self.reads = ReadFailures(self.files, self.root, clock)
         self._open_files = open_files = OpenFiles(self.files, PROCESS.files, failures=self.reads)
         plain = _paths(options.commit_log_paths) or [self.path("commitlog")]
@@ -483,7 +486,7 @@ class MessageStore:
             log.warning("abort_kept next='no action needed: the next start recovers as after a crash'")
 
     def _stop_threads(self) -> None:
-        for pool in (self.ahead, self._readers, self.keeper):
+        for pool in (self.ahead, self._readers, self.urgent, self.keeper):
             pool.shutdown(wait=True)
 
     # --- small things --------------------------------------------------------------------------------
