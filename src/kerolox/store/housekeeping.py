@@ -146,7 +146,7 @@ class Housekeeper:
         """Read unreadable files again: the consumers that met the failure may be gone."""
         self._probing = True
         try:
-            await self._store.in_reader(self._store.reads.probe)
+            await self._store.readers.read(self._store.reads.probe)
         finally:
             self._probing = False
 

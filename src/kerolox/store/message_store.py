@@ -8,7 +8,7 @@ import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar, Unpack
+from typing import Unpack
 
 import msgspec
 
@@ -22,6 +22,7 @@ from kerolox.store.disk.lock import StoreLock
 from kerolox.store.disk.log_identity import LogIdentity
 from kerolox.store.disk.progress_notes import boot_identity
 from kerolox.store.disk.read_failures import ReadFailures
+from kerolox.store.disk.readers import Readers
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.dispatch.dispatcher import Dispatcher
@@ -56,8 +57,6 @@ from kerolox.store.state import Obstacle, StoreState
 from kerolox.store.truncate import Truncation
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 LOCAL_HOST = host_bytes("127.0.0.1:10911")
 
@@ -96,7 +95,7 @@ class MessageStore:
         self._lock = StoreLock(self.files, self.root)
         # Allocates the next file of the log.
         self.ahead = ThreadPoolExecutor(1, thread_name_prefix="kerolox-ahead")
-        self._readers = ThreadPoolExecutor(4, thread_name_prefix="kerolox-read")  # cold reads
+        self.readers = Readers()
         self.keeper = ThreadPoolExecutor(1, thread_name_prefix="kerolox-keep")  # queue flushes, deletion
         # Saves small files that an election waits for: votes, epochs, in-sync sets. A flush of the queues can
         # take seconds, and they must not wait for it.
@@ -169,7 +168,7 @@ class MessageStore:
         else:
             self.acks = Acks(*acks, clock=clock)
         self.reader = QueueReader(self.log, options, _memory_bytes())
-        self.named = NamedRecords(self.log, self.queues, self.in_reader)
+        self.named = NamedRecords(self.log, self.queues, self.readers)
         self.log.next_offset_of = self._next_offset_of
 
         # In this order: a message is in its queue before any listener is notified.
@@ -186,7 +185,6 @@ class MessageStore:
         # Called one after the other when the log was truncated: first the parts that note progress, last the
         # parts that let clients read on. Their changes are on disk when the call returns.
         self.on_truncated: list[Callable[[Cut], Awaitable[None]]] = []
-        self.cuts = 0  # grows whenever data that reader threads see may have changed
         self._truncations: set[asyncio.Task[Cut | None]] = set()
         self.housekeeper = Housekeeper(self)
         self._opened = False
@@ -299,9 +297,13 @@ class MessageStore:
         *,
         bytes_max: int = PULL_BYTES_MAX,
         limits: ReadLimits | None = None,
+        limited: bool = False,
         **filters: Unpack[ReadFilters],
     ) -> QueueRead:
-        """Return messages of a queue from an offset on. A thread is used only when they are not in memory."""
+        """Return messages of a queue from an offset on. A thread is used only when they are not in memory.
+
+        ``limited``: a client asked for them. Raise Overloaded if too many reads wait for the disk.
+        """
         queue = self.queues.find(topic, queue_id)
 
         def attempt(may_wait: bool) -> QueueRead:
@@ -318,12 +320,12 @@ class MessageStore:
         try:
             return attempt(False)
         except Cold:
-            return await self.in_reader(lambda: attempt(True))
+            return await self.readers.read(lambda: attempt(True), limited=limited)
 
     async def message_at(self, physical_offset: int) -> bytes:
         """Return the record at an offset that the store itself noted; for offsets that peers name, see
         :attr:`named`. Raise CorruptRecord if no record starts there."""
-        return await self.in_reader(lambda: self.log.record_at(physical_offset))
+        return await self.readers.read(lambda: self.log.record_at(physical_offset), limited=True)
 
     async def find_by_key(
         self, topic: str, key: str, count_max: int = 32, begin_ms: int = 0, end_ms: int = (1 << 63) - 1
@@ -337,17 +339,18 @@ class MessageStore:
             places = sorted(self.index.query(topic, key, count, begin_ms, end_ms))
             return [record for place in places if (record := self.log.record_if_there(place)) is not None]
 
-        return await self.in_reader(look)
+        return await self.readers.read(look, limited=True)
 
     async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
         """Return the first offset stored at this time or later; ``upper``: the last one at or before it."""
         queue = self.queues.find(topic, queue_id)
         if queue is None:
             return 0
-        return await self.in_reader(
+        return await self.readers.read(
             lambda: queue.offset_by_time(
                 time_ms, self._store_time_at, log_min=self.log.min_offset, upper=upper
-            )
+            ),
+            limited=True,
         )
 
     def _store_time_at(self, physical: int) -> int:
@@ -371,7 +374,7 @@ class MessageStore:
             entry = queue.entry(queue.min_offset)
             return -1 if entry is None else self.log.store_timestamp_at(entry[0])
 
-        return await self.in_reader(look)
+        return await self.readers.read(look, limited=True)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self.queues.find(topic, queue_id)
@@ -486,7 +489,8 @@ class MessageStore:
             log.warning("abort_kept next='no action needed: the next start recovers as after a crash'")
 
     def _stop_threads(self) -> None:
-        for pool in (self.ahead, self._readers, self.urgent, self.keeper):
+        self.readers.close()
+        for pool in (self.ahead, self.urgent, self.keeper):
             pool.shutdown(wait=True)
 
     # --- small things --------------------------------------------------------------------------------
@@ -494,20 +498,6 @@ class MessageStore:
     def _next_offset_of(self, topic: str, queue_id: int) -> int:
         queue = self.queues.find(topic, queue_id)
         return 0 if queue is None else queue.next_offset
-
-    async def in_reader(self, look: Callable[[], T]) -> T:
-        """Run ``look``, which may wait for the disk, in a reader thread. Repeat it if the log was truncated
-        meanwhile, because it may have read removed data."""
-        while True:
-            cuts = self.cuts
-            try:
-                found = await asyncio.get_running_loop().run_in_executor(self._readers, look)
-            except StoreError:
-                if cuts == self.cuts:
-                    raise
-            else:
-                if cuts == self.cuts:
-                    return found
 
 
 def _paths(text: str) -> list[str]:

@@ -138,7 +138,7 @@ class Truncation:
                 )
             raise
         finally:
-            store.cuts += 1  # reads of the index made meanwhile may have seen half of it
+            store.readers.repeat()  # reads of the index made meanwhile may have seen half of it
 
     def _take_note_back(self) -> bool:
         """Remove a note that was not written safely; return False if that is not certain. Runs in a
@@ -219,7 +219,7 @@ class Truncation:
         """Lower all ends in one step of the loop, without the disk: from here on no reader sees the removed
         data."""
         store, offset = self._store, cut.end
-        store.cuts += 1
+        store.readers.repeat()
         store.segments.lower_to(offset)
         store.log.cut(offset, cut.stored_ms)
         store.progress.cut(offset)

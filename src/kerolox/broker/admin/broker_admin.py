@@ -160,7 +160,7 @@ class BrokerAdmin:
 
     async def figures(self, request: Request[None]) -> Answer:
         table = self._runtime_info.collect()
-        table |= await asyncio.to_thread(self._runtime_info.collect_from_disk)
+        table |= await self._store.readers.read(self._runtime_info.collect_from_disk)
         return Answer(body=KVTable(table=table).encode())
 
     def stats(self, request: Request[BrokerStatsRequest]) -> Answer:

@@ -243,7 +243,7 @@ class TopicAdmin:
         topic = request.header.topic
         config = self._topics.known(topic, f"topic[{topic}] not exist")
         count = max(config.read_queue_nums, config.write_queue_nums)
-        bounds = await asyncio.to_thread(self._bounds, topic, count)
+        bounds = await self._store.readers.read(lambda: self._bounds(topic, count))
         return Answer(
             body=TopicStats(offset_table=bounds, topic_put_tps=self._stats.put_rate(topic)).encode()
         )
