@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
-from heapq import nlargest
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kerolox.clock import TimerHandle
@@ -37,7 +35,6 @@ FLUSH, REMOVE, CLEAN, ROLL, APPEND = "flush", "remove", "clean", "roll", "append
 _ROUND = (Kind.QUEUE, Kind.INDEX, Kind.LEDGER_INDEX, Kind.SUMS, Kind.CHECKPOINT)
 # Queue bytes held in memory until they are flushed; above this, sends are refused
 UNFLUSHED_BYTES_MAX = 64 << 20
-LOOKED_AT = 16  # queues that are searched for the start of a record
 CLEAN_FIRST_S = 60.0  # delay of the first check of age and disk, so that the start can settle
 
 
@@ -295,9 +292,7 @@ class Housekeeper:
         log_min = store.log.min_offset
         if physical <= log_min:
             return log_min
-        newest = nlargest(LOOKED_AT, store.queues, key=attrgetter("max_physical"))
-        places = [queue.place_before(physical) for queue in newest]
-        return max((position_of(store.segments, place) for place in places), default=log_min)
+        return max(log_min, position_of(store.segments, store.queues.place_before(physical)))
 
     def queues_ms(self) -> int:
         """Return the store time before which all messages are flushed in the log and present in the queues.

@@ -26,8 +26,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from heapq import nlargest
-from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -61,7 +59,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LOOKED_AT = 16  # queues that are searched for the start of a record
 _AT_REAL_TOPIC = names.marker(names.REAL_TOPIC)
 _AT_TIMER_OUT = names.marker(names.TIMER_OUT_MS)
 _TIMER = reserved.TIMER_TOPIC.encode()
@@ -194,8 +191,7 @@ class Truncation:
         stored_ms = 0
         if offset > store.log.min_offset:
             stored_ms = self._check_place()
-        cuts = [queue.plan_cut(offset) for queue in store.queues]
-        self._queues = [cut for cut in cuts if cut is not None]
+        self._queues = store.queues.plan_cut(offset)
         taken = what_is_taken(store.log, max(offset, store.log.min_offset), store.log.whole_end)
         ends = [QueueEnd(cut.queue.topic, cut.queue.queue_id, cut.end) for cut in self._queues]
         return msgspec.structs.replace(taken, end=offset, stored_ms=stored_ms, queues=ends)
@@ -224,10 +220,9 @@ class Truncation:
         store.log.cut(offset, cut.stored_ms)
         store.progress.cut(offset)
         store.dispatcher.cut(offset, cut.stored_ms)
+        store.queues.lower_to(self._queues)
         for queue_cut in self._queues:
-            queue_cut.queue.lower_to(queue_cut)
             if queue_cut.leaves_nothing:
-                store.queues.drop(queue_cut.queue)
                 store.queue_filler.forget(queue_cut.queue.topic)
         store.log.renew_cursors()
         store.reader.checked_from = min(store.reader.checked_from, offset)
@@ -239,11 +234,7 @@ class Truncation:
         store = self._store
         store.notes.clear_behind(cut)
         clear_log(store, cut)
-        for queue_cut in self._queues:
-            if queue_cut.leaves_nothing:
-                store.queues.remove_files(queue_cut.queue)
-            else:
-                queue_cut.queue.clear_behind()
+        store.queues.clear_behind(self._queues)
         store.index.truncate_to(cut.end)
         clear_timer(store, cut)
 
@@ -271,8 +262,7 @@ def boundaries(store: MessageStore, offset: int) -> tuple[int, int, int]:
     segments = store.segments
     first = segments.segment_at(offset - 1)
     assert first is not None
-    newest = nlargest(LOOKED_AT, store.queues, key=attrgetter("max_physical"))
-    known = max((position_of(segments, queue.place_before(offset - 1)) for queue in newest), default=0)
+    known = position_of(segments, store.queues.place_before(offset - 1))
     # All files begin with a record, except one in which the log was begun anew.
     start = max(known, first.start if record_starts(segments, first.start) else store.log.min_offset)
     before, stored_ms = start, 0
