@@ -44,7 +44,7 @@ ROOMS = {
         "dispatch",
         "retention recovery verdict notes",
         "offline",
-        "opening rebuild repair housekeeping truncate ledger message_store",
+        "opening rebuild repair housekeeping expiry truncate ledger message_store",
     ),
     "broker": (
         "absent names bounds options endpoints",

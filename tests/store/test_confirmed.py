@@ -120,7 +120,7 @@ async def test_old_files_take_their_epochs_with_them(tmp_path: Path) -> None:
             starts.append(store.log.max_offset)
             store.notes.epochs.begin(number, store.log.max_offset, 0)
             await put(store, number * 20, 20)
-        await store.housekeeper._delete_log_before(2 * 4096)
+        await store.expiry.delete_before(2 * 4096)
         low = store.log.min_offset
         assert low > starts[1]
         kept = [epoch.number for epoch in store.notes.epochs.entries]

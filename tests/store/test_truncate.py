@@ -260,7 +260,7 @@ async def test_before_the_first_file(tmp_path: Path) -> None:
     async with rig_at(tmp_path / "own", **SMALL) as rig, rig_at(tmp_path / "leader", **SMALL) as other:
         store, ends = await filled(rig, History(1), range(40))
         kept = next(number for number, end in enumerate(ends) if end > LOG_FILE) - 1
-        await store.housekeeper._delete_log_before(3 * LOG_FILE)
+        await store.expiry.delete_before(3 * LOG_FILE)
         follow(store)
         with pytest.raises(CannotTruncate, match=f"Truncate it to {LOG_FILE}, and copy"):
             await store.truncate(LOG_FILE + 100)
@@ -270,7 +270,7 @@ async def test_before_the_first_file(tmp_path: Path) -> None:
         leader, _ = await filled(other, History(1), range(kept))
         await leader.put("A", 0, bytes(3000))  # does not fit into the first file
         await fill(other, leader, History(2), range(30))
-        await leader.housekeeper._delete_log_before(LOG_FILE)
+        await leader.expiry.delete_before(LOG_FILE)
         store.log.append_raw(raw(leader, LOG_FILE, leader.log.max_offset))
         for _ in range(2):
             for queue in leader.queues:
@@ -406,7 +406,7 @@ async def test_while_old_files_are_deleted(tmp_path: Path) -> None:
     async with rig_at(tmp_path, **{**SMALL, "delete_pause_ms": 1000}) as rig:
         store, ends = await filled(rig, History(3), range(60))
         files = log_files(rig.path)
-        deleting = asyncio.ensure_future(store.housekeeper._delete_log_before(files[-3]))
+        deleting = asyncio.ensure_future(store.expiry.delete_before(files[-3]))
         await until(lambda: store.log.min_offset > 0)
         follow(store)
         cutting = asyncio.ensure_future(store.truncate(ends[50]))
@@ -417,7 +417,7 @@ async def test_while_old_files_are_deleted(tmp_path: Path) -> None:
         assert (await cutting) is not None
         assert store.log.min_offset < files[-3], "the deletion gave way"
         rest_is_zeros(rig, ends[50])
-        await asyncio.gather(store.housekeeper.flush(), store.truncate(ends[45]), store.housekeeper.clean())
+        await asyncio.gather(store.housekeeper.flush(), store.truncate(ends[45]), store.expiry.check())
         lead(store)
         await store.put("A", 0, b"goes on")
         await store.close()
@@ -847,7 +847,7 @@ async def test_a_queue_whose_messages_are_all_gone_goes_on_counting(tmp_path: Pa
         lead(store)
         for _ in range(10):
             await store.put("B", 0, bytes(500))
-        await store.housekeeper._delete_log_before(LOG_FILE)
+        await store.expiry.delete_before(LOG_FILE)
         assert (store.min_offset("A", 0), store.max_offset("A", 0)) == (5, 5)
         await store.flusher.flush_all()
         if ending == "close":

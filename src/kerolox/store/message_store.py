@@ -30,6 +30,7 @@ from kerolox.store.dispatch.keys import KeyFiller
 from kerolox.store.dispatch.queue_units import UnitFiller
 from kerolox.store.dispatch.queues import QueueFiller
 from kerolox.store.errors import CorruptRecord, StoreError
+from kerolox.store.expiry import Expiry
 from kerolox.store.failures import Kind
 from kerolox.store.housekeeping import Housekeeper
 from kerolox.store.index.key_index import KeyIndex
@@ -187,6 +188,7 @@ class MessageStore:
         self.on_truncated: list[Callable[[Cut], Awaitable[None]]] = []
         self._truncations: set[asyncio.Task[Cut | None]] = set()
         self.housekeeper = Housekeeper(self)
+        self.expiry = Expiry(self, self.housekeeper.spawn)
         self._opened = False
 
     def path(self, name: str) -> str:
@@ -212,6 +214,7 @@ class MessageStore:
         self.segments.prepare_next(self.ahead)
         self.flusher.start()
         self.housekeeper.start()
+        self.expiry.start()
         self._opened = True
         found = self.recovered
         log.info(
@@ -241,6 +244,7 @@ class MessageStore:
             self.key_filler.close()
         except StoreError as error:
             self.failing.failed(Kind.INDEX, error, work="close")
+        self.expiry.close()
         await self.housekeeper.close()
         loop = asyncio.get_running_loop()
         try:

@@ -18,9 +18,11 @@ from kerolox.store.disk.epoch_file import EpochFile
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.log_identity import LogIdentityFile
 from kerolox.store.disk.progress_notes import ProgressNotes, ProgressNotesFile
+from kerolox.store.disk.segments import Segments
 from kerolox.store.disk.sums import SumsFile
 from kerolox.store.errors import CorruptRecord
 from kerolox.store.queue.deleted_topics import DeletedTopics
+from kerolox.store.verdict import identity_of
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +108,11 @@ class Notes:
             checkpoint.confirmed_offset = confirmed
         checkpoint.save()
         self.progress.save(progress)
+
+    def save_identity(self, segments: Segments, end: int) -> None:
+        """Save the identity of the log's files up to ``end``."""
+        identity = self.identity
+        identity.save(identity_of(segments, identity.known, end, identity.begin))
 
     def drop_before(self, log_min: int) -> None:
         """Remove what belongs to deleted files of the log."""

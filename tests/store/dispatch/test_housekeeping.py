@@ -65,9 +65,9 @@ async def test_old_files_go_gently_and_everything_follows(rig: Rig) -> None:
     assert len(os.listdir(rig.path / "index")) == 4
     files = log_files(rig.path)
     age(rig, 73, 5)
-    store.housekeeper.order_deletion()
+    store.expiry.order()
     began_s = rig.clock.monotonic_s()
-    verdict = await passing(rig, asyncio.ensure_future(store.housekeeper.clean()))
+    verdict = await passing(rig, asyncio.ensure_future(store.expiry.check()))
     assert verdict.reason == "a deletion was ordered"  # type: ignore[attr-defined]
     assert round(rig.clock.monotonic_s() - began_s, 6) >= 0.5  # a tenth of a second after each
     assert log_files(rig.path)[0] == store.log.min_offset == files[5]
@@ -91,7 +91,7 @@ async def test_queue_files_follow_the_log(tmp_path: Path) -> None:
         store = await rig.open()
         await fill(store)
         assert len(os.listdir(tmp_path / "consumequeue" / "T" / "0")) == 6
-        await store.housekeeper._delete_log_before(3 * LOG_FILE)
+        await store.expiry.delete_before(3 * LOG_FILE)
         assert store.min_offset("T", 0) == 24
         assert sorted(map(int, os.listdir(tmp_path / "consumequeue" / "T" / "0")))[0] == 400
 
@@ -114,7 +114,7 @@ async def test_the_last_file_never_goes(rig: Rig) -> None:
     await fill(store, 20)
     await store.put("T", 0, b"newest")
     rig.disk.usage = usage(86)
-    await store.housekeeper.clean()
+    await store.expiry.check()
     last = store.segments.last
     assert last is not None
     assert [segment.start for segment in store.segments.all] == [last.start]
@@ -125,17 +125,17 @@ async def test_a_full_disk_refuses_and_recovers_by_itself(rig: Rig) -> None:
     store = await rig.open(delete_pause_ms=0, force_clean=False)
     await fill(store, 10)
     rig.disk.usage = usage(91)
-    await store.housekeeper.clean()
+    await store.expiry.check()
     with pytest.raises(
         NotWritable, match="disk full: the disk is 91% full, but no file may be deleted yet; free space"
     ):
         await store.put("T", 0, b"refused")
     assert len(await bodies(store)) == 10  # reading goes on
     rig.disk.usage = usage(88)
-    await store.housekeeper.clean()
+    await store.expiry.check()
     assert Obstacle.DISK_FULL in store.state.obstacles  # not yet: it would be full again at once
     rig.disk.usage = usage(85)
-    await store.housekeeper.clean()
+    await store.expiry.check()
     assert (await store.put("T", 0, b"taken"))[1] == 10
 
 
@@ -143,11 +143,11 @@ async def test_enough_free_bytes_beat_the_share(rig: Rig) -> None:
     store = await rig.open(delete_pause_ms=0, disk_free_enough=9 * MIB)
     await fill(store)
     rig.disk.usage = usage(91)  # nine megabytes are left
-    verdict = await store.housekeeper.clean()
+    verdict = await store.expiry.check()
     assert not verdict.disk_full
     assert verdict.delete_before is None
     rig.disk.usage = usage(92)
-    verdict = await store.housekeeper.clean()
+    verdict = await store.expiry.check()
     assert verdict.disk_full
     assert verdict.delete_before is not None
     assert "the disk is 92% full" in verdict.reason
@@ -262,11 +262,11 @@ async def test_full_directories_get_no_new_files(tmp_path: Path) -> None:
         assert os.listdir(tmp_path / "b")
         ratios = {"a": 0.86, "b": 0.2, "store": 0.2}
         rig.disk.used_ratio = lambda path, enough=0: ratios[os.path.basename(path)]  # type: ignore[method-assign,type-var]
-        verdict = await store.housekeeper.clean()
+        verdict = await store.expiry.check()
         assert (verdict.disk_full, verdict.delete_before) == (False, None)  # there is still room in the other
         assert store.segments.full_directories == {f"{tmp_path}/a"}
         ratios["a"] = 0.2
-        await store.housekeeper.clean()
+        await store.expiry.check()
         assert store.segments.full_directories == set()
 
 
@@ -274,8 +274,8 @@ async def test_closing_does_not_wait_for_gentle_deletion(rig: Rig) -> None:
     store = await rig.open(delete_pause_ms=60_000)
     await fill(store)
     age(rig, 100, 5)
-    store.housekeeper.order_deletion()
-    store.housekeeper._spawn(store.housekeeper.clean())
+    store.expiry.order()
+    store.housekeeper.spawn(store.expiry.check())
     await until(lambda: store.log.min_offset > 0)
     await asyncio.wait_for(store.close(), 10)
     assert not (rig.path / "abort").exists()
@@ -295,7 +295,7 @@ async def test_old_files_that_cannot_be_removed_are_removed_later(rig: Rig) -> N
     store = await rig.open()
     await fill(store)
     age(rig, 100, 5)
-    store.housekeeper.order_deletion()
+    store.expiry.order()
     rig.disk.fail(errno.EIO, Operation.REMOVE, path_contains="/commitlog/")
     await rig.clock.advance(61)
     await until(lambda: store.failing.is_failing(Kind.LOG, "clean"))
@@ -303,6 +303,6 @@ async def test_old_files_that_cannot_be_removed_are_removed_later(rig: Rig) -> N
     assert store.log.min_offset == 0
     assert len(await bodies(store)) == 60
     rig.disk.mend()
-    await passing(rig, asyncio.ensure_future(store.housekeeper.run_clean()))
+    await passing(rig, asyncio.ensure_future(store.expiry.run()))
     assert not store.failing.current
     assert store.log.min_offset > 0

@@ -197,7 +197,7 @@ class BrokerAdmin:
 
     def delete_expired(self, request: Request[None]) -> Answer:
         log.info("deletion_ordered by=%s", request.caller.address)
-        self._store.housekeeper.order_deletion()
+        self._store.expiry.order()
         return Answer()
 
 

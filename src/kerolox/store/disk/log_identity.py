@@ -47,6 +47,7 @@ class LogIdentityFile:
 
     def __init__(self, files: Files, directory: PathLike) -> None:
         self.known: LogIdentity | None = None  # as it is on disk
+        self.begin = 0  # log offset before which files were deleted, or are about to be, since the start
         self._note = JsonNote(files, directory, NAME, LogIdentity)
 
     def load(self, *, trusted: bool = True) -> LogIdentity | None:
