@@ -281,8 +281,9 @@ class CommitLog(ReadableLog):
         # Bytes of a record other than body and properties.
         beside = record_size(0, cursor.field, 0, len(born_host) + len(self.store_host))
         total = (self._lead + beside) * len(items) + sum([len(body) + len(own) for _, body, own in items])
-        longest = max([len(own) for _, _, own in items], default=0)
-        if options.record_crc or longest > PROPERTIES_BYTES_MAX:
+        if options.record_crc or (
+            total > PROPERTIES_BYTES_MAX and max([len(own) for _, _, own in items]) > PROPERTIES_BYTES_MAX
+        ):
             total = 0
             for _, body, own in items:
                 length = len(seal_properties(own)) if options.record_crc else len(own)
