@@ -42,9 +42,9 @@ ROOMS = {
         "timer",
         "tables",
         "dispatch",
-        "retention recovery verdict",
+        "retention recovery verdict notes",
         "offline",
-        "opening rebuild repair housekeeping truncate ledger message_store",
+        "opening rebuild repair housekeeping expiry truncate ledger message_store",
     ),
     "broker": (
         "absent names bounds options endpoints",

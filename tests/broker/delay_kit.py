@@ -57,7 +57,7 @@ class DelayRig:
         await self.store.open()
         self.intake = Intake(self.store.log, self.store.acks)
         topics = Topics(TopicTable(self.store.files, self.store.path("config")), options)
-        self.delivery = Delivery(self.intake, topics, self.store.deleted, self.clock)
+        self.delivery = Delivery(self.intake, topics, self.store.notes.deleted, self.clock)
         self.offsets = DelayOffsets(self.store.files, self.store.path("config"), clock=self.clock)
         self.offsets.load()
         self.delays = Delays(self.store, self.intake, self.delivery, self.offsets, options, self.clock)
@@ -85,7 +85,7 @@ class DelayRig:
             if timer is not None:
                 timer.cancel()
         store.log.take_back()
-        for timer in (store.flusher._timer, store.flusher._commit_timer, store.flusher._deadline_timer):
+        for timer in (store.flusher._timer, store.flusher._commit_timer, store.flusher._waits._timer):
             if timer is not None:
                 timer.cancel()
         store._lock.release()

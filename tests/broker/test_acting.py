@@ -437,7 +437,7 @@ async def test_what_brokers_and_name_servers_tell_each_other(tmp_path: Path) -> 
         for running, offset in ((c.follower, 77), (c.leader, 0)):
             code = RequestCode.RESET_MASTER_FLUSH_OFFSET
             assert (await c.dialer.call(running.address, code, reset)).code == 0
-            assert running.broker.store.checkpoint.master_flushed_offset == offset
+            assert running.broker.store.notes.checkpoint.master_flushed_offset == offset
         watch = c.follower.broker.group_watch
         c.follower.broker.options.members_ms = 60_000
         looks = watch.looks

@@ -129,7 +129,7 @@ async def test_the_leader_is_killed_and_nothing_is_lost(
             await group.start_again(second)
             await group.in_sync(3)
         await all_have(group, senders.acked)
-        epochs = {one.broker.store.epochs.entries for one in group.brokers.values()}
+        epochs = {one.broker.store.notes.epochs.entries for one in group.brokers.values()}
         assert len(epochs) == 1
         assert "broker_elected id=" in caplog.text
 

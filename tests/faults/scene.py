@@ -199,13 +199,13 @@ class Scene:
         self.store._open_files.limit = 2
 
     async def _clean(self) -> None:
-        await self.store.housekeeper.run_clean()
+        await self.store.expiry.run()
 
     def _age(self) -> None:
         """Let all files of the log but the last two expire. All readers have passed them."""
         for segment in self.store.segments.all[:-2]:
             self.files.set_mtime(segment.path, self.clock.wall_ms() / 1000 - 7200)
-        self.store.housekeeper.order_deletion()
+        self.store.expiry.order()
 
     async def _passing(self, work: Awaitable[T]) -> T | None:
         """Do this while time passes, as slowly as threads and sockets need."""

@@ -158,7 +158,7 @@ async def test_a_leader_turns_away_what_cannot_be(tmp_path: Path, said: bytes, w
     async with group(tmp_path, 1) as (one,):
         await one.lead(1)
         put(one.store, 600)
-        await one.store.housekeeper._delete_log_before(FILE)
+        await one.store.expiry.delete_before(FILE)
         async with follower_of(one) as follower:
             await follower.say(said)
             await follower.closed()

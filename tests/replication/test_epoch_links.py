@@ -215,7 +215,7 @@ async def test_a_follower_with_nothing_gets_what_the_leader_has_left(tmp_path: P
         put(one.store, 1000)
         await one.history.begin(3, one.store.log.max_offset)
         put(one.store, 10)
-        await one.store.housekeeper._delete_log_before(FILE)
+        await one.store.expiry.delete_before(FILE)
         assert one.store.log.min_offset == FILE
         two.mode.from_last_file = last_file
         await two.follow(one)
@@ -294,7 +294,7 @@ async def test_epochs_without_anything_in_common(tmp_path: Path) -> None:
         text = await two.becomes(LinkState.DIVERGED)
         assert f"have no epoch in common: 8 from {start} here, 7 from 0 there" in text
         assert "ive it an empty store directory" in text
-        assert f"move {two.store.epochs.path} away and start it" in text
+        assert f"move {two.store.notes.epochs.path} away and start it" in text
         assert "kerolox store resync" in text
 
 

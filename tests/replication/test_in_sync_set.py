@@ -13,6 +13,7 @@ from kerolox.replication.in_sync_set import InSyncSet
 from kerolox.store.log.progress import Progress
 from kerolox.store.log.set_copies import SetCopies
 from kerolox.testing.clock import ManualClock
+from tests.store.ends import Ends
 
 from .epoch_kit import EpochSettings
 
@@ -23,14 +24,14 @@ OWN = 1
 class Store:
     """What of a store the set knows."""
 
-    progress: Progress = field(default_factory=lambda: Progress(wait_for_flush=False))
+    ends: Ends = field(default_factory=Ends)
 
     def __post_init__(self) -> None:
+        self.progress = Progress(self.ends, wait_for_flush=False)
         self.copies = SetCopies(self.progress)
 
     def write(self, size: int) -> None:
-        self.progress.appended += size
-        self.progress.committed = self.progress.appended
+        self.ends.append(size)
         self.progress.advance()
 
 

@@ -500,7 +500,7 @@ def test_messages_deleted_before_they_were_read() -> None:
             planned = (easy.at, through_json(easy.source.latestOffset(easy.at or {}, easy.limit)))
             producer.send_many(texts("aging", 20, 200))
         store = broker.cluster.brokers[0].broker.store
-        broker.run(lambda: store.housekeeper._delete_log_before(16 << 10))
+        broker.run(lambda: store.expiry.delete_before(16 << 10))
         first = store.min_offset("aging", 0)
         assert first > 20
         with pytest.raises(
@@ -768,7 +768,7 @@ def test_a_last_message_deleted_by_its_age_is_no_loss() -> None:
         while query.next():
             marks.append(query.at)
         store = broker.cluster.brokers[0].broker.store
-        broker.run(lambda: store.housekeeper._delete_log_before(16 << 10))
+        broker.run(lambda: store.expiry.delete_before(16 << 10))
         first = store.min_offset("aging", 0)
         again = Query(broker, "aging")
         again.at = marks[first - 1]  # the last message it read is gone, and the next one is there

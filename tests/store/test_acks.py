@@ -68,7 +68,10 @@ async def test_a_failed_flush_is_not_safe(rig: Rig) -> None:
         (r"\.wait_safe\(", {"acks.py", "set_acks.py"}),
         # Beside the answers: when a log is flushed, and up to where it may be read.
         (r"\.flush_mode\b", {"acks.py", "flush.py", "message_store.py"}),
-        (r"\bSafe\.[A-Z]", {"safe.py", "acks.py", "flush.py", "majority_waits.py", "replica_waits.py"}),
+        (
+            r"\bSafe\.[A-Z]",
+            {"safe.py", "acks.py", "flush.py", "waits.py", "majority_waits.py", "replica_waits.py"},
+        ),
         (
             r"\.(wait_for_replicas|replicas_needed|replicas_min|replicas_degrade)\b",
             {"acks.py", "set_acks.py", "leadership.py"},

@@ -61,10 +61,10 @@ class Bench:
         self.state = StoreState()
         self.clock = ManualClock()
         self.failing = StandingFailures(self.state, self.clock)
-        self.progress = Progress(wait_for_flush=False)
         self.segments = Segments(
             disk, path / "commitlog", self.options.commit_log_file_bytes, transient=self.options.transient
         )
+        self.progress = Progress(self.segments, wait_for_flush=False)
         self.segments.start_at(start)
         self.log = CommitLog(
             self.segments,
@@ -75,7 +75,7 @@ class Bench:
             store_host=store_host,
             executor=worker,
         )
-        self.progress.reset(start)
+        self.progress.reset()
         self.log.begin()
 
     def append(self, body: bytes, properties: bytes = b"", topic: str = "T", queue_id: int = 0) -> tuple:
@@ -726,6 +726,19 @@ def test_a_replica_tells_files_of_another_size_from_damage(bench: MakeBench, lon
     assert replica.log.whole_end == 4096
 
 
+def test_half_a_blank_record_is_not_whole(bench: MakeBench) -> None:
+    """A record behind its first bytes would never be found."""
+    _, data = a_master(bench, 3)
+    replica = bench()
+    replica.log.append_raw(data)
+    left = 4096 - len(data)
+    blank = encode_blank(left).ljust(left, b"\0")
+    for at in range(0, left, 300):
+        assert replica.log.whole_end == len(data)
+        replica.log.append_raw(blank[at : at + 300])
+    assert replica.log.whole_end == replica.log.max_offset == 4096
+
+
 def test_a_replica_that_becomes_the_master_and_back(bench: MakeBench) -> None:
     _, data = a_master(bench, 3)
     replica = bench()
@@ -768,7 +781,7 @@ def test_transient_appends_are_seen_when_committed(bench: MakeBench) -> None:
     assert (one.progress.appended, one.progress.committed, one.progress.confirmed) == (place[2], 0, 0)
     with pytest.raises(OffsetOutOfRange):
         one.log.read_hot(0, place[2])
-    one.progress.committed = one.segments.commit()
+    one.segments.commit()
     one.progress.advance()
     assert one.progress.confirmed == place[2]
     assert decode_record(one.log.record_at(0)).body == b"body"

@@ -63,7 +63,7 @@ async def test_a_start_shows_what_was_confirmed(tmp_path: Path, ending: str, mod
         for _ in range(2):  # and again: a start confirms nothing
             store = await rig.open()
             assert store.progress.confirmed == store.dispatcher.dispatched == end
-            assert store.checkpoint.confirmed_offset == end
+            assert store.notes.checkpoint.confirmed_offset == end
             assert await seen(store) == set(range(10))
             assert await store.find_by_key("T", "k9")
             assert not await store.find_by_key("T", "k10")
@@ -99,10 +99,12 @@ async def test_a_log_without_a_controller_stays_as_it_was_seen(tmp_path: Path) -
 async def test_epochs_are_those_of_the_log(tmp_path: Path) -> None:
     async with rig_at(tmp_path, controlled=True) as rig:
         store, end = await half_confirmed(rig)
-        store.epochs.take((Epoch(1, 0), Epoch(2, end), Epoch(3, store.log.max_offset), Epoch(9, 1 << 30)))
+        store.notes.epochs.take(
+            (Epoch(1, 0), Epoch(2, end), Epoch(3, store.log.max_offset), Epoch(9, 1 << 30))
+        )
         await rig.kill(store)
         store = await rig.open()
-        assert [epoch.number for epoch in store.epochs.entries] == [1, 2, 3]
+        assert [epoch.number for epoch in store.notes.epochs.entries] == [1, 2, 3]
         await rig.kill(store)
         (tmp_path / EPOCH_FILE).write_text("nonsense")
         with pytest.raises(StoreError, match="cannot read the epochs of the log"):
@@ -116,12 +118,12 @@ async def test_old_files_take_their_epochs_with_them(tmp_path: Path) -> None:
         starts = []
         for number in range(1, 6):
             starts.append(store.log.max_offset)
-            store.epochs.begin(number, store.log.max_offset, 0)
+            store.notes.epochs.begin(number, store.log.max_offset, 0)
             await put(store, number * 20, 20)
-        await store.housekeeper._delete_log_before(2 * 4096)
+        await store.expiry.delete_before(2 * 4096)
         low = store.log.min_offset
         assert low > starts[1]
-        kept = [epoch.number for epoch in store.epochs.entries]
+        kept = [epoch.number for epoch in store.notes.epochs.entries]
         assert kept == [n for n in range(1, 6) if n == 5 or starts[n] >= low]
 
 

@@ -175,7 +175,7 @@ async def test_after_a_fence_marks_claim_no_more_than_was_flushed(rig: Rig) -> N
     with pytest.raises(NotWritable):
         await store.flusher.flush_all()
     await store.close()
-    marks = store.marks.load()
+    marks = store.notes.progress.load()
     assert (marks.dispatched, marks.log_end) == (min(marks.dispatched, flushed), -1)
     assert (rig.path / "abort").exists()
     store = await rig.open()

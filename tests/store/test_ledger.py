@@ -399,8 +399,8 @@ async def test_old_files_go_and_the_index_with_them(rig: Rig) -> None:
     for name in os.listdir(rig.path / DATA)[:]:
         os.utime(rig.path / DATA / name, (0, 0))
     rig.clock.step_wall(2 * 3_600_000)
-    store.housekeeper.order_deletion()
-    await store.housekeeper.clean()
+    store.expiry.order()
+    await store.expiry.check()
     assert ledger.begin_index > 0
     assert ledger.begin_pos == data_files(rig.path)[0] == store.log.min_offset
     entries = await all_entries(ledger)
@@ -470,11 +470,11 @@ async def test_of_a_log_that_was_plain_the_plain_part_expires_first(tmp_path: Pa
             for name in os.listdir(rig.path / directory):
                 os.utime(rig.path / directory / name, (0, 0))
         rig.clock.step_wall(2 * 3_600_000)
-        store.housekeeper.order_deletion()
-        await store.housekeeper.clean()
+        store.expiry.order()
+        await store.expiry.check()
         assert os.listdir(rig.path / "commitlog") == []
         assert ledger_of(store).begin_index == 0, "entries stay while plain files are there"
-        await store.housekeeper.clean()
+        await store.expiry.check()
         assert ledger_of(store).begin_index > 0
         await store.close()
         clean(rig.path)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.store.ends import Ends
 
 from kerolox.store.log.progress import Progress
 
@@ -20,23 +21,23 @@ from kerolox.store.log.progress import Progress
 def test_what_may_be_seen(
     wait_for_flush: bool, committed: int, flushed: int, replicated: int | None, confirmed: int
 ) -> None:
-    progress = Progress(wait_for_flush=wait_for_flush)
-    progress.appended = 20
-    progress.committed, progress.flushed, progress.replicated = committed, flushed, replicated
+    progress = Progress(Ends(20, committed, flushed), wait_for_flush=wait_for_flush)
+    progress.replicated = replicated
     progress.advance()
     assert progress.confirmed == confirmed
 
 
 def test_followers_are_woken_only_when_more_is_confirmed() -> None:
-    progress = Progress(wait_for_flush=True)
+    ends = Ends()
+    progress = Progress(ends, wait_for_flush=True)
     woken: list[int] = []
     progress.followers.append(lambda: woken.append(progress.confirmed))
-    progress.committed = 10
+    ends.committed = 10
     progress.advance()
-    progress.flushed = 5
+    ends.flushed = 5
     progress.advance()
     progress.advance()
-    progress.flushed = 3  # never falls back
+    ends.flushed = 3  # never falls back
     progress.advance()
     assert woken == [5]
     assert progress.confirmed == 5
@@ -44,23 +45,24 @@ def test_followers_are_woken_only_when_more_is_confirmed() -> None:
 
 @pytest.mark.parametrize("replicated", [None, 3])
 def test_reset(replicated: int | None) -> None:
-    progress = Progress(wait_for_flush=False)
+    progress = Progress(Ends(100, 100, 100), wait_for_flush=False)
     progress.replicated = replicated
-    progress.reset(100)
+    progress.reset()
     assert (progress.appended, progress.committed, progress.flushed, progress.confirmed) == (100,) * 4
     assert progress.replicated == (None if replicated is None else 100)
     assert repr(progress).startswith("<appended 100, committed 100, flushed 100")
 
 
 def test_who_copies_is_woken_when_more_is_in_the_file() -> None:
-    progress = Progress(wait_for_flush=True)
+    ends = Ends()
+    progress = Progress(ends, wait_for_flush=True)
     woken: list[int] = []
     progress.on_committed.append(lambda: woken.append(progress.committed))
-    progress.committed = 10
+    ends.committed = 10
     progress.advance()
-    progress.flushed = 10
+    ends.flushed = 10
     progress.advance()
     progress.cut(4)
-    progress.committed = 7  # other bytes than before
+    ends.committed = 7  # other bytes than before
     progress.advance()
     assert woken == [10, 7]

@@ -501,7 +501,7 @@ async def test_all_queues_deleted(rig: Rig) -> None:
 async def test_queues_rebuilt_behind_deleted_files_keep_their_offsets(rig: Rig) -> None:
     store = await rig.open(delete_pause_ms=0)
     await fill(store, 60)
-    await store.housekeeper._delete_log_before(2 * LOG_FILE)
+    await store.expiry.delete_before(2 * LOG_FILE)
     bounds = [(store.min_offset("T", q), store.max_offset("T", q)) for q in (0, 1)]
     assert bounds[0][0] > 0
     await store.close()
@@ -516,7 +516,7 @@ async def test_a_queue_without_messages_goes_on_counting_through_a_rebuild(rig: 
     for i in range(5):
         await store.put("Old", 0, b"%d" % i)
     await fill(store, 60)
-    await store.housekeeper._delete_log_before(2 * LOG_FILE)
+    await store.expiry.delete_before(2 * LOG_FILE)
     assert (store.min_offset("Old", 0), store.max_offset("Old", 0)) == (5, 5)
     await store.close()
     shutil.rmtree(rig.path / "consumequeue" / "T" / "0")
@@ -677,7 +677,7 @@ async def test_marks_that_are_behind_the_log(rig: Rig) -> None:
     store = await rig.open(delete_pause_ms=0)
     await fill(store, 60)
     marks = store.housekeeper.note()
-    await store.housekeeper._delete_log_before(2 * LOG_FILE)
+    await store.expiry.delete_before(2 * LOG_FILE)
     await rig.kill(store)
     file = ProgressNotesFile(Files(), rig.path)
     file.save(ProgressNotes(boot=marks.boot, dispatched=0))
@@ -850,8 +850,8 @@ async def test_power_lost_is_known_by_the_run_of_the_system(rig: Rig) -> None:
     await rig.kill(store)
     for boot, lost in (("first", False), ("other", True), ("", True)):
         store = rig.make()
-        store.boot = boot
-        marks = store.marks.load()
+        store.notes.boot = boot
+        marks = store.notes.progress.load()
         marks.boot = "first"
         assert Opening(store).circumstances(marks, True).power_lost is lost
 

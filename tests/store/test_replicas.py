@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.store.dispatch.kit import ASYNC, SYNC, Rig, rig_at, until
+from tests.store.ends import Ends
 from tests.store.test_flush import append
 
 from kerolox.store.log.acks import NotCopied
@@ -32,7 +33,8 @@ class Log:
     """A log that is only a number, its followers, and who waits for them."""
 
     def __init__(self, **options: int) -> None:
-        self.progress = Progress(wait_for_flush=False)
+        self.ends = Ends()
+        self.progress = Progress(self.ends, wait_for_flush=False)
         self.clock = ManualClock()
         self.options = StoreOptions(**{"replica_gap_bytes": GAP, **options})
         self.replicas = Replicas(self.progress, self.options)
@@ -54,7 +56,7 @@ class Log:
 
 def test_a_follower_counts_from_its_first_word_on() -> None:
     log = Log()
-    log.progress.appended = 100
+    log.ends.wrote = 100
     log.follow("a")
     assert (log.replicas.in_sync(100), log.replicas.having(0), log.replicas.reached(2)) == (1, 1, -1)
     assert log.replicas.acked("a", 0)
@@ -69,7 +71,7 @@ def test_a_follower_counts_from_its_first_word_on() -> None:
 
 def test_nobody_has_more_than_the_leader() -> None:
     log = Log()
-    log.progress.appended = 100
+    log.ends.wrote = 100
     log.follow("a", 40)
     for claimed in (101, 1 << 62, -1):
         assert not log.replicas.acked("a", claimed)
@@ -81,7 +83,7 @@ def test_nobody_has_more_than_the_leader() -> None:
 
 def test_who_lacks_too_much_is_not_in_sync() -> None:
     log = Log()
-    log.progress.appended = 5000
+    log.ends.wrote = 5000
     log.follow("near", 5000 - GAP + 1)
     log.follow("far", 5000 - GAP)
     log.follow("silent")
@@ -106,7 +108,7 @@ def test_so_many_may_follow() -> None:
 
 async def test_enough_replicas_answer() -> None:
     log = Log()
-    log.progress.appended = 100
+    log.ends.wrote = 100
     log.follow("a", 0)
     log.follow("b", 0)
     two, three = log.wait(2), log.wait(3)
@@ -122,19 +124,19 @@ async def test_enough_replicas_answer() -> None:
 
 async def test_nobody_waits_for_followers_that_are_not_there() -> None:
     log = Log()
-    log.progress.appended = 100
+    log.ends.wrote = 100
     assert log.wait(2) == [Safe.NO_REPLICA]
     log.follow("a")
     assert log.wait(2) == [Safe.NO_REPLICA]  # it has said nothing yet
     assert log.replicas.acked("a", 0)
     assert (log.wait(2), log.wait(3)) == ([], [Safe.NO_REPLICA])
-    log.progress.appended = 100 + GAP
+    log.ends.wrote = 100 + GAP
     assert log.wait(2) == [Safe.NO_REPLICA]  # it lacks too much
 
 
 async def test_who_waits_when_a_follower_leaves_is_told_at_once() -> None:
     log = Log()
-    log.progress.appended = 100
+    log.ends.wrote = 100
     log.follow("a", 0)
     log.follow("b", 0)
     two, three = log.wait(2), log.wait(3)
@@ -147,7 +149,7 @@ async def test_who_waits_when_a_follower_leaves_is_told_at_once() -> None:
 
 async def test_the_deadline_is_by_the_clock_and_one_timer_serves_all() -> None:
     log = Log()
-    log.progress.appended = 100
+    log.ends.wrote = 100
     log.follow("a", 0)
     first = log.wait(2)
     await log.clock.advance(1)
@@ -167,11 +169,11 @@ async def test_the_deadline_is_by_the_clock_and_one_timer_serves_all() -> None:
 
 async def test_what_is_cut_off_is_told_to_be_gone() -> None:
     log = Log()
-    log.progress.appended = 200
+    log.ends.wrote = 200
     log.follow("a", 0)
     kept, gone = log.wait(2, 100), log.wait(2, 200)
     assert log.replicas.acked("a", 50)
-    log.progress.appended = 100
+    log.ends.wrote = 100
     log.replicas.cut(100)
     log.waits.cut(100)
     assert (kept, gone) == ([], [Safe.CUT])
@@ -224,7 +226,7 @@ def test_nobody_hears_yes_before_enough_have_it(steps: list[tuple[str, object, i
 
         for what, value, *more in steps:
             if what == "append":
-                log.progress.appended += value  # type: ignore[operator]
+                log.ends.wrote += value  # type: ignore[operator]
             elif what == "wait":
                 end = log.progress.appended
                 one = Asked(end, value, log.clock.monotonic_s() + TIMEOUT_S)  # type: ignore[arg-type]

@@ -260,7 +260,7 @@ async def test_before_the_first_file(tmp_path: Path) -> None:
     async with rig_at(tmp_path / "own", **SMALL) as rig, rig_at(tmp_path / "leader", **SMALL) as other:
         store, ends = await filled(rig, History(1), range(40))
         kept = next(number for number, end in enumerate(ends) if end > LOG_FILE) - 1
-        await store.housekeeper._delete_log_before(3 * LOG_FILE)
+        await store.expiry.delete_before(3 * LOG_FILE)
         follow(store)
         with pytest.raises(CannotTruncate, match=f"Truncate it to {LOG_FILE}, and copy"):
             await store.truncate(LOG_FILE + 100)
@@ -270,7 +270,7 @@ async def test_before_the_first_file(tmp_path: Path) -> None:
         leader, _ = await filled(other, History(1), range(kept))
         await leader.put("A", 0, bytes(3000))  # does not fit into the first file
         await fill(other, leader, History(2), range(30))
-        await leader.housekeeper._delete_log_before(LOG_FILE)
+        await leader.expiry.delete_before(LOG_FILE)
         store.log.append_raw(raw(leader, LOG_FILE, leader.log.max_offset))
         for _ in range(2):
             for queue in leader.queues:
@@ -406,7 +406,7 @@ async def test_while_old_files_are_deleted(tmp_path: Path) -> None:
     async with rig_at(tmp_path, **{**SMALL, "delete_pause_ms": 1000}) as rig:
         store, ends = await filled(rig, History(3), range(60))
         files = log_files(rig.path)
-        deleting = asyncio.ensure_future(store.housekeeper._delete_log_before(files[-3]))
+        deleting = asyncio.ensure_future(store.expiry.delete_before(files[-3]))
         await until(lambda: store.log.min_offset > 0)
         follow(store)
         cutting = asyncio.ensure_future(store.truncate(ends[50]))
@@ -417,7 +417,7 @@ async def test_while_old_files_are_deleted(tmp_path: Path) -> None:
         assert (await cutting) is not None
         assert store.log.min_offset < files[-3], "the deletion gave way"
         rest_is_zeros(rig, ends[50])
-        await asyncio.gather(store.housekeeper.flush(), store.truncate(ends[45]), store.housekeeper.clean())
+        await asyncio.gather(store.housekeeper.flush(), store.truncate(ends[45]), store.expiry.check())
         lead(store)
         await store.put("A", 0, b"goes on")
         await store.close()
@@ -503,7 +503,7 @@ async def test_a_full_disk_at_any_moment(tmp_path: Path) -> None:
         await store.flusher.flush_all()
         await store.housekeeper.flush(sums=True)
         epochs = (Epoch(1, 0), Epoch(2, ends[4]), Epoch(4, ends[23]))
-        store.epochs.take(epochs)
+        store.notes.epochs.take(epochs)
         if number % 2:
             store.segments.discard_next()  # then there is nothing that the cut frees
 
@@ -529,12 +529,12 @@ async def test_a_full_disk_at_any_moment(tmp_path: Path) -> None:
             else:
                 ended.add("refused")
                 assert not (rig.path / CUT_NOTE).exists()
-                assert (store.log.max_offset, store.epochs.entries) == (ends[24], epochs)
+                assert (store.log.max_offset, store.notes.epochs.entries) == (ends[24], epochs)
                 assert await store.truncate(ends[23]) is not None
         rig.disk.make_room()
         assert store.log.max_offset == ends[23]
         assert not (rig.path / CUT_NOTE).exists()
-        kept = EpochFile(rig.disk, store.epochs.path)
+        kept = EpochFile(rig.disk, store.notes.epochs.path)
         kept.load()
         assert kept.entries == epochs[:2]
         rest_is_zeros(rig, ends[23])
@@ -627,7 +627,7 @@ async def test_a_crash_at_any_moment(tmp_path: Path, seed: int | None) -> None:
         follow(store)
         before = {queue: await bodies(store, queue.topic, queue.queue_id) for queue in store.queues}
         epochs = (Epoch(1, 0), Epoch(2, ends[4]), Epoch(4, ends[9]), Epoch(7, ends[20]))
-        store.epochs.take(epochs)
+        store.notes.epochs.take(epochs)
         disk.left = number
         try:
             await store.truncate(ends[9])
@@ -651,7 +651,7 @@ async def test_a_crash_at_any_moment(tmp_path: Path, seed: int | None) -> None:
             assert store.log.max_offset == ends[9]
         await store.finish_cut()
         assert not (rig.path / CUT_NOTE).exists()
-        kept = EpochFile(disk, store.epochs.path)
+        kept = EpochFile(disk, store.notes.epochs.path)
         kept.load()
         assert kept.entries == (epochs[:2] if end == ends[9] else epochs)
         ended.add("after" if end == ends[9] else "before")
@@ -677,7 +677,7 @@ async def test_a_note_that_does_not_read_is_not_guessed_at(tmp_path: Path) -> No
     async with rig_at(tmp_path, **SMALL) as rig:
         store, ends = await filled(rig, History(3), range(10))
         await rig.kill(store)
-        store.cut_note.save(Cut(ends[5]))
+        store.notes.cut.save(Cut(ends[5]))
         path = rig.path / CUT_NOTE
         path.write_bytes(path.read_bytes().replace(b'"end":', b'"end":1'))
         with pytest.raises(StoreError, match="is damaged: its CRC does not match"):
@@ -691,7 +691,7 @@ async def test_a_note_from_before_another_broker_counts_no_more(tmp_path: Path) 
     async with rig_at(tmp_path, **SMALL) as rig:
         store, ends = await filled(rig, History(3), range(10))
         await store.close()
-        store.cut_note.save(Cut(ends[5]))
+        store.notes.cut.save(Cut(ends[5]))
         store = await rig.open()
         assert store.log.max_offset == ends[-1]
         assert not (rig.path / CUT_NOTE).exists()
@@ -847,7 +847,7 @@ async def test_a_queue_whose_messages_are_all_gone_goes_on_counting(tmp_path: Pa
         lead(store)
         for _ in range(10):
             await store.put("B", 0, bytes(500))
-        await store.housekeeper._delete_log_before(LOG_FILE)
+        await store.expiry.delete_before(LOG_FILE)
         assert (store.min_offset("A", 0), store.max_offset("A", 0)) == (5, 5)
         await store.flusher.flush_all()
         if ending == "close":
@@ -875,6 +875,24 @@ async def test_a_replica_in_the_middle_of_a_record(tmp_path: Path) -> None:
         await same(store, leader, [])
 
 
+async def test_a_replica_in_the_middle_of_a_blank_record(tmp_path: Path) -> None:
+    """It leads from there on, and its messages are found after a crash."""
+    async with rig_at(tmp_path / "own", **SMALL) as rig, rig_at(tmp_path / "leader", **SMALL) as other:
+        leader, ends = await filled(other, History(4), range(20))
+        blank = max(end for end in ends if end <= LOG_FILE)
+        assert blank + 12 < LOG_FILE < ends[-1]
+        store = await rig.open()
+        follow(store)
+        store.log.append_raw(raw(leader, 0, blank + 12))
+        await store.truncate(store.log.whole_end)  # as a follower that begins to lead
+        store.log.renew_cursors()
+        lead(store)
+        assert (await store.put("Own", 0, b"own"))[0] == blank
+        await rig.kill(store)
+        store = await rig.open()
+        assert await bodies(store, "Own") == [b"own"]
+
+
 async def test_a_deleted_topic_and_the_checkpoint(tmp_path: Path) -> None:
     """Neither says anything of what is gone."""
     async with rig_at(tmp_path, **SMALL) as rig:
@@ -887,16 +905,16 @@ async def test_a_deleted_topic_and_the_checkpoint(tmp_path: Path) -> None:
         await store.delete_topic("Gone")
         await store.flusher.flush_all()
         await store.housekeeper.flush()
-        assert store.checkpoint.commit_log_ms > stored_ms
+        assert store.notes.checkpoint.commit_log_ms > stored_ms
         follow(store)
         await store.truncate(place)
-        assert store.deleted.before == {"Gone": place}
+        assert store.notes.deleted.before == {"Gone": place}
         saved = Checkpoint(Files(), rig.path / "checkpoint")
         saved.load()
         assert (saved.commit_log_ms, saved.queues_ms) == (stored_ms, stored_ms)
-        marks = store.marks.load()
+        marks = store.notes.progress.load()
         assert (marks.dispatched, marks.flushed) == (place, place)
-        sums = store.sums.load()
+        sums = store.notes.sums.load()
         assert sums is not None
         assert sums.end == place
         lead(store)

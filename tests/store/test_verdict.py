@@ -182,7 +182,7 @@ async def test_the_missing_beginning_is_named_and_a_repair_takes_what_is_there(t
 async def test_files_that_retention_deleted_are_not_missed(tmp_path: Path) -> None:
     places = await fill(tmp_path, COUNT)
     async with MessageStore(options(tmp_path, delete_pause_ms=0), clock=ManualClock()) as store:
-        await store.housekeeper._delete_log_before(2 * LOG_FILE)
+        await store.expiry.delete_before(2 * LOG_FILE)
         assert store.log.min_offset == 2 * LOG_FILE
     kept = [n for n, place in enumerate(places) if place[0] >= 2 * LOG_FILE]
     assert await opened(tmp_path) == sorted(bodies(kept))
@@ -207,7 +207,7 @@ async def test_a_kill_in_a_deletion_is_no_loss(tmp_path: Path) -> None:
 
     store.segments.delete_before = delete  # type: ignore[method-assign,assignment]
     with pytest.raises(StoreError):
-        await store.housekeeper._delete_log_before(2 * LOG_FILE)
+        await store.expiry.delete_before(2 * LOG_FILE)
     shutil.copytree(tmp_path, tmp_path.parent / "copy")
     await store.close()
     assert len(await opened(tmp_path.parent / "copy")) < COUNT

@@ -47,8 +47,8 @@ def agreement(store: MessageStore, own: Sequence[Epoch], leader: Welcome) -> Agr
                 f"this log and the leader's have no epoch in common: {_shown(own)} here, "
                 f"{_shown(leader.epochs)} there; this log ends at {end}, the leader's at {leader.end}",
                 ANEW,
-                f"if both brokers belong to one group, stop this broker, move {store.epochs.path} away and "
-                "start it: the logs are then compared by their bytes",
+                f"if both brokers belong to one group, stop this broker, move {store.notes.epochs.path} away "
+                "and start it: the logs are then compared by their bytes",
                 resync=True,
             )
         found = Agreement(common)

@@ -28,7 +28,7 @@ class EpochHistory:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._file = store.epochs
+        self._file = store.notes.epochs
 
     @property
     def entries(self) -> Epochs:
@@ -43,30 +43,30 @@ class EpochHistory:
 
     async def load(self) -> None:
         """Load the epochs. A store opened for a controller has loaded them already."""
-        await self._in_keeper(self._load)
+        await self._in_thread(self._load)
 
     async def begin(self, number: int, start: int) -> None:
         """Begin an epoch: this broker leads from now on. ``start`` is the end of the log. Later epochs, and
         those that begin at or behind it, contain no byte and are removed. Raises
         :class:`kerolox.store.disk.epoch_file.EpochsFall` if the log has bytes of a later epoch."""
-        await self._in_keeper(lambda: self._file.begin(number, start, self._store.log.min_offset))
+        await self._in_thread(lambda: self._file.begin(number, start, self._store.log.min_offset))
 
     async def heard(self, epoch: Epoch) -> None:
         """Store the epoch of the leader's next bytes; wait for it before they are appended."""
-        await self._in_keeper(lambda: self._file.heard(epoch, self._store.log.min_offset))
+        await self._in_thread(lambda: self._file.heard(epoch, self._store.log.min_offset))
 
     async def take(self, epochs: Sequence[Epoch]) -> None:
         """Take over the leader's epochs: this log had none and equals the leader's up to its end."""
-        await self._in_keeper(lambda: self._file.take(tuple(epochs)))
+        await self._in_thread(lambda: self._file.take(tuple(epochs)))
 
     async def cut(self, offset: int) -> None:
         """Remove epochs behind the new end of the log. Truncating the store's log does this automatically."""
-        await self._in_keeper(lambda: self._file.cut(offset))
+        await self._in_thread(lambda: self._file.cut(offset))
 
     async def drop_before(self, min_offset: int) -> None:
         """Remove epochs before the new start of the log. A store that deletes old files does this
         automatically."""
-        await self._in_keeper(lambda: self._file.drop_before(min_offset))
+        await self._in_thread(lambda: self._file.drop_before(min_offset))
 
     def ranges(self) -> tuple[EpochRange, ...]:
         """Return the range of each epoch, for display. The last one has no end."""
@@ -81,10 +81,10 @@ class EpochHistory:
         self._file.load()
         self._file.fit(self._store.log.max_offset)
 
-    async def _in_keeper(self, work: Callable[[], None]) -> None:
+    async def _in_thread(self, work: Callable[[], None]) -> None:
         # Never cancelled midway, so that memory and disk stay equal.
         loop = asyncio.get_running_loop()
-        await asyncio.shield(loop.run_in_executor(self._store.keeper, work))
+        await asyncio.shield(loop.run_in_executor(self._store.urgent, work))
 
 
 def epoch_at(entries: Sequence[Epoch], offset: int) -> Epoch:

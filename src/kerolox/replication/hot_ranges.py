@@ -32,7 +32,7 @@ class HotRanges:
 
     async def read_cold(self, offset: int, size: int) -> bytes:
         """Return these bytes, read from disk in a thread."""
-        return await self._store.in_reader(lambda: self._store.segments.read(offset, size))
+        return await self._store.readers.read(lambda: self._store.segments.read(offset, size))
 
     def forget(self) -> None:
         """Drop the cached range: the log has changed."""

@@ -90,7 +90,7 @@ async def overlap_of(store: MessageStore, leader_begin: int) -> Overlap:
             at += len(parts[-1])
         return Overlap(begin, b"".join(parts))
 
-    return await store.in_reader(read)
+    return await store.readers.read(read)
 
 
 def when_stored(stored_ms: int) -> str:

@@ -1,4 +1,4 @@
-"""Background work of a store: flush queues and index, save progress notes, delete expired files."""
+"""Background work of a store: flush queues and index, save progress notes, delete topics."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
-from heapq import nlargest
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kerolox.clock import TimerHandle
@@ -19,10 +17,8 @@ from kerolox.store.disk.sums import CHECKED_BYTES, STEP_BYTES, Sums
 from kerolox.store.errors import StoreError
 from kerolox.store.failures import Kind, Operation
 from kerolox.store.log.framing import position_of
+from kerolox.store.notes import Times
 from kerolox.store.queue.consume_queues import flush
-from kerolox.store.retention import MANUAL_ROUNDS, LogFile, RetentionVerdict, judge
-from kerolox.store.state import Obstacle
-from kerolox.store.verdict import identity_of
 
 if TYPE_CHECKING:
     from kerolox.store.message_store import MessageStore
@@ -32,12 +28,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Kinds of work whose failures are counted separately; see standing_failures.
-FLUSH, REMOVE, CLEAN, ROLL, APPEND = "flush", "remove", "clean", "roll", "append"
+FLUSH, REMOVE, ROLL, APPEND = "flush", "remove", "roll", "append"
 _ROUND = (Kind.QUEUE, Kind.INDEX, Kind.LEDGER_INDEX, Kind.SUMS, Kind.CHECKPOINT)
 # Queue bytes held in memory until they are flushed; above this, sends are refused
 UNFLUSHED_BYTES_MAX = 64 << 20
-LOOKED_AT = 16  # queues that are searched for the start of a record
-CLEAN_FIRST_S = 60.0  # delay of the first check of age and disk, so that the start can settle
 
 
 class Housekeeper:
@@ -46,47 +40,26 @@ class Housekeeper:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._flush_timer: TimerHandle | None = None
-        self._clean_timer: TimerHandle | None = None
         self._tasks: set[asyncio.Task[object]] = set()
-        self._deleting = asyncio.Lock()  # one deletion of old files at a time; acquired before ``_flushing``
         self._flushing = asyncio.Lock()  # one round at a time
-        self._is_held = False
-        self._cleaning = False
-        self._closing = asyncio.Event()
-        self._ordered_rounds = 0
-        self._has_looked = False  # True once a check of age and disk is scheduled at the normal interval
         self._probing = False
-        self._log_begin = 0  # log offset before which files were deleted, or are about to be
         self._summed = 0  # log offset up to which the saved sums cover queues and index
 
     def start(self) -> None:
         self._schedule_flush()
-        self._clean_timer = self._store.clock.beat(CLEAN_FIRST_S, self._clean_tick)
-        self._store.state.on_change.append(self._look_sooner)
 
     async def close(self) -> None:
-        for timer in (self._flush_timer, self._clean_timer):
-            if timer is not None:
-                timer.cancel()
-        self._flush_timer = self._clean_timer = None
-        self._closing.set()
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Prevent rounds while the block runs, because the log is to be cut."""
-        self._is_held = True  # a deletion of many files stops after the current file
-        try:
-            async with self._deleting, self._flushing:
-                self._is_held = False
-                yield
-        finally:
-            self._is_held = False
-
-    def order_deletion(self) -> None:
-        """Delete expired files in the coming rounds at any hour."""
-        self._ordered_rounds = MANUAL_ROUNDS
+        """Prevent rounds and deletions while the block runs, because the log is to be cut."""
+        async with self._store.expiry.paused(), self._flushing:
+            yield
 
     async def delete_topic(self, topic: str, *, before: int | None = None) -> bool:
         """Remove a topic's queues; return False if it had none. Raise StoreError if the deletion was not
@@ -123,7 +96,7 @@ class Housekeeper:
         store = self._store
         end = store.progress.appended if before is None else before
         await store.flusher.flush_all()  # the log must never end before a noted offset
-        note = partial(store.deleted.note, topic, end, store.log.min_offset)
+        note = partial(store.notes.deleted.note, topic, end, store.log.min_offset)
         await asyncio.get_running_loop().run_in_executor(store.keeper, note)
         return end
 
@@ -137,15 +110,15 @@ class Housekeeper:
         self._schedule_flush()
         self._retry_log()
         if not self._flushing.locked():
-            self._spawn(self.flush())
+            self.spawn(self.flush())
         if self._store.reads.lasting and not self._probing:
-            self._spawn(self._probe())
+            self.spawn(self._probe())
 
     async def _probe(self) -> None:
         """Read unreadable files again: the consumers that met the failure may be gone."""
         self._probing = True
         try:
-            await self._store.in_reader(self._store.reads.probe)
+            await self._store.readers.read(self._store.reads.probe)
         finally:
             self._probing = False
 
@@ -233,7 +206,7 @@ class Housekeeper:
             if not failed:  # the notes must not claim data that is not on the disk
                 if summing is not None:
                     attempt(Kind.SUMS, summing)
-                attempt(Kind.CHECKPOINT, partial(self.save_marks, noted, queues_ms))
+                attempt(Kind.CHECKPOINT, partial(self.save_notes, noted, queues_ms))
             try:
                 store.queues.remove_gone(gone)
             except StoreError as error:  # the queues are already forgotten: nothing waits for their files
@@ -255,7 +228,7 @@ class Housekeeper:
         """Return the progress notes that are true once queues and index are flushed as they are now."""
         store = self._store
         return ProgressNotes(
-            boot=store.boot,
+            boot=store.notes.boot,
             dispatched=min(store.dispatcher.dispatched, store.progress.flushed),
             flushed=store.progress.flushed,
             queues=len(store.queues),
@@ -276,16 +249,10 @@ class Housekeeper:
         def sum_up() -> None:
             queues = [queue.sum_up(end_bytes) for queue, end_bytes in ends]
             index = store.index.sum_up(headers, whole=whole)
-            store.sums.save(Sums(end, self._place_before(end - CHECKED_BYTES), queues, index))
-            self._save_identity(min(end, store.progress.flushed))
+            store.notes.sums.save(Sums(end, self._place_before(end - CHECKED_BYTES), queues, index))
+            store.notes.save_identity(store.segments, min(end, store.progress.flushed))
 
         return sum_up
-
-    def _save_identity(self, end: int, begin: int = 0) -> None:
-        """Save the identity of the log's files. Wait for the disk."""
-        store = self._store
-        begin = max(begin, self._log_begin)
-        store.identity.save(identity_of(store.segments, store.identity.known, end, begin))
 
     def _place_before(self, physical: int) -> int:
         """Return an offset of the log, shortly before ``physical``, at which a record begins according to a
@@ -294,9 +261,7 @@ class Housekeeper:
         log_min = store.log.min_offset
         if physical <= log_min:
             return log_min
-        newest = nlargest(LOOKED_AT, store.queues, key=attrgetter("max_physical"))
-        places = [queue.place_before(physical) for queue in newest]
-        return max((position_of(store.segments, place) for place in places), default=log_min)
+        return max(log_min, position_of(store.segments, store.queues.place_before(physical)))
 
     def queues_ms(self) -> int:
         """Return the store time before which all messages are flushed in the log and present in the queues.
@@ -306,142 +271,14 @@ class Housekeeper:
         store = self._store
         return min(store.dispatcher.dispatched_ms, store.flusher.flushed_store_timestamp)
 
-    def save_marks(self, marks: ProgressNotes, queues_ms: int) -> None:
-        """Save the progress in RocketMQ's checkpoint and in kerolox's notes. Wait for the disk."""
+    def save_notes(self, progress: ProgressNotes, queues_ms: int) -> None:
+        """Save the progress. Wait for the disk."""
         store = self._store
-        flushed_ms = store.flusher.flushed_store_timestamp
-        checkpoint = store.checkpoint
-        checkpoint.commit_log_ms = max(checkpoint.commit_log_ms, flushed_ms)
-        checkpoint.queues_ms = max(checkpoint.queues_ms, queues_ms)
-        # This time may decrease: a full file that was cut is no longer full.
-        checkpoint.index_ms = store.index.full_files_end_ms
-        if store.controlled:
-            checkpoint.confirmed_offset = store.progress.confirmed
-        checkpoint.save()
-        store.marks.save(marks)
+        times = Times(store.flusher.flushed_store_timestamp, queues_ms, store.index.full_files_end_ms)
+        store.notes.save(progress, times, store.progress.confirmed)
 
-    # --- age and disk ----------------------------------------------------------------------------
-
-    def _look_sooner(self) -> None:
-        """Switch to the normal check interval when the disk is full just after the start."""
-        if self._clean_timer is not None and not self._has_looked and self._is_full:
-            self._clean_timer.cancel()
-            self._schedule_clean()
-
-    @property
-    def _is_full(self) -> bool:
-        return Obstacle.DISK_FULL in self._store.state.obstacles
-
-    def _schedule_clean(self) -> None:
-        self._has_looked = True
-        interval_s = self._store.options.clean_interval_ms / 1000
-        self._clean_timer = self._store.clock.beat(interval_s, self._clean_tick)
-
-    def _clean_tick(self) -> None:
-        self._schedule_clean()
-        self._spawn(self.run_clean())
-
-    async def run_clean(self) -> None:
-        """Delete expired files, and report failures."""
-        failing = self._store.failing
-        try:
-            await self.clean()
-        except StoreError as error:
-            failing.failed(Kind.LOG, error, work=CLEAN, operation=Operation.REMOVE)
-        else:
-            failing.passed(Kind.LOG, CLEAN)
-
-    async def clean(self) -> RetentionVerdict:
-        """Check age and disk once, and delete files or set the obstacle as needed."""
-        store = self._store
-        verdict = await asyncio.get_running_loop().run_in_executor(store.keeper, self._judge)
-        if verdict.disk_full:
-            store.state.set(
-                Obstacle.DISK_FULL,
-                f"{verdict.reason}; free space, shorten fileReservedTime or set diskSpaceFreeEnough",
-            )
-        elif self._is_full:
-            store.state.clear(Obstacle.DISK_FULL)
-        self._ordered_rounds = max(0, self._ordered_rounds - 1)
-        if verdict.delete_before is not None and not self._cleaning:
-            before = store.log.min_offset
-            self._cleaning = True
-            try:
-                await self._delete_log_before(verdict.delete_before)
-            finally:
-                self._cleaning = False
-            log.info("log_deleted from=%d to=%d reason=%r", before, store.log.min_offset, verdict.reason)
-        return verdict
-
-    def _judge(self) -> RetentionVerdict:
-        store = self._store
-        files = [
-            LogFile(segment.start, segment.end, int(store.files.mtime_s(segment.path) * 1000))
-            for segment in self._deletable()
-        ]
-        enough = store.options.disk_free_enough
-        ratios = {path: store.files.used_ratio(path, enough) for path in store.segments.directories}
-        # New files go to directories with free space while there is one.
-        full = {path for path, ratio in ratios.items() if ratio > store.options.disk_percent_force / 100}
-        store.segments.full_directories.difference_update(set(ratios) - full)
-        store.segments.full_directories.update(full)
-        return judge(
-            files,
-            min(ratios.values()),
-            store.clock.wall_ms(),
-            store.options,
-            ordered=self._ordered_rounds > 0,
-            queue_disk_ratio=store.files.used_ratio(store.root, enough),
-            was_full=self._is_full,
-        )
-
-    def _deletable(self) -> list[Segment]:
-        """Return the files of the log; all but the last one may be deleted.
-
-        If a plain log was continued as a DLedger log, the plain part goes first, as with Apache's members. Of
-        the entries only committed ones are returned.
-        """
-        segments, confirmed = self._store.segments, self._store.progress.confirmed
-        if self._store.ledger is None:
-            return list(segments.all)
-        files = [segment for segment in segments.all if segment.start <= confirmed]
-        plain = sum(segment.start < segments.entries_from for segment in files)
-        return files[: plain + 1] if plain else files
-
-    async def _delete_log_before(self, offset: int) -> None:
-        store = self._store
-        loop = asyncio.get_running_loop()
-        async with self._deleting:
-            for segment in store.segments.all[:-1]:
-                if segment.end > offset or self._closing.is_set() or self._is_held:
-                    break
-                # The note first, so that the next start knows the file was deleted on purpose.
-                self._log_begin = segment.end
-                flushed = store.progress.flushed
-                await loop.run_in_executor(store.keeper, self._save_identity, flushed)
-                # One file at a time, with a pause: the deletion of a large file keeps the disk busy.
-                await loop.run_in_executor(store.keeper, store.segments.delete_before, segment.end)
-                await self._pause(store.options.delete_pause_ms / 1000)
-            log_min = store.log.min_offset
-            await loop.run_in_executor(store.keeper, store.queues.delete_before, log_min)
-            await loop.run_in_executor(store.keeper, store.index.delete_before, log_min)
-            if store.controlled:
-                await loop.run_in_executor(store.keeper, store.epochs.drop_before, log_min)
-            if store.ledger is not None:
-                await store.ledger.files_deleted()
-            await self.flush(sums=True)  # progress notes and sums describe the remaining files
-
-    async def _pause(self, seconds: float) -> None:
-        """Sleep; return early when the store closes."""
-        if seconds <= 0:
-            return
-        pause = asyncio.ensure_future(self._store.clock.sleep(seconds))
-        closing = asyncio.ensure_future(self._closing.wait())
-        await asyncio.wait([pause, closing], return_when=asyncio.FIRST_COMPLETED)
-        pause.cancel()
-        closing.cancel()
-
-    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run background work; its errors are logged. :meth:`close` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)

@@ -106,7 +106,7 @@ class StoredLedger:
             )
         found = self._read(first, count_max, bytes_max, may_wait=False)
         if found is None:
-            found = await self._store.in_reader(
+            found = await self._store.readers.read(
                 lambda: self._read(first, count_max, bytes_max, may_wait=True)
             )
         assert found is not None

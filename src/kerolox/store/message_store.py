@@ -8,31 +8,29 @@ import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar, Unpack
+from typing import Unpack
 
 import msgspec
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.descriptors import PROCESS
-from kerolox.protocol.epoch_file import EPOCH_FILE
 from kerolox.protocol.hosts import host_bytes
 from kerolox.store.delay_table import parse_levels
-from kerolox.store.disk.checkpoint import Checkpoint
-from kerolox.store.disk.cut_note import Cut, CutNoteFile
-from kerolox.store.disk.epoch_file import EpochFile
+from kerolox.store.disk.cut_note import Cut
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
-from kerolox.store.disk.log_identity import LogIdentity, LogIdentityFile
-from kerolox.store.disk.progress_notes import ProgressNotesFile, boot_identity
+from kerolox.store.disk.log_identity import LogIdentity
+from kerolox.store.disk.progress_notes import boot_identity
 from kerolox.store.disk.read_failures import ReadFailures
+from kerolox.store.disk.readers import Readers
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
-from kerolox.store.disk.sums import SumsFile
 from kerolox.store.dispatch.dispatcher import Dispatcher
 from kerolox.store.dispatch.keys import KeyFiller
 from kerolox.store.dispatch.queue_units import UnitFiller
 from kerolox.store.dispatch.queues import QueueFiller
 from kerolox.store.errors import CorruptRecord, StoreError
+from kerolox.store.expiry import Expiry
 from kerolox.store.failures import Kind
 from kerolox.store.housekeeping import Housekeeper
 from kerolox.store.index.key_index import KeyIndex
@@ -47,11 +45,11 @@ from kerolox.store.log.progress import Progress
 from kerolox.store.log.replicas import Replicas
 from kerolox.store.log.set_acks import SetAcks
 from kerolox.store.log.set_copies import SetCopies
+from kerolox.store.notes import Notes
 from kerolox.store.offline.layout import LEDGER_PREFIX
 from kerolox.store.opening import Opening
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
-from kerolox.store.queue.deleted_topics import DeletedTopics
 from kerolox.store.queue.named_records import NamedRecords
 from kerolox.store.queue.reading import PULL_BYTES_MAX, Cold, QueueRead, QueueReader, ReadFilters, ReadLimits
 from kerolox.store.recovery import Recovered
@@ -60,8 +58,6 @@ from kerolox.store.state import Obstacle, StoreState
 from kerolox.store.truncate import Truncation
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 LOCAL_HOST = host_bytes("127.0.0.1:10911")
 
@@ -96,14 +92,15 @@ class MessageStore:
         self.clock = clock
         self.state = StoreState()
         self.failing = StandingFailures(self.state, clock)
-        self.progress = Progress(wait_for_flush=options.flush_mode is FlushMode.SYNC)
         self.recovered: Recovered | None = None
-        self.boot = boot_identity() if boot is None else boot
         self._lock = StoreLock(self.files, self.root)
         # Allocates the next file of the log.
         self.ahead = ThreadPoolExecutor(1, thread_name_prefix="kerolox-ahead")
-        self._readers = ThreadPoolExecutor(4, thread_name_prefix="kerolox-read")  # cold reads
+        self.readers = Readers()
         self.keeper = ThreadPoolExecutor(1, thread_name_prefix="kerolox-keep")  # queue flushes, deletion
+        # Saves small files that an election waits for: votes, epochs, in-sync sets. A flush of the queues can
+        # take seconds, and they must not wait for it.
+        self.urgent = ThreadPoolExecutor(1, thread_name_prefix="kerolox-urgent")
         self.reads = ReadFailures(self.files, self.root, clock)
         self._open_files = open_files = OpenFiles(self.files, PROCESS.files, failures=self.reads)
         plain = _paths(options.commit_log_paths) or [self.path("commitlog")]
@@ -118,6 +115,7 @@ class MessageStore:
             transient=options.transient and not options.ledger,
             warm=options.warm,
         )
+        self.progress = Progress(self.segments, wait_for_flush=options.flush_mode is FlushMode.SYNC)
         of_entries = partial(
             LedgerLog, index=LedgerIndex(self.files, os.path.join(member, "index"), open_files)
         )
@@ -148,13 +146,13 @@ class MessageStore:
             clock=clock,
             failures=self.reads,
         )
-        self.checkpoint = Checkpoint(self.files, self.path("checkpoint"))
-        self.marks = ProgressNotesFile(self.files, self.root)
-        self.sums = SumsFile(self.files, self.root)
-        self.identity = LogIdentityFile(self.files, self.root)
-        self.deleted = DeletedTopics(self.files, self.root)
-        self.cut_note = CutNoteFile(self.files, self.root)
-        self.epochs = EpochFile(self.files, epoch_path or self.path(EPOCH_FILE))
+        self.notes = Notes(
+            self.files,
+            self.root,
+            boot=boot_identity() if boot is None else boot,
+            controlled=controlled,
+            epoch_path=epoch_path,
+        )
         self.flusher = LogFlusher(self.log, options, self.failing, clock=clock)
         self.replicas = Replicas(self.progress, options)
         self.copies = SetCopies(self.progress)
@@ -171,7 +169,7 @@ class MessageStore:
         else:
             self.acks = Acks(*acks, clock=clock)
         self.reader = QueueReader(self.log, options, _memory_bytes())
-        self.named = NamedRecords(self.log, self.queues, self.in_reader)
+        self.named = NamedRecords(self.log, self.queues, self.readers)
         self.log.next_offset_of = self._next_offset_of
 
         # In this order: a message is in its queue before any listener is notified.
@@ -188,9 +186,9 @@ class MessageStore:
         # Called one after the other when the log was truncated: first the parts that note progress, last the
         # parts that let clients read on. Their changes are on disk when the call returns.
         self.on_truncated: list[Callable[[Cut], Awaitable[None]]] = []
-        self.cuts = 0  # grows whenever data that reader threads see may have changed
         self._truncations: set[asyncio.Task[Cut | None]] = set()
         self.housekeeper = Housekeeper(self)
+        self.expiry = Expiry(self, self.housekeeper.spawn)
         self._opened = False
 
     def path(self, name: str) -> str:
@@ -207,8 +205,7 @@ class MessageStore:
             self._stop_threads()
             self._open_files.close_all_idle()
             self.index.abandon()
-            self.checkpoint.close()
-            self.marks.close()
+            self.notes.close()
             self._lock.release()
             raise
         self.key_filler.on_loop = True
@@ -217,6 +214,7 @@ class MessageStore:
         self.segments.prepare_next(self.ahead)
         self.flusher.start()
         self.housekeeper.start()
+        self.expiry.start()
         self._opened = True
         found = self.recovered
         log.info(
@@ -246,6 +244,7 @@ class MessageStore:
             self.key_filler.close()
         except StoreError as error:
             self.failing.failed(Kind.INDEX, error, work="close")
+        self.expiry.close()
         await self.housekeeper.close()
         loop = asyncio.get_running_loop()
         try:
@@ -302,9 +301,13 @@ class MessageStore:
         *,
         bytes_max: int = PULL_BYTES_MAX,
         limits: ReadLimits | None = None,
+        limited: bool = False,
         **filters: Unpack[ReadFilters],
     ) -> QueueRead:
-        """Return messages of a queue from an offset on. A thread is used only when they are not in memory."""
+        """Return messages of a queue from an offset on. A thread is used only when they are not in memory.
+
+        ``limited``: a client asked for them. Raise Overloaded if too many reads wait for the disk.
+        """
         queue = self.queues.find(topic, queue_id)
 
         def attempt(may_wait: bool) -> QueueRead:
@@ -321,12 +324,12 @@ class MessageStore:
         try:
             return attempt(False)
         except Cold:
-            return await self.in_reader(lambda: attempt(True))
+            return await self.readers.read(lambda: attempt(True), limited=limited)
 
     async def message_at(self, physical_offset: int) -> bytes:
         """Return the record at an offset that the store itself noted; for offsets that peers name, see
         :attr:`named`. Raise CorruptRecord if no record starts there."""
-        return await self.in_reader(lambda: self.log.record_at(physical_offset))
+        return await self.readers.read(lambda: self.log.record_at(physical_offset), limited=True)
 
     async def find_by_key(
         self, topic: str, key: str, count_max: int = 32, begin_ms: int = 0, end_ms: int = (1 << 63) - 1
@@ -340,17 +343,18 @@ class MessageStore:
             places = sorted(self.index.query(topic, key, count, begin_ms, end_ms))
             return [record for place in places if (record := self.log.record_if_there(place)) is not None]
 
-        return await self.in_reader(look)
+        return await self.readers.read(look, limited=True)
 
     async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
         """Return the first offset stored at this time or later; ``upper``: the last one at or before it."""
         queue = self.queues.find(topic, queue_id)
         if queue is None:
             return 0
-        return await self.in_reader(
+        return await self.readers.read(
             lambda: queue.offset_by_time(
                 time_ms, self._store_time_at, log_min=self.log.min_offset, upper=upper
-            )
+            ),
+            limited=True,
         )
 
     def _store_time_at(self, physical: int) -> int:
@@ -374,7 +378,7 @@ class MessageStore:
             entry = queue.entry(queue.min_offset)
             return -1 if entry is None else self.log.store_timestamp_at(entry[0])
 
-        return await self.in_reader(look)
+        return await self.readers.read(look, limited=True)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self.queues.find(topic, queue_id)
@@ -404,13 +408,13 @@ class MessageStore:
             )
 
         def begin() -> None:
-            self.identity.save(LogIdentity(begin=offset))
+            self.notes.identity.save(LogIdentity(begin=offset))
             self.segments.delete_all()
             self.segments.start_at(offset)
 
         await asyncio.get_running_loop().run_in_executor(self.keeper, begin)
         self.log.begin()
-        self.progress.reset(offset)
+        self.progress.reset()
         self.dispatcher.dispatched = offset
         self.segments.prepare_next(self.ahead)
 
@@ -446,7 +450,7 @@ class MessageStore:
         store is open and its tables are loaded, before anything is appended."""
         if self.recovered is not None and self.recovered.cut is not None:
             await self.tell_truncated(self.recovered.cut)
-            await asyncio.get_running_loop().run_in_executor(self.keeper, self.cut_note.remove)
+            await asyncio.get_running_loop().run_in_executor(self.keeper, self.notes.cut.remove)
 
     # --- start and stop, in threads ------------------------------------------------------------------
 
@@ -469,11 +473,11 @@ class MessageStore:
                     log_end=self.progress.appended,
                     queue_files=sum(queue.file_count for queue in self.queues),
                 )
-            self.housekeeper.save_marks(noted, self.housekeeper.queues_ms())
+            self.housekeeper.save_notes(noted, self.housekeeper.queues_ms())
         except StoreError as error:
             clean = False
             log.error("close_failed error=%r next='no action needed: the next start recovers'", str(error))
-        for part in (self.queues, self.index, self.ledger, self.segments, self.checkpoint, self.marks):
+        for part in (self.queues, self.index, self.ledger, self.segments, self.notes):
             try:
                 if part is not None:
                     part.close()
@@ -482,15 +486,15 @@ class MessageStore:
                 log.error("close_failed part=%s error=%r", type(part).__name__, str(error))
         if clean:
             try:
-                self.files.remove(self.path("abort"))
-                self.files.sync_dir(self.root)
+                self.notes.note_stopped()
             except StoreError as error:
                 log.error("abort_not_removed error=%r", str(error))
         else:
             log.warning("abort_kept next='no action needed: the next start recovers as after a crash'")
 
     def _stop_threads(self) -> None:
-        for pool in (self.ahead, self._readers, self.keeper):
+        self.readers.close()
+        for pool in (self.ahead, self.urgent, self.keeper):
             pool.shutdown(wait=True)
 
     # --- small things --------------------------------------------------------------------------------
@@ -498,20 +502,6 @@ class MessageStore:
     def _next_offset_of(self, topic: str, queue_id: int) -> int:
         queue = self.queues.find(topic, queue_id)
         return 0 if queue is None else queue.next_offset
-
-    async def in_reader(self, look: Callable[[], T]) -> T:
-        """Run ``look``, which may wait for the disk, in a reader thread. Repeat it if the log was truncated
-        meanwhile, because it may have read removed data."""
-        while True:
-            cuts = self.cuts
-            try:
-                found = await asyncio.get_running_loop().run_in_executor(self._readers, look)
-            except StoreError:
-                if cuts == self.cuts:
-                    raise
-            else:
-                if cuts == self.cuts:
-                    return found
 
 
 def _paths(text: str) -> list[str]:

@@ -39,7 +39,7 @@ from kerolox.store.recovery import (
     refuse_early_end,
     refuse_gaps,
 )
-from kerolox.store.truncate import clear_epochs, clear_log, clear_timer, cut_identity
+from kerolox.store.truncate import clear_log, clear_timer
 from kerolox.store.verdict import doubtful_from, noted_end, refuse_lost_log, refuse_strange_files
 
 if TYPE_CHECKING:
@@ -73,17 +73,14 @@ class Opening:
         store._lock.take()
         if store.options.private_files:
             self._close_to_others()
-        marks = store.marks.load()
-        crashed = store.files.exists(store.path("abort"))
-        store.checkpoint.load(store.clock.wall_ms())
-        if store.controlled:
-            store.epochs.load()
+        notes = store.notes
+        marks, crashed = notes.load(store.clock.wall_ms())
         store.segments.load()
         if store.ledger is not None:
             store.ledger.place()
         refuse_other_log(store)
-        sums = self._sums = store.sums.load()
-        cut, untold = self._cut_under_way(crashed)
+        sums = self._sums = notes.sums.load()
+        cut, untold = notes.cut.found(crashed=crashed)
         self._judge_files(cut, marks, crashed)
         if cut is not None:
             marks = self._finish_cut(cut, marks)
@@ -96,10 +93,10 @@ class Opening:
                 store.queues.truncate_to_physical(cut.end)
         else:
             self._judge_queues(sums, crashed)
-        store.queue_filler.deleted = store.deleted.load()
+        store.queue_filler.deleted = notes.deleted.load()
         store.index.load(
             after_crash=crashed,
-            checkpoint_ms=store.checkpoint.index_ms,
+            checkpoint_ms=notes.checkpoint.index_ms,
             sums=None if sums is None else sums.index,
         )
         if store.segments.first is None:
@@ -107,14 +104,16 @@ class Opening:
             store.queues.delete_all()
             store.index.delete_all()
             store.segments.roll()
+            notes.fit(0)
             found = Recovered(crashed=crashed, start=0, end=0, stop="a new log")
         else:
             found = self._recover_all(marks, crashed, progress)
+        store.queue_filler.deleted = {}  # from here on all messages are new
         if store.ledger is not None:
             found.end = store.ledger.begin(found.end)
         store.queues.correct_min_offsets(store.log.min_offset)
-        store.progress.reset(found.end)
         store.log.begin()
+        store.progress.reset()
         waiting = store.log.undispatched
         given = position_of(store.segments, waiting[0][PHYSICAL_OFFSET]) if waiting else found.end
         if store.controlled and self._given_to:
@@ -127,38 +126,34 @@ class Opening:
         if store.controlled:
             store.progress.confirmed = store.progress.replicated = given
             store.log.renew_cursors()
-            store.epochs.fit(found.end)
         store.log.last_store_timestamp = found.last_store_timestamp
-        known_ms = max(found.last_store_timestamp, store.checkpoint.commit_log_ms)
+        known_ms = max(found.last_store_timestamp, notes.checkpoint.commit_log_ms)
         store.log.store_time.not_before(known_ms)
         store.flusher.flushed_store_timestamp = known_ms
         store.reader.checked_from = found.start
         store.housekeeper.save_sums(given)
-        store.marks.save(store.housekeeper.note())
+        notes.progress.save(store.housekeeper.note())
         store._lock.sign()
-        self._write_abort()
+        notes.note_running()
         if cut is not None:
             found.cut = cut
-            store.checkpoint.save()
+            notes.checkpoint.save()
             # The note stays until the tables fit, too: after a kill before that the next start notifies them.
-            store.cut_note.save_untold(cut)
+            notes.cut.save_untold(cut)
         elif untold is not None:
             if found.end <= untold.end:
                 found.cut = untold
             else:
-                self._forget_cut(untold)
+                notes.cut.forget(untold)
         return found
 
     def _judge_files(self, cut: Cut | None, marks: ProgressNotes, crashed: bool) -> None:
         """Raise if the log's first file is missing, or a file belongs to another log."""
         store = self._store
-        identity = store.identity.load()
-        if identity is not None and not store._lock.signed:
-            log.info("log_identity_made_again reason='another broker has used the store in the meantime'")
-            identity = store.identity.known = None
+        identity = store.notes.identity.load(trusted=store._lock.signed)
         if identity is not None and cut is not None:
             identity = identity.before(cut.end)
-        doubtful = doubtful_from(marks, store.boot, crashed=crashed)
+        doubtful = doubtful_from(marks, store.notes.boot, crashed=crashed)
         refuse_strange_files(store.segments, identity, store.root, doubtful)
 
     def _close_to_others(self) -> None:
@@ -175,36 +170,17 @@ class Opening:
             if count:
                 log.info("store_closed_to_others path=%s changed=%d", path, count)
 
-    def _cut_under_way(self, crashed: bool) -> tuple[Cut | None, Cut | None]:
-        """Return the cut to be finished, and the finished cut that the progress tables do not know yet."""
-        cut = self._store.cut_note.load()
-        if cut is not None and cut.files_cut:
-            return None, cut
-        if cut is not None and not crashed:
-            self._forget_cut(cut)
-            return None, None
-        return cut, None
-
-    def _forget_cut(self, cut: Cut) -> None:
-        log.warning(
-            "cut_forgotten offset=%d path=%s reason='another broker has used the store in the meantime'",
-            cut.end, self._store.cut_note.path,
-        )  # fmt: skip
-        self._store.cut_note.remove()
-
     def _finish_cut(self, cut: Cut, marks: ProgressNotes) -> ProgressNotes:
         """Finish a cut during which the process died. Data that the cut may have changed is not trusted."""
         store = self._store
         log.warning("cut_finished offset=%d reason='the process died while the log was cut'", cut.end)
-        store.sums.remove()
-        cut_identity(store, cut)
+        store.notes.lower_to(cut)
+        store.notes.clear_behind(cut)
         store.segments.truncate_to(min(cut.end, store.segments.wrote))
         clear_log(store, cut)
         store.segments.close()
         store.segments.load()  # all data in the files counts as written until it was read
-        clear_epochs(store, cut)
         clear_timer(store, cut)
-        store.checkpoint.cut(cut.end, cut.stored_ms)
         return ProgressNotes(
             boot=marks.boot, dispatched=min(marks.dispatched, cut.end), flushed=min(marks.flushed, cut.end)
         )
@@ -256,7 +232,7 @@ class Opening:
             index_vanished = True
         return Circumstances(
             crashed=crashed,
-            power_lost=not marks.boot or not store.boot or marks.boot != store.boot,
+            power_lost=not marks.boot or not store.notes.boot or marks.boot != store.notes.boot,
             marks=marks,
             queues_end=queues_end,
             queues_vanished=queues_vanished,
@@ -365,15 +341,14 @@ class Opening:
         except QueueGap as gap:
             log.warning("rebuilding reason=%r next='no action needed: the whole log is read'", str(gap))
             found = self._recover_log(msgspec.structs.replace(known, queues_vanished=True), progress)
-        store.queue_filler.deleted = {}
-        store.deleted.fit(found.end)
+        store.notes.fit(found.end)
         store.queues.truncate_to_physical(found.end)
         store.index.truncate_to(found.end)
         for key, count in self._counts.items():
             queue = store.queues.queue(*key)
             if queue.next_offset < count:
                 queue.count_from(count)
-        store.deleted.finish(store.queues)
+        store.notes.deleted.finish(store.queues)
         if crashed:
             # Data that was read may still be only in memory: it is flushed before it counts as safe.
             store.segments.flushed = found.start
@@ -399,9 +374,8 @@ class Opening:
             return store.ledger.recover(found.start, found.end, seen)
         if not store.controlled:
             return found.end
-        return max(
-            store.checkpoint.confirmed_offset, known.queues_end, known.marks.dispatched, store.log.min_offset
-        )
+        noted = max(store.notes.checkpoint.confirmed_offset, known.marks.dispatched)
+        return max(noted, known.queues_end, store.log.min_offset)
 
     def _give(self, entries: list[Entry]) -> None:
         """Dispatch the confirmed entries, and keep the rest for later."""
@@ -426,12 +400,10 @@ class Opening:
 
     def _recover_log(self, known: Circumstances, progress: Callable[[int], None] | None) -> Recovered:
         store, sums = self._store, self._sums
-        segments = store.segments
+        segments, checkpoint = store.segments, store.notes.checkpoint
         store.log.undispatched.clear()
         # The queues hold all messages before this, even if earlier ones are read for the index.
-        trusted = choose_start(
-            segments, store.checkpoint, msgspec.structs.replace(known, index_vanished=False)
-        )
+        trusted = choose_start(segments, checkpoint, msgspec.structs.replace(known, index_vanished=False))
         start = min([trusted, *self._floors.values()])
         if self._compares_all or known.rebuild:
             start = store.log.min_offset
@@ -444,7 +416,7 @@ class Opening:
             segments,
             read_from,
             known,
-            store.checkpoint,
+            checkpoint,
             check_crc=store.options.check_crc,
             root=store.root,
             progress=progress,
@@ -464,7 +436,7 @@ class Opening:
         if sums is not None:
             self._recover_queues(sums, known.crashed)
         if known.rebuild:
-            self._note_unfinished(0)
+            store.notes.note_unfinished(0)
         if known.queues_vanished:
             for queue in store.queues:
                 # A queue whose messages have all left the log keeps its files, because they hold its offset.
@@ -511,7 +483,7 @@ class Opening:
         filler.deleted = store.queue_filler.deleted
         dispatch_found(store.segments, found, kept, self._with_bound(filler.fill), start)
         if comparison.unlike:
-            self._note_unfinished(start)
+            store.notes.note_unfinished(start)
         for queue, offset, physical in comparison.unlike:
             key = queue.topic, queue.queue_id
             if offset < queue.next_offset or physical < trusted or not found.crashed:
@@ -548,16 +520,6 @@ class Opening:
                 finding.what,
             )
         return not findings
-
-    def _note_unfinished(self, dispatched: int) -> None:
-        """Note that the rebuild is unfinished: after a kill the next start must not take its result for
-        complete."""
-        self._write_abort()
-        self._store.marks.save(ProgressNotes(boot=self._store.boot, dispatched=dispatched))
-
-    def _write_abort(self) -> None:
-        store = self._store
-        store.files.write_atomic(store.path("abort"), str(os.getpid()).encode())
 
 
 def refuse_other_log(store: MessageStore) -> None:

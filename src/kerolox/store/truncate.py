@@ -26,8 +26,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from heapq import nlargest
-from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -46,7 +44,7 @@ from kerolox.protocol.record_scan import (
     Stop,
 )
 from kerolox.store.disk.cut_note import Cut, QueueEnd
-from kerolox.store.errors import CorruptRecord, StoreError
+from kerolox.store.errors import StoreError
 from kerolox.store.log.framing import position_of
 from kerolox.store.log.readable_log import ReadableLog
 from kerolox.store.queue.consume_queue import QueueCut
@@ -61,7 +59,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LOOKED_AT = 16  # queues that are searched for the start of a record
 _AT_REAL_TOPIC = names.marker(names.REAL_TOPIC)
 _AT_TIMER_OUT = names.marker(names.TIMER_OUT_MS)
 _TIMER = reserved.TIMER_TOPIC.encode()
@@ -115,7 +112,7 @@ class Truncation:
         store = self._store
         is_noted = False
         try:
-            await self._in_keeper(lambda: store.cut_note.save(cut))
+            await self._in_keeper(lambda: store.notes.cut.save(cut))
             is_noted = True
             self._lower(cut)
             await self._in_keeper(lambda: self._clear(cut))
@@ -123,10 +120,10 @@ class Truncation:
             await store.housekeeper.make_safe(sums=True)
             store.flusher.release()  # the listeners may wait for a flush
             if self._untold:
-                await self._in_keeper(lambda: store.cut_note.save_untold(cut))
+                await self._in_keeper(lambda: store.notes.cut.save_untold(cut))
             else:
                 await store.tell_truncated(cut)
-                await self._in_keeper(store.cut_note.remove)
+                await self._in_keeper(store.notes.cut.remove)
             # Last, because the listeners need the space that the cut has freed.
             store.segments.prepare_next(store.ahead)
         except BaseException as error:
@@ -138,15 +135,16 @@ class Truncation:
                 )
             raise
         finally:
-            store.cuts += 1  # reads of the index made meanwhile may have seen half of it
+            store.readers.repeat()  # reads of the index made meanwhile may have seen half of it
 
     def _take_note_back(self) -> bool:
         """Remove a note that was not written safely; return False if that is not certain. Runs in a
         thread."""
+        note = self._store.notes.cut
         try:
-            self._store.cut_note.remove()
+            note.remove()
         except StoreError as error:
-            log.error("cut_note_not_removed path=%s error=%r", self._store.cut_note.path, str(error))
+            log.error("cut_note_not_removed path=%s error=%r", note.path, str(error))
             return False
         return True
 
@@ -193,8 +191,7 @@ class Truncation:
         stored_ms = 0
         if offset > store.log.min_offset:
             stored_ms = self._check_place()
-        cuts = [queue.plan_cut(offset) for queue in store.queues]
-        self._queues = [cut for cut in cuts if cut is not None]
+        self._queues = store.queues.plan_cut(offset)
         taken = what_is_taken(store.log, max(offset, store.log.min_offset), store.log.whole_end)
         ends = [QueueEnd(cut.queue.topic, cut.queue.queue_id, cut.end) for cut in self._queues]
         return msgspec.structs.replace(taken, end=offset, stored_ms=stored_ms, queues=ends)
@@ -218,35 +215,27 @@ class Truncation:
         """Lower all ends in one step of the loop, without the disk: from here on no reader sees the removed
         data."""
         store, offset = self._store, cut.end
-        store.cuts += 1
+        store.readers.repeat()
         store.segments.lower_to(offset)
         store.log.cut(offset, cut.stored_ms)
         store.progress.cut(offset)
         store.dispatcher.cut(offset, cut.stored_ms)
+        store.queues.lower_to(self._queues)
         for queue_cut in self._queues:
-            queue_cut.queue.lower_to(queue_cut)
             if queue_cut.leaves_nothing:
-                store.queues.drop(queue_cut.queue)
                 store.queue_filler.forget(queue_cut.queue.topic)
         store.log.renew_cursors()
         store.reader.checked_from = min(store.reader.checked_from, offset)
-        store.checkpoint.cut(offset, cut.stored_ms)
+        store.notes.lower_to(cut)
         store.acks.cut(offset, cut.stored_ms)
 
     def _clear(self, cut: Cut) -> None:
         """Cut the files. Runs in a thread; the loop touches none of them meanwhile."""
         store = self._store
-        store.sums.remove()  # they describe the old files
-        cut_identity(store, cut)
+        store.notes.clear_behind(cut)
         clear_log(store, cut)
-        for queue_cut in self._queues:
-            if queue_cut.leaves_nothing:
-                store.queues.remove_files(queue_cut.queue)
-            else:
-                queue_cut.queue.clear_behind()
+        store.queues.clear_behind(self._queues)
         store.index.truncate_to(cut.end)
-        store.deleted.fit(cut.end)
-        clear_epochs(store, cut)
         clear_timer(store, cut)
 
     async def _in_keeper(self, work: Callable[[], T]) -> T:
@@ -261,25 +250,6 @@ def clear_log(store: MessageStore, cut: Cut) -> None:
         segments.start_at(cut.end)
 
 
-def cut_identity(store: MessageStore, cut: Cut) -> None:
-    """Shorten the saved identity, because data written after the cut has another one. Runs in a thread,
-    before the files are changed."""
-    if store.identity.known is not None:
-        store.identity.save(store.identity.known.before(cut.end))
-
-
-def clear_epochs(store: MessageStore, cut: Cut) -> None:
-    """End the epochs with the log, with or without a controller at the moment. Runs in a thread."""
-    try:
-        store.epochs.load()
-    except CorruptRecord as error:
-        if store.controlled:
-            raise
-        log.warning("epochs_not_cut offset=%d error=%r", cut.end, str(error))
-    else:
-        store.epochs.cut(cut.end)
-
-
 def clear_timer(store: MessageStore, cut: Cut) -> None:
     if cut.timer:
         begin_anew_behind(store.files, store.root, cut, store.clock.wall_ms())
@@ -292,8 +262,7 @@ def boundaries(store: MessageStore, offset: int) -> tuple[int, int, int]:
     segments = store.segments
     first = segments.segment_at(offset - 1)
     assert first is not None
-    newest = nlargest(LOOKED_AT, store.queues, key=attrgetter("max_physical"))
-    known = max((position_of(segments, queue.place_before(offset - 1)) for queue in newest), default=0)
+    known = position_of(segments, store.queues.place_before(offset - 1))
     # All files begin with a record, except one in which the log was begun anew.
     start = max(known, first.start if record_starts(segments, first.start) else store.log.min_offset)
     before, stored_ms = start, 0

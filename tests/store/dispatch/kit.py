@@ -90,11 +90,11 @@ class Rig:
 async def bury(store: MessageStore) -> None:
     """Give back the threads of a store whose files are dead."""
     store._opened = False
-    store.housekeeper._closing.set()
-    for timer in (store.flusher._timer, store.flusher._commit_timer, store.flusher._deadline_timer):
+    store.expiry._closing.set()
+    for timer in (store.flusher._timer, store.flusher._commit_timer, store.flusher._waits._timer):
         if timer is not None:
             timer.cancel()
-    for timer in (store.housekeeper._flush_timer, store.housekeeper._clean_timer, store.key_filler._timer):
+    for timer in (store.housekeeper._flush_timer, store.expiry._timer, store.key_filler._timer):
         if timer is not None:
             timer.cancel()
     await asyncio.get_running_loop().run_in_executor(None, store._stop_threads)

@@ -152,7 +152,7 @@ async def test_a_queue_whose_messages_left_the_log_goes_on_counting(rig: Rig) ->
     for number in range(70):
         await store.put("old", 0, b"%d" % number)
     await fill(store)
-    await store.housekeeper._delete_log_before(store.segments.all[-2].start)
+    await store.expiry.delete_before(store.segments.all[-2].start)
     assert store.queues.find("old", 0) is not None
     await store.close()
     files = sorted((rig.path / "consumequeue" / "old" / "0").iterdir())

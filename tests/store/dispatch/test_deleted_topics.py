@@ -106,7 +106,7 @@ async def test_a_deletion_that_was_broken_off_is_finished(rig: Rig) -> None:
     await put(store, "Gone", 10)
     await store.flusher.flush_all()
     await store.housekeeper.flush()
-    store.deleted.note("Gone", store.log.max_offset, 0)
+    store.notes.deleted.note("Gone", store.log.max_offset, 0)
     store = await end(rig, store, "kill")
     assert sorted(store.queues.by_topic) == ["Kept"]
     await put(store, "Gone", 2, "new ")
@@ -128,14 +128,25 @@ async def test_messages_behind_a_cut_are_new(rig: Rig) -> None:
     assert await bodies(store, "T") == [b"new 0", b"new 2", b"new 1", b"new 3"]
 
 
+async def test_a_new_log_has_no_deleted_messages(rig: Rig) -> None:
+    """Somebody removed the log and all notes but this one: its offset belongs to the old log."""
+    DeletedTopics(rig.disk, rig.path).note("T", 100_000, 0)
+    store = await rig.open()
+    await put(store, "T", 4, "new ")
+    expected = [b"new 0", b"new 2", b"new 1", b"new 3"]
+    assert await bodies(store, "T") == expected
+    store = await end(rig, store, "kill")
+    assert await bodies(store, "T") == expected
+
+
 async def test_notes_go_with_the_messages(rig: Rig) -> None:
     store = await rig.open()
     for number in range(3):
         await put(store, f"Gone{number}", 4)
         await store.delete_topic(f"Gone{number}")
-    assert len(store.deleted.before) == 3
-    store.deleted.note("Last", store.log.max_offset, store.log.max_offset - 1)
-    assert set(store.deleted.before) == {"Gone2", "Last"}  # the others' messages have left the log
+    assert len(store.notes.deleted.before) == 3
+    store.notes.deleted.note("Last", store.log.max_offset, store.log.max_offset - 1)
+    assert set(store.notes.deleted.before) == {"Gone2", "Last"}  # the others' messages have left the log
 
 
 async def test_a_note_that_does_not_read_is_said_so(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

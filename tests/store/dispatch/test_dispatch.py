@@ -65,7 +65,7 @@ async def test_what_is_not_dispatched_keeps_the_sign_of_a_crash(rig: Rig) -> Non
     await store.put("T", 0, b"1")
     await store.close()
     assert (rig.path / "abort").exists()
-    assert store.marks.load().dispatched == 0
+    assert store.notes.progress.load().dispatched == 0
     assert await bodies(await rig.open()) == [b"1"]
 
 
@@ -97,7 +97,7 @@ async def test_a_queue_that_is_not_filled_is_no_matter_of_the_sender(rig: Rig, e
     await store.housekeeper.flush()  # tries again
     assert await bodies(store) == [b"stored"]
     if full:
-        await store.housekeeper.clean()
+        await store.expiry.check()
         assert (await store.put("T", 0, b"taken"))[1] == 1
 
 

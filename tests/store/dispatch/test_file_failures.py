@@ -76,7 +76,7 @@ async def test_what_can_be_made_again_fences_nothing(
         assert "store_works_again" in caplog.text
         await store.flusher.flush_all()
         await store.housekeeper.flush(sums=True)
-        assert store.marks.load().dispatched == store.progress.appended
+        assert store.notes.progress.load().dispatched == store.progress.appended
         expected = [b"%d" % number for number in range(MANY + 1)]
         await look_at_all(store, expected)
         # The kernel has dropped what a failed flush covered, whatever a later flush answered.
@@ -244,7 +244,7 @@ async def test_a_failed_unlink_of_a_deleted_topic_fences_nothing(tmp_path: Path)
         assert await store.delete_topic("Other")  # as for every topic
         await store.flusher.flush_all()
         await store.housekeeper.flush()
-        assert store.marks.load().dispatched == store.progress.appended
+        assert store.notes.progress.load().dispatched == store.progress.appended
         assert store.state.writable
         await store.close()
         store = await rig.open()  # removing fails still

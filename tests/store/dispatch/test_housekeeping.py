@@ -65,9 +65,9 @@ async def test_old_files_go_gently_and_everything_follows(rig: Rig) -> None:
     assert len(os.listdir(rig.path / "index")) == 4
     files = log_files(rig.path)
     age(rig, 73, 5)
-    store.housekeeper.order_deletion()
+    store.expiry.order()
     began_s = rig.clock.monotonic_s()
-    verdict = await passing(rig, asyncio.ensure_future(store.housekeeper.clean()))
+    verdict = await passing(rig, asyncio.ensure_future(store.expiry.check()))
     assert verdict.reason == "a deletion was ordered"  # type: ignore[attr-defined]
     assert round(rig.clock.monotonic_s() - began_s, 6) >= 0.5  # a tenth of a second after each
     assert log_files(rig.path)[0] == store.log.min_offset == files[5]
@@ -79,7 +79,7 @@ async def test_old_files_go_gently_and_everything_follows(rig: Rig) -> None:
     assert await store.find_by_key("T", "k3") == []
     assert len(await store.find_by_key("T", f"k{low}")) == 1
     assert len(os.listdir(rig.path / "index")) == 2
-    assert store.marks.load().index_files == 2
+    assert store.notes.progress.load().index_files == 2
     # And it stays so over a restart, also after a kill.
     await rig.kill(store)
     store = await rig.open()
@@ -91,7 +91,7 @@ async def test_queue_files_follow_the_log(tmp_path: Path) -> None:
         store = await rig.open()
         await fill(store)
         assert len(os.listdir(tmp_path / "consumequeue" / "T" / "0")) == 6
-        await store.housekeeper._delete_log_before(3 * LOG_FILE)
+        await store.expiry.delete_before(3 * LOG_FILE)
         assert store.min_offset("T", 0) == 24
         assert sorted(map(int, os.listdir(tmp_path / "consumequeue" / "T" / "0")))[0] == 400
 
@@ -114,7 +114,7 @@ async def test_the_last_file_never_goes(rig: Rig) -> None:
     await fill(store, 20)
     await store.put("T", 0, b"newest")
     rig.disk.usage = usage(86)
-    await store.housekeeper.clean()
+    await store.expiry.check()
     last = store.segments.last
     assert last is not None
     assert [segment.start for segment in store.segments.all] == [last.start]
@@ -125,17 +125,17 @@ async def test_a_full_disk_refuses_and_recovers_by_itself(rig: Rig) -> None:
     store = await rig.open(delete_pause_ms=0, force_clean=False)
     await fill(store, 10)
     rig.disk.usage = usage(91)
-    await store.housekeeper.clean()
+    await store.expiry.check()
     with pytest.raises(
         NotWritable, match="disk full: the disk is 91% full, but no file may be deleted yet; free space"
     ):
         await store.put("T", 0, b"refused")
     assert len(await bodies(store)) == 10  # reading goes on
     rig.disk.usage = usage(88)
-    await store.housekeeper.clean()
+    await store.expiry.check()
     assert Obstacle.DISK_FULL in store.state.obstacles  # not yet: it would be full again at once
     rig.disk.usage = usage(85)
-    await store.housekeeper.clean()
+    await store.expiry.check()
     assert (await store.put("T", 0, b"taken"))[1] == 10
 
 
@@ -143,11 +143,11 @@ async def test_enough_free_bytes_beat_the_share(rig: Rig) -> None:
     store = await rig.open(delete_pause_ms=0, disk_free_enough=9 * MIB)
     await fill(store)
     rig.disk.usage = usage(91)  # nine megabytes are left
-    verdict = await store.housekeeper.clean()
+    verdict = await store.expiry.check()
     assert not verdict.disk_full
     assert verdict.delete_before is None
     rig.disk.usage = usage(92)
-    verdict = await store.housekeeper.clean()
+    verdict = await store.expiry.check()
     assert verdict.disk_full
     assert verdict.delete_before is not None
     assert "the disk is 92% full" in verdict.reason
@@ -217,14 +217,14 @@ async def test_queues_that_cannot_be_flushed_are_written_again(tmp_path: Path) -
         rig.disk.fail_syncs(1, path_contains="/consumequeue/")
         await store.housekeeper.flush()
         assert store.failing.is_failing(Kind.QUEUE, "flush")
-        assert store.marks.load().dispatched == 0  # not noted as safe
+        assert store.notes.progress.load().dispatched == 0  # not noted as safe
         assert (await store.put("T", 0, b"2"))[1] == 1
         await store.housekeeper.flush()
         assert not store.failing.current
         assert store.state.writable
         await store.flusher.flush_all()
         await store.housekeeper.flush()
-        assert store.marks.load().dispatched == store.progress.appended
+        assert store.notes.progress.load().dispatched == store.progress.appended
         # The kernel drops what it could not write, whatever a later flush answers.
         await rig.lose_power(store)
         store = await rig.open()
@@ -236,16 +236,20 @@ async def test_marks_follow_what_is_safe(tmp_path: Path) -> None:
         store = await rig.open()
         _, _, size = await store.put("T", 0, b"1", props(KEYS="k"))
         await store.housekeeper.flush()
-        marks = store.marks.load()
+        marks = store.notes.progress.load()
         assert (marks.dispatched, marks.flushed) == (0, 0)  # the log is not flushed yet
         assert (marks.queues, marks.index_files, marks.log_end) == (1, 1, UNKNOWN)
         await store.flusher.flush_all()
         await rig.clock.advance(1)
-        await until(lambda: store.marks.load().dispatched == size)
-        assert store.checkpoint.commit_log_ms == store.checkpoint.queues_ms == store.log.last_store_timestamp
-        assert store.checkpoint.index_ms == 0
+        await until(lambda: store.notes.progress.load().dispatched == size)
+        assert (
+            store.notes.checkpoint.commit_log_ms
+            == store.notes.checkpoint.queues_ms
+            == store.log.last_store_timestamp
+        )
+        assert store.notes.checkpoint.index_ms == 0
         await store.close()
-        marks = store.marks.load()
+        marks = store.notes.progress.load()
         assert (marks.log_end, marks.queue_files) == (size, 1)
 
 
@@ -258,11 +262,11 @@ async def test_full_directories_get_no_new_files(tmp_path: Path) -> None:
         assert os.listdir(tmp_path / "b")
         ratios = {"a": 0.86, "b": 0.2, "store": 0.2}
         rig.disk.used_ratio = lambda path, enough=0: ratios[os.path.basename(path)]  # type: ignore[method-assign,type-var]
-        verdict = await store.housekeeper.clean()
+        verdict = await store.expiry.check()
         assert (verdict.disk_full, verdict.delete_before) == (False, None)  # there is still room in the other
         assert store.segments.full_directories == {f"{tmp_path}/a"}
         ratios["a"] = 0.2
-        await store.housekeeper.clean()
+        await store.expiry.check()
         assert store.segments.full_directories == set()
 
 
@@ -270,8 +274,8 @@ async def test_closing_does_not_wait_for_gentle_deletion(rig: Rig) -> None:
     store = await rig.open(delete_pause_ms=60_000)
     await fill(store)
     age(rig, 100, 5)
-    store.housekeeper.order_deletion()
-    store.housekeeper._spawn(store.housekeeper.clean())
+    store.expiry.order()
+    store.housekeeper.spawn(store.expiry.check())
     await until(lambda: store.log.min_offset > 0)
     await asyncio.wait_for(store.close(), 10)
     assert not (rig.path / "abort").exists()
@@ -291,7 +295,7 @@ async def test_old_files_that_cannot_be_removed_are_removed_later(rig: Rig) -> N
     store = await rig.open()
     await fill(store)
     age(rig, 100, 5)
-    store.housekeeper.order_deletion()
+    store.expiry.order()
     rig.disk.fail(errno.EIO, Operation.REMOVE, path_contains="/commitlog/")
     await rig.clock.advance(61)
     await until(lambda: store.failing.is_failing(Kind.LOG, "clean"))
@@ -299,6 +303,6 @@ async def test_old_files_that_cannot_be_removed_are_removed_later(rig: Rig) -> N
     assert store.log.min_offset == 0
     assert len(await bodies(store)) == 60
     rig.disk.mend()
-    await passing(rig, asyncio.ensure_future(store.housekeeper.run_clean()))
+    await passing(rig, asyncio.ensure_future(store.expiry.run()))
     assert not store.failing.current
     assert store.log.min_offset > 0

@@ -122,7 +122,7 @@ class StoreModel(RuleBasedStateMachine):
         starts = [segment.start for segment in self.store.segments.all[:-1]]
         if starts:
             upto = starts[:files][-1] + self.rig.options.commit_log_file_bytes
-            self.run(self.store.housekeeper._delete_log_before(upto))
+            self.run(self.store.expiry.delete_before(upto))
             assert self.store.log.min_offset == upto
 
     @rule(places=st.integers(1, 12))
@@ -167,7 +167,7 @@ class StoreModel(RuleBasedStateMachine):
         # Power loss may bring back a file whose deletion was not yet on the medium: never less than before.
         assert self.store.log.min_offset <= log_min
         if self.store.log.min_offset < log_min:
-            self.run(self.store.housekeeper._delete_log_before(log_min))
+            self.run(self.store.expiry.delete_before(log_min))
         self.compare_all()
 
     # --- what must hold --------------------------------------------------------------------------

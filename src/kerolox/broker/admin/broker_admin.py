@@ -160,7 +160,7 @@ class BrokerAdmin:
 
     async def figures(self, request: Request[None]) -> Answer:
         table = self._runtime_info.collect()
-        table |= await asyncio.to_thread(self._runtime_info.collect_from_disk)
+        table |= await self._store.readers.read(self._runtime_info.collect_from_disk)
         return Answer(body=KVTable(table=table).encode())
 
     def stats(self, request: Request[BrokerStatsRequest]) -> Answer:
@@ -197,7 +197,7 @@ class BrokerAdmin:
 
     def delete_expired(self, request: Request[None]) -> Answer:
         log.info("deletion_ordered by=%s", request.caller.address)
-        self._store.housekeeper.order_deletion()
+        self._store.expiry.order()
         return Answer()
 
 

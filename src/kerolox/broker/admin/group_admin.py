@@ -270,7 +270,7 @@ class ProgressAdmin:
                 "PROGRESS_ROWS_MAX",
                 PROGRESS_ROWS_MAX,
             )
-        stats = await asyncio.to_thread(self._stats_of, group, queues, with_pulls=True)
+        stats = await self._store.readers.read(lambda: self._stats_of(group, queues, with_pulls=True))
         return Answer(body=stats.encode())
 
     async def all_groups(self, request: Request[headers.BrokerConsumeStatsRequest]) -> Answer:
@@ -294,7 +294,7 @@ class ProgressAdmin:
                 total_inflight_diff=sum(max(0, row.pull_offset - row.consumer_offset) for row in rows),
             )
 
-        return Answer(body=(await asyncio.to_thread(look)).encode())
+        return Answer(body=(await self._store.readers.read(look)).encode())
 
     async def time_span(self, request: Request[headers.ConsumeTimeSpanRequest]) -> Answer:
         asked = request.header
@@ -304,7 +304,7 @@ class ProgressAdmin:
             spans = tuple(self._span(asked.group, asked.topic, queue_id) for queue_id in range(queues))
             return ConsumeTimeSpans(consume_time_span_set=spans)
 
-        return Answer(body=(await asyncio.to_thread(look)).encode())
+        return Answer(body=(await self._store.readers.read(look)).encode())
 
     # --- parts ----------------------------------------------------------------------------------------
 

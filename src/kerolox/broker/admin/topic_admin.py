@@ -201,7 +201,7 @@ class TopicAdmin:
         store = self._store
         for topic in list(store.queues.by_topic):
             if self._topics.find(topic) is None and not topic.startswith(LIGHT_PREFIX):
-                was_deleted = store.queues.last_place(topic) <= store.deleted.before.get(topic, -1)
+                was_deleted = store.queues.last_place(topic) <= store.notes.deleted.before.get(topic, -1)
                 if not (self._leadership.leads or was_deleted):
                     log.warning(
                         "unused_queues_kept topic=%r by=%s next='delete the topic at the leader; the topic "
@@ -226,7 +226,7 @@ class TopicAdmin:
             shown = {name: shown[name] for name in wanted}
         body = AllTopics(
             data_version=table.version,
-            kerolox_deleted={} if asked.topic_seq else self._store.deleted.before,
+            kerolox_deleted={} if asked.topic_seq else self._store.notes.deleted.before,
             mapping_data_version=DataVersion(timestamp=self._stats.started_ms),
             topic_config_table=dict(shown),
         )
@@ -243,7 +243,7 @@ class TopicAdmin:
         topic = request.header.topic
         config = self._topics.known(topic, f"topic[{topic}] not exist")
         count = max(config.read_queue_nums, config.write_queue_nums)
-        bounds = await asyncio.to_thread(self._bounds, topic, count)
+        bounds = await self._store.readers.read(lambda: self._bounds(topic, count))
         return Answer(
             body=TopicStats(offset_table=bounds, topic_put_tps=self._stats.put_rate(topic)).encode()
         )

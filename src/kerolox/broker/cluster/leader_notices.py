@@ -126,5 +126,5 @@ class LeaderNotices:
         if offset < 0:
             raise InvalidRequest(f"masterFlushOffset is {offset}, expected 0 or more")
         if not self._leadership.leads:  # a leader has no such offset; RocketMQ's ignores the request silently
-            self._store.checkpoint.master_flushed_offset = offset
+            self._store.notes.checkpoint.master_flushed_offset = offset
         return Answer()

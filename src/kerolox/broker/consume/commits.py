@@ -96,7 +96,7 @@ class Commits:
 
     async def _query_cold(self, request: Request[headers.QueryOffsetRequest], queue: ConsumeQueue) -> None:
         try:
-            entry = await asyncio.get_running_loop().run_in_executor(None, queue.read, 0, 1)
+            entry = await self._store.readers.read(lambda: queue.read(0, 1), limited=True)
             request.answer(_first_or_none(self._in_memory(entry)))
         except Exception as error:
             request.answer(refusal(error, request))

@@ -49,7 +49,6 @@ from kerolox.store.queue.reading import (
 from kerolox.store.tables.offsets import ConsumerOffsets
 
 HELD_MS_MAX = 120_000  # the longest time a pull is held, even if the client asks for more
-COLD_READS_MAX = 256  # pulls that wait for the disk at once; further ones get SYSTEM_BUSY
 
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -313,22 +312,17 @@ class Pulls:
                 limits=self._limits(header),
             )
         except Cold:
-            return self._read_cold(request, plan, may_hold)
+            self._read_cold(request, plan, may_hold)
+            return None
         return self._answer(request, plan, found, may_hold)
 
     def _limits(self, header: PullRequest) -> ReadLimits | None:
         return ReadLimits.of_scans(self._store.options, header.scan_bytes) if header.scan_bytes else None
 
-    def _read_cold(self, request: Request[PullRequest], plan: Plan, may_hold: bool) -> Answer | None:
-        if len(self._cold) >= COLD_READS_MAX:
-            return Answer(
-                code=ResponseCode.SYSTEM_BUSY,
-                remark=f"[OVERLOAD]{len(self._cold)} pulls wait for the disk, the limit is {COLD_READS_MAX}",
-            )
+    def _read_cold(self, request: Request[PullRequest], plan: Plan, may_hold: bool) -> None:
         task = asyncio.get_running_loop().create_task(self._wait_cold(request, plan, may_hold))
         self._cold.add(task)
         task.add_done_callback(self._cold.discard)
-        return None
 
     async def _wait_cold(self, request: Request[PullRequest], plan: Plan, may_hold: bool) -> None:
         header = request.header
@@ -344,6 +338,7 @@ class Pulls:
                 record_filter=plan.filter.by_record,
                 bytes_max=header.max_msg_bytes or PULL_BYTES_MAX,
                 limits=self._limits(header),
+                limited=True,
             )
             self.on_cold_read((self._clock.monotonic_s() - began_s) * 1000)
             answer = self._answer(request, plan, found, may_hold)

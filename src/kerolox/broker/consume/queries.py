@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
 from kerolox.access.guard import Guard
-from kerolox.errors import KeroloxError, ProtocolError
+from kerolox.errors import KeroloxError, Overloaded, ProtocolError
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol.bodies.heartbeat import SubscriptionData
 from kerolox.protocol.bodies.stats import ConsumeQueueEntry, ConsumeQueueView
@@ -67,8 +66,11 @@ class Queries:
         store.key_filler.put_pending()
         wanted = UNIQUE_KEY_COUNT if asked.unique_key else asked.max_num
         count = max(0, min(wanted, store.options.query_count_max))
-        places = await asyncio.to_thread(
-            store.index.query, asked.topic, asked.key, count, asked.begin_timestamp, asked.end_timestamp
+        places = await store.readers.read(
+            lambda: store.index.query(
+                asked.topic, asked.key, count, asked.begin_timestamp, asked.end_timestamp
+            ),
+            limited=True,
         )
         records: list[bytes] = []
         size_bytes = 0
@@ -78,7 +80,7 @@ class Queries:
                 record = await store.message_at(place)
                 if decode_record(record).topic != asked.topic:
                     continue  # the index stores only hashes: a key of another topic may have the same hash
-            except Unreadable:
+            except (Unreadable, Overloaded):
                 raise  # "not found" would be wrong
             except KeroloxError:
                 continue  # deleted meanwhile
@@ -140,7 +142,7 @@ class Queries:
             if wanted is not None and self.filter_of is not None:
                 filter_data, by_unit = self.filter_of(asked.topic, asked.consumer_group)
         count = max(0, min(asked.count, QUEUE_ENTRIES_MAX))
-        entries = await asyncio.to_thread(queue.read, asked.index, count)
+        entries = await self._store.readers.read(lambda: queue.read(asked.index, count))
         if not entries and not queue.min_offset <= asked.index < queue.max_offset:
             return Answer(
                 remark=f"Index {asked.index} of {asked.queue_id}@{asked.topic} is not exist!",
@@ -150,7 +152,7 @@ class Queries:
             )
         units: dict[int, Unit] = {}
         if isinstance(queue, ExtendedQueue):
-            units = await asyncio.to_thread(queue.units, entries, may_wait=True)
+            units = await self._store.readers.read(lambda: queue.units(entries, may_wait=True))
         view = ConsumeQueueView(
             min_queue_index=queue.min_offset,
             max_queue_index=queue.max_offset,

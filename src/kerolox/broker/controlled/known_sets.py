@@ -63,7 +63,7 @@ class KnownSets:
         """Read the file, once the identity is known. A file of another identity is ignored. Raises
         SetUnreadable."""
         if self._whose is None:
-            found = await self._in_keeper(self._read)
+            found = await self._in_thread(self._read)
             self._whose = (cluster, name, id)
             if found is not None and (found.cluster, found.name, found.id) == self._whose:
                 self.newest = Mastership(
@@ -82,7 +82,7 @@ class KnownSets:
             note = _Note(
                 cluster, name, id, told.epoch, told.in_sync_epoch, told.id, tuple(sorted(told.in_sync))
             )
-            await self._in_keeper(lambda: self._write(note))
+            await self._in_thread(lambda: self._write(note))
             self.newest = told
 
     def _read(self) -> _Note | None:
@@ -116,7 +116,7 @@ class KnownSets:
                 f"{list(note.members)} of epoch {note.epoch}: free space, or repair the disk"
             ) from error
 
-    async def _in_keeper(self, work: Callable[[], T]) -> T:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         # Shielded, so that memory and disk stay equal when the caller is cancelled.
         loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._store.keeper, work))
+        return await asyncio.shield(loop.run_in_executor(self._store.urgent, work))

@@ -66,13 +66,13 @@ class DLedger:
 
     async def start(self) -> None:
         """Vote, follow or lead from now on."""
-        loop, keeper = asyncio.get_running_loop(), self._store.keeper
-        promise = await loop.run_in_executor(keeper, self._file.load)
+        loop, urgent = asyncio.get_running_loop(), self._store.urgent
+        promise = await loop.run_in_executor(urgent, self._file.load)
 
         async def save(promise: Promise) -> None:
             # Completed even if the caller is cancelled, because a half-done save could not be told from a
             # complete one.
-            await asyncio.shield(loop.run_in_executor(keeper, self._file.save, promise))
+            await asyncio.shield(loop.run_in_executor(urgent, self._file.save, promise))
 
         group = self.group = LedgerGroup(
             self.settings,

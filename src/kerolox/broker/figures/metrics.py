@@ -139,7 +139,8 @@ class Metrics:
         for tell in self.more:
             tell(out)
         lags = queue_lags(self._store, self._topics, self._offsets)
-        return Page(await asyncio.to_thread(self._finish, out, lags), content_type=CONTENT_TYPE)
+        since = await self._store.readers.read(lambda: waiting_since_ms(self._store, lags))
+        return Page(await asyncio.to_thread(self._finish, out, lags, since), content_type=CONTENT_TYPE)
 
     # --- on the loop ----------------------------------------------------------------------------------
 
@@ -267,7 +268,9 @@ class Metrics:
 
     # --- in a thread ----------------------------------------------------------------------------------
 
-    def _finish(self, out: MetricText, lags: list[QueueLag]) -> str:
+    def _finish(
+        self, out: MetricText, lags: list[QueueLag], since: Mapping[tuple[str, str], tuple[int, int]]
+    ) -> str:
         self._storage(out)
         now_ms = self._clock.wall_ms()
         totals: dict[tuple[str, str], list[int]] = {}
@@ -276,7 +279,6 @@ class Metrics:
             total[0] += lag.messages
             total[1] += lag.in_flight
             total[2] += lag.ready
-        since = waiting_since_ms(self._store, lags)
         rows = [
             (
                 {**self._group_labels(group, topic), "is_retry": topic.startswith(reserved.RETRY_PREFIX)},

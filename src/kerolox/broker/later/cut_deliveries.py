@@ -40,7 +40,7 @@ class CutDeliveries:
             end = cut.end_of(SCHEDULE_TOPIC, level - 1)
             before = offset if end is None else min(offset, end)
             if queue is not None and (count := cut.delayed.get(level, 0)):
-                before = await self._store.in_reader(partial(self._back, queue, before, count))
+                before = await self._store.readers.read(partial(self._back, queue, before, count))
             if before != offset:
                 log.warning(
                     "delay_offset_set_back level=%d offset=%d to=%d reason='the log was cut at %d'",

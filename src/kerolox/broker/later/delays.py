@@ -325,7 +325,7 @@ class Delays:
             try:
                 due, head_ms = self._read(level, queue, False)
             except Cold:
-                due, head_ms = await self._store.in_reader(lambda: self._read(level, queue, True))
+                due, head_ms = await self._store.readers.read(lambda: self._read(level, queue, True))
             async with self._turn:
                 if not due:
                     more = True

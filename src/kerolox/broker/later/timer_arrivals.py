@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
-from concurrent.futures import Executor
 from typing import NamedTuple
 
 from kerolox.errors import ProtocolError
@@ -35,10 +33,9 @@ class Arrival(NamedTuple):
 class Arrivals:
     """Reader of the timer's queue from ``offset`` on."""
 
-    def __init__(self, store: MessageStore, executor: Executor) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self.offset = 0
         self._store = store
-        self._executor = executor
         self._handed: deque[Arrival] = deque()
         self._known_end = 0
 
@@ -89,10 +86,7 @@ class Arrivals:
             return [handed[i] for i in range(min(count, len(handed)))]
         found = self._read(queue, count, may_wait=False)
         if found is None:
-            loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(
-                self._executor, lambda: self._read(queue, count, may_wait=True)
-            )
+            found = await self._store.readers.read(lambda: self._read(queue, count, may_wait=True))
         return found or []
 
     def _read(self, queue: ConsumeQueue, count: int, *, may_wait: bool) -> list[Arrival] | None:

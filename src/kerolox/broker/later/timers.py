@@ -94,7 +94,7 @@ class Timers:
             roll_slots=options.timer_roll_slots,
             failures=store.reads,
         )
-        self.arrivals = Arrivals(store, self._threads)
+        self.arrivals = Arrivals(store)
         self._closing = asyncio.Event()
         self.delivery = TimerDelivery(
             store, self.files, intake, delivery, counts, clock, self._threads, self._closing

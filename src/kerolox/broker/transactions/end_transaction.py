@@ -18,7 +18,7 @@ from kerolox.broker.transactions.recent_half_messages import RecentHalfMessages
 from kerolox.broker.write.delivery import Delivery, StillSaving
 from kerolox.broker.write.intake import Intake
 from kerolox.clock import Clock
-from kerolox.errors import KeroloxError, Overloaded, ProtocolError, Refused
+from kerolox.errors import KeroloxError, ProtocolError, Refused
 from kerolox.front.requests import Answer, Request
 from kerolox.observers import Observers
 from kerolox.protocol import reserved
@@ -34,7 +34,6 @@ from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-COLD_MAX = 1000  # half messages being read from the disk
 
 # Topics of abandoned half messages, and of those that a check put back.
 _RESUMED = (reserved.CHECKED_TOO_OFTEN_TOPIC, reserved.HALF_TOPIC)
@@ -105,10 +104,6 @@ class EndTransaction:
             saved = None
         except StillSaving as saving:
             saved = saving.wait()
-        if len(self._cold) >= COLD_MAX:
-            raise Overloaded(
-                f"{COLD_MAX} half messages are being read from the disk: a later check-back asks for this one"
-            )
         task = asyncio.get_running_loop().create_task(self._end_cold(request, saved))
         self._cold.add(task)
         task.add_done_callback(self._cold.discard)

@@ -10,7 +10,6 @@ messages, and repairs it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
@@ -319,9 +318,13 @@ class FinishedHalfMessages:
         The op message of a committed message at the end of the log may have been lost by a crash, or not yet
         written by a broker of RocketMQ. The same holds for a half message that has a later copy.
         """
-        unnoted = await asyncio.get_running_loop().run_in_executor(
-            None, lambda: self._unnoted(self._committed_behind(last_op_end))
+        unnoted, copies = await self._store.readers.read(
+            lambda: self._unnoted(self._committed_behind(last_op_end))
         )
+        for first, offset in copies:
+            transaction = self._put_back.setdefault(first, HalfTransaction(first))
+            transaction.offsets.append(offset)
+            self._put_back[offset] = transaction
         if not unnoted:
             return
         if not may_write:
@@ -338,13 +341,14 @@ class FinishedHalfMessages:
             log.warning("transactions_not_noted count=%d error=%r", len(unnoted), str(error))
             self._done.update(unnoted)
 
-    def _unnoted(self, committed: set[Sameness]) -> list[int]:
-        """Return the offsets of open half messages that were committed, or have a newer copy. Runs in a
-        thread."""
+    def _unnoted(self, committed: set[Sameness]) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the offsets of open half messages that were committed, or have a newer copy; and of each
+        copy the offset of its first message and its own. Runs in a thread."""
         queue = self._store.queues.find(reserved.HALF_TOPIC, QUEUE)
-        if queue is None:
-            return []
         found: list[int] = []
+        copies: list[tuple[int, int]] = []
+        if queue is None:
+            return found, copies
         newest: dict[Sameness, int] = {}
         wanted = [each for each in range(self.progress, queue.max_offset) if each not in self._done]
         for offset in wanted[:PENDING_COUNT_MAX]:
@@ -368,10 +372,8 @@ class FinishedHalfMessages:
                 found.append(newest[same])
             newest[same] = offset
             if first is not None:
-                transaction = self._put_back.setdefault(first, HalfTransaction(first))
-                transaction.offsets.append(offset)
-                self._put_back[offset] = transaction
-        return found
+                copies.append((first, offset))
+        return found, copies
 
     def _committed_behind(self, last_op_end: int) -> set[Sameness]:
         """Return the transactions whose committed message lies beyond a place in the log. Runs in a

@@ -30,7 +30,7 @@ class WritePath:
             light_queues,
         )
         self.intake = Intake(store.log, store.acks, self.admission.fills_light_queues)
-        self.delivery = Delivery(self.intake, tables.topics, store.deleted, base.clock)
+        self.delivery = Delivery(self.intake, tables.topics, store.notes.deleted, base.clock)
         self.intake.due = figures.stats.timed(self.intake.write)
         figures.metrics.more.append(self.delivery.metrics)
         self.targets = ClearedTargets(self.admission, self.intake)

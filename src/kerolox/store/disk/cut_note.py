@@ -9,19 +9,17 @@ ignores the file. See FORMAT.md, "A cut under way".
 from __future__ import annotations
 
 import logging
-import os
 from typing import NamedTuple
-from zlib import crc32
 
 import msgspec
 
 from kerolox.store.disk.files import Files, PathLike
+from kerolox.store.disk.json_note import JsonNote
 from kerolox.store.errors import CorruptRecord
 
 log = logging.getLogger(__name__)
 
 NAME = "kerolox.cut"
-_CRC_DIGITS = 10
 
 
 class QueueEnd(NamedTuple):
@@ -56,21 +54,17 @@ class CutNoteFile:
     """File with the note of one store. All methods wait for the disk."""
 
     def __init__(self, files: Files, directory: PathLike) -> None:
-        self.path = os.path.join(os.fspath(directory), NAME)
-        self._files = files
+        self._note = JsonNote(files, directory, NAME, Cut)
+        self.path = self._note.path
+        self.save = self._note.write
+        self.remove = self._note.remove
 
     def load(self) -> Cut | None:
         """Return the note; None if no cut is under way. Raise CorruptRecord if it is damaged: half a cut
         cannot be distinguished from damage."""
-        data = self._files.read_if_exists(self.path)
-        if data is None:
-            return None
-        line, _, rest = data.partition(b"\n")
         try:
-            if int(rest[:_CRC_DIGITS]) != crc32(line):
-                raise ValueError("its CRC does not match")
-            return msgspec.json.decode(line, type=Cut)
-        except (ValueError, msgspec.DecodeError) as error:
+            return self._note.read()
+        except ValueError as error:
             raise CorruptRecord(
                 f"{self.path} is damaged: {error}. It names the offset to which the log was being truncated "
                 "when the process died. If this broker follows another one, move the store away: it copies "
@@ -79,14 +73,25 @@ class CutNoteFile:
                 path=self.path,
             ) from None
 
-    def save(self, cut: Cut) -> None:
-        line = msgspec.json.encode(cut)
-        self._files.write_atomic(self.path, b"%b\n%0*d\n" % (line, _CRC_DIGITS, crc32(line)))
+    def found(self, *, crashed: bool) -> tuple[Cut | None, Cut | None]:
+        """Return the cut that this start must finish, and the finished cut whose listeners are not notified
+        yet. After a clean stop an unfinished one is forgotten. Raise CorruptRecord."""
+        cut = self.load()
+        if cut is not None and cut.files_cut:
+            return None, cut
+        if cut is not None and not crashed:
+            self.forget(cut)
+            return None, None
+        return cut, None
+
+    def forget(self, cut: Cut) -> None:
+        """Remove the note of a cut that another broker has made meaningless."""
+        log.warning(
+            "cut_forgotten offset=%d path=%s reason='another broker has used the store in the meantime'",
+            cut.end, self.path,
+        )  # fmt: skip
+        self.remove()
 
     def save_untold(self, cut: Cut) -> None:
         """Note that the files are cut, and the listeners are not notified yet."""
         self.save(msgspec.structs.replace(cut, files_cut=True))
-
-    def remove(self) -> None:
-        if self._files.remove(self.path):
-            self._files.sync_dir(os.path.dirname(self.path))

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
 from kerolox.errors import ProtocolError
 from kerolox.protocol.epoch_file import decode_epochs, encode_epochs
@@ -26,16 +30,34 @@ class EpochsFall(StoreError):
     """New epoch that is older than those of the log. Nothing was changed."""
 
 
+P = ParamSpec("P")
+
+
+def _one_at_a_time(
+    change: Callable[Concatenate[EpochFile, P], None],
+) -> Callable[Concatenate[EpochFile, P], None]:
+    """Return a method that holds the lock of the file."""
+
+    @wraps(change)
+    def locked(file: EpochFile, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        with file._change:
+            change(file, *args, **kwargs)
+
+    return locked
+
+
 class EpochFile:
-    """List of epochs, in memory and on disk. Changes wait for the disk, and only one thread makes them (the
-    store's keeper); ``entries`` may be read by any thread."""
+    """List of epochs, in memory and on disk. Changes wait for the disk and for each other, because role
+    changes and cuts of the log come from different threads; ``entries`` may be read by any thread."""
 
     def __init__(self, files: Files, path: PathLike) -> None:
         self.entries: Epochs = ()  # oldest first; epoch numbers and offsets increase
         self.path = os.fspath(path)
         self.is_loaded = False
         self._files = files
+        self._change = threading.RLock()
 
+    @_one_at_a_time
     def load(self) -> None:
         """Read the file once. Raise CorruptRecord if neither it nor RocketMQ's copy beside it can be read."""
         if self.is_loaded:
@@ -67,6 +89,7 @@ class EpochFile:
 
     # --- changes: the file first -----------------------------------------------------------------------
 
+    @_one_at_a_time
     def begin(self, number: int, start: int, log_min: int) -> None:
         """Begin an epoch at ``start``, led by this broker. Does nothing if the last epoch has this number."""
         kept = _before(self.entries, start)
@@ -82,6 +105,7 @@ class EpochFile:
             )
         self._save(self._bounded((*kept, Epoch(number, start)), log_min))
 
+    @_one_at_a_time
     def heard(self, epoch: Epoch, log_min: int) -> None:
         """Record an epoch of the leader that this log continues in. Raise EpochsFall if a later epoch has
         begun here meanwhile: this broker was elected while it copied."""
@@ -97,19 +121,23 @@ class EpochFile:
             )
         self.begin(*epoch, log_min)
 
+    @_one_at_a_time
     def take(self, epochs: Epochs) -> None:
         """Replace the epochs by the leader's, because the log was found to be the leader's."""
         if epochs != self.entries:
             self._save(epochs)
 
+    @_one_at_a_time
     def cut(self, offset: int) -> None:
         """Remove the epochs that begin at or after a cut of the log."""
         self._keep(_before(self.entries, offset))
 
+    @_one_at_a_time
     def fit(self, end: int) -> None:
         """Remove the epochs that begin after the recovered end of the log. One may begin exactly there."""
         self._keep(tuple(epoch for epoch in self.entries if epoch.start <= end))
 
+    @_one_at_a_time
     def drop_before(self, log_min: int) -> None:
         """Remove the epochs before the new beginning of the log. One that ends exactly there stays, because a
         follower may be at that offset."""

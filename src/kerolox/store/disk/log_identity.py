@@ -11,13 +11,12 @@ Another broker that uses the store deletes and cuts files without updating this 
 from __future__ import annotations
 
 import logging
-import os
 from typing import NamedTuple
-from zlib import crc32
 
 import msgspec
 
 from kerolox.store.disk.files import Files, PathLike
+from kerolox.store.disk.json_note import JsonNote
 
 log = logging.getLogger(__name__)
 
@@ -47,39 +46,41 @@ class LogIdentityFile:
     """File with the identity of one log."""
 
     def __init__(self, files: Files, directory: PathLike) -> None:
-        self.path = os.path.join(os.fspath(directory), NAME)
         self.known: LogIdentity | None = None  # as it is on disk
-        self._files = files
+        self.begin = 0  # log offset before which files were deleted, or are about to be, since the start
+        self._note = JsonNote(files, directory, NAME, LogIdentity)
 
-    def load(self) -> LogIdentity | None:
-        """Return the identity; None if there is no note, or it is damaged. Raise DiskError if it cannot be
-        read at the moment: a new note would take the existing files for the beginning of the log."""
+    def load(self, *, trusted: bool = True) -> LogIdentity | None:
+        """Return the identity; None if there is no note, it is damaged, or it is not ``trusted``, because
+        another broker has used the store since. Raise DiskError if it cannot be read at the moment: a new
+        note would take the existing files for the beginning of the log."""
         self.known = None
-        data = self._files.read_if_exists(self.path)
-        if data is None:
-            return None
-        line, _, rest = data.partition(b"\n")
         try:
-            if int(rest[:10]) != crc32(line):
-                raise ValueError("its CRC does not match")
-            self.known = msgspec.json.decode(line, type=LogIdentity)
-        except (ValueError, msgspec.DecodeError) as error:
+            self.known = self._note.read()
+        except ValueError as error:
             log.warning(
                 "log_identity_ignored path=%s reason=%r next='check that the first files of the log exist: "
                 "this start cannot, and writes the note anew'",
-                self.path, str(error),
+                self._note.path, str(error),
             )  # fmt: skip
+        if self.known is not None and not trusted:
+            log.info("log_identity_made_again reason='another broker has used the store in the meantime'")
+            self.known = None
         return self.known
 
     def save(self, identity: LogIdentity) -> None:
         """Write, flush and swap in the identity if it changed. Runs in a thread. Raise StoreError."""
         if identity != self.known:
-            line = msgspec.json.encode(identity)
-            self._files.write_atomic(self.path, b"%b\n%010d\n" % (line, crc32(line)))
+            self._note.write(identity)
             self.known = identity
+
+    def cut(self, end: int) -> None:
+        """Shorten the identity, because data written after a cut of the log has another one. Runs in a
+        thread, before the files are changed."""
+        if self.known is not None:
+            self.save(self.known.before(end))
 
     def remove(self) -> None:
         """Remove the note: the log is about to be changed in place, or its files are accepted as they are."""
         self.known = None
-        if self._files.remove(self.path):
-            self._files.sync_dir(os.path.dirname(self.path))
+        self._note.remove()

@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from zlib import crc32
 
 import msgspec
 
 from kerolox.store.disk.files import File, Files, PathLike
+from kerolox.store.disk.json_note import decode_note, encode_note
 from kerolox.store.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -61,12 +61,9 @@ class ProgressNotesFile:
             return ProgressNotes()
         if data is None:
             return ProgressNotes()
-        line, _, rest = data.partition(b"\n")
         try:
-            if int(rest[:10]) != crc32(line):
-                raise ValueError("CRC")
-            return msgspec.json.decode(line, type=ProgressNotes)
-        except (ValueError, msgspec.DecodeError):
+            return decode_note(data, ProgressNotes)
+        except ValueError:
             log.warning(
                 "marks_ignored path=%s reason='damaged' next='no action needed: more of the log is read'",
                 self.path,
@@ -75,8 +72,7 @@ class ProgressNotesFile:
 
     def save(self, marks: ProgressNotes) -> None:
         """Write and flush. Waits for the disk: call it in a thread."""
-        line = msgspec.json.encode(marks)
-        data = b"%b\n%010d\n" % (line, crc32(line))
+        data = encode_note(marks)
         with self._lock:
             if self._file is None:
                 if self._files.exists(self.path):

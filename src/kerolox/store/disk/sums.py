@@ -12,7 +12,6 @@ whenever the log has grown by :data:`STEP_BYTES`. So after a kill little data ha
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable
 from typing import NamedTuple
 from zlib import crc32
@@ -20,6 +19,7 @@ from zlib import crc32
 import msgspec
 
 from kerolox.store.disk.files import Files, PathLike
+from kerolox.store.disk.json_note import JsonNote
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import StoreError
 
@@ -30,7 +30,6 @@ STEP_BYTES = 32 << 20
 CHECKED_BYTES = 16 << 20  # bytes of the log that are checked at every start
 UNKNOWN = -1
 _READ_BYTES = 1 << 20
-_CRC_DIGITS = 10
 
 
 class FileSum(NamedTuple):
@@ -80,37 +79,25 @@ class SumsFile:
     """File with the sums of one store."""
 
     def __init__(self, files: Files, directory: PathLike) -> None:
-        self.path = os.path.join(os.fspath(directory), NAME)
-        self._files = files
+        self._note = JsonNote(files, directory, NAME, Sums)
+        self.remove = self._note.remove  # call it before data that the sums cover is changed in place
 
     def load(self) -> Sums | None:
         """Return the sums; None if the file does not exist, or is damaged."""
         try:
-            data = self._files.read_if_exists(self.path)
-            if data is None:
-                return None
-            line, _, rest = data.partition(b"\n")
-            if int(rest[:_CRC_DIGITS]) != crc32(line):
-                raise ValueError("its CRC does not match")
-            return msgspec.json.decode(line, type=Sums)
-        except (ValueError, msgspec.DecodeError, StoreError) as error:
+            return self._note.read()
+        except (ValueError, StoreError) as error:
             log.warning(
                 "sums_ignored path=%s reason=%r next='no action needed: queues and index are compared with "
                 "the log'",
-                self.path,
+                self._note.path,
                 str(error),
             )
             return None
 
     def save(self, sums: Sums) -> None:
         """Write, flush and swap in the sums. Waits for the disk: call it in a thread."""
-        line = msgspec.json.encode(sums)
-        self._files.write_atomic(self.path, b"%b\n%0*d\n" % (line, _CRC_DIGITS, crc32(line)))
-
-    def remove(self) -> None:
-        """Remove the sums, before data that they cover is changed in place."""
-        if self._files.remove(self.path):
-            self._files.sync_dir(os.path.dirname(self.path))
+        self._note.write(sums)
 
 
 def sum_up(segments: Segments, known: Iterable[FileSum], end: int) -> list[FileSum]:

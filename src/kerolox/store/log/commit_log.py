@@ -4,6 +4,9 @@ One event loop owns it. :meth:`CommitLog.append` assigns a message its offsets a
 :meth:`CommitLog.write` writes all records kept since in one system call. A read pass of the broker appends
 many messages and writes once. Unwritten messages do not exist: if the write fails, their offsets are taken
 back and no client has seen them.
+
+The end of the written log is kept by its files (``Segments.wrote``). The log itself only counts on from there
+while messages wait for the write.
 """
 
 from __future__ import annotations
@@ -19,13 +22,7 @@ from kerolox.protocol import properties as names
 from kerolox.protocol.batch import Item
 from kerolox.protocol.frame import Frame
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
-from kerolox.protocol.record import (
-    encode_blank,
-    encode_record,
-    record_size,
-    seal_properties,
-    seal_record,
-)
+from kerolox.protocol.record import BLANK_BYTES, encode_record, record_size, seal_properties, seal_record
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, Entry
 from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken, take_sends
 from kerolox.protocol.signature import Signer
@@ -39,6 +36,7 @@ from kerolox.store.log.cursors import (
     check_queue,
     next_offsets,
 )
+from kerolox.store.log.framing import PLAIN, Framing, blank_at
 from kerolox.store.log.progress import Progress
 from kerolox.store.log.readable_log import ReadableLog
 from kerolox.store.log.record_stream import RecordStream
@@ -56,7 +54,6 @@ __all__ = [
     "QueueCursor",
 ]
 
-BLANK_BYTES = 8  # bytes of the blank record that ends a file
 LIGHT_QUEUE_PREFIX = b"%LMQ%"
 TRANSACTION_BITS = 0xC
 TRANSACTION_COMMIT = 0x8
@@ -68,8 +65,6 @@ Place = tuple[int, int, int]
 class CommitLog(ReadableLog):
     """Commit log: append and read messages by physical offset."""
 
-    lead = 0  # bytes before each record, see framing.py
-
     def __init__(
         self,
         segments: Segments,
@@ -80,8 +75,11 @@ class CommitLog(ReadableLog):
         clock: Clock,
         store_host: bytes,
         executor: Executor,
+        framing: Framing = PLAIN,
     ) -> None:
         super().__init__(segments)
+        self._lead = framing.lead_bytes
+        self._record_max = framing.record_bytes_max(segments.size)
         self.progress = progress
         self.store_time = StoreTime(clock)
         self.store_host = store_host
@@ -97,8 +95,9 @@ class CommitLog(ReadableLog):
         self._cursors: dict[tuple[str, int], QueueCursor] = {}
         # Next queue offsets after the entries that waited for dispatch when the cursors were renewed.
         self._waiting: dict[tuple[str, int], int] = {}
-        self._end = 0  # offset of the next record
+        self._next = 0  # offset of the next record, while messages wait for the write
         self._file_end = 0  # end of the file being appended to
+        self._limit = 0  # offset at which the last record of that file must end, before its blank record
         self._now_ms = 0  # store time of messages in this pass
         self._parts: list[bytes] = []
         self._entries: list[Entry] = []
@@ -147,8 +146,8 @@ class CommitLog(ReadableLog):
 
     @property
     def appended_end(self) -> int:
-        """End of everything that was appended, written or not."""
-        return self._end
+        """Return the end of everything that was appended, written or not."""
+        return self._next - self._lead if self._parts else self.segments.wrote
 
     def cut(self, offset: int, stored_ms: int) -> None:
         """Continue at the end of the truncated log; ``stored_ms`` is the store time of the last message
@@ -160,10 +159,11 @@ class CommitLog(ReadableLog):
 
     def begin(self) -> None:
         """Continue at the end of the segments, after recovery."""
-        self._end = self.whole_end = self.segments.wrote
+        self.whole_end = self.segments.wrote
         last = self.segments.last
         self._file_end = last.end if last is not None else 0
-        self._raw = RecordStream(self._end)
+        self._limit = self._file_end - BLANK_BYTES
+        self._raw = RecordStream(self.whole_end)
 
     def renew_time(self) -> None:
         """Set the store time of the next messages to now instead of the begin of the pass: delays count from
@@ -211,15 +211,15 @@ class CommitLog(ReadableLog):
             store_host = self.store_host
         # record_size, inlined: the call and the limits are a tenth of an append.
         size = 74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
-        if len(properties) > PROPERTIES_BYTES_MAX or size + BLANK_BYTES > self.segments.size:
+        if len(properties) > PROPERTIES_BYTES_MAX or size > self._record_max:
             self._check_fits(len(properties), size)
-        end = self._end
-        if end + size + BLANK_BYTES > self._file_end:
-            self._next_file(size)
-            end = self._end
         parts = self._parts
         if not parts:
             self._begin_parts()
+        at = self._next
+        if at + size > self._limit:
+            self._next_file(size)
+            parts, at = self._parts, self._next
         now_ms = self._now_ms
         queue_id = cursor.queue_id
         queue_offset = cursor.next_offset if queued else 0
@@ -227,7 +227,7 @@ class CommitLog(ReadableLog):
             queue_id,
             flag,
             queue_offset,
-            end,
+            at,
             sys_flag,
             born_timestamp,
             born_host,
@@ -243,7 +243,7 @@ class CommitLog(ReadableLog):
             record = seal_record(record)
         parts.append(record)
         self._entries.append(
-            (size, 0, queue_id, queue_offset, end, sys_flag, now_ms, cursor.topic_name, properties)
+            (size, 0, queue_id, queue_offset, at, sys_flag, now_ms, cursor.topic_name, properties)
         )
         if queued:
             self._taken.append((len(parts), cursor, queue_offset))
@@ -252,8 +252,8 @@ class CommitLog(ReadableLog):
             for other in light:
                 self._taken.append((len(parts), other, other.next_offset))
                 other.next_offset += 1
-        self._end = end + size
-        return end, queue_offset, size
+        self._next = at + size + self._lead
+        return at, queue_offset, size
 
     def append_batch(
         self,
@@ -280,16 +280,21 @@ class CommitLog(ReadableLog):
             ]
         # Bytes of a record other than body and properties.
         beside = record_size(0, cursor.field, 0, len(born_host) + len(self.store_host))
-        total = (self.lead + beside) * len(items) + sum([len(body) + len(own) for _, body, own in items])
-        longest = max([len(own) for _, _, own in items], default=0)
-        if options.record_crc or longest > PROPERTIES_BYTES_MAX:
+        total = (self._lead + beside) * len(items) + sum([len(body) + len(own) for _, body, own in items])
+        if options.record_crc or (
+            total > PROPERTIES_BYTES_MAX and max([len(own) for _, _, own in items]) > PROPERTIES_BYTES_MAX
+        ):
             total = 0
             for _, body, own in items:
                 length = len(seal_properties(own)) if options.record_crc else len(own)
                 self._check_fits(length, beside + len(body) + length)
-                total += self.lead + beside + len(body) + length
-        if self._end + total + BLANK_BYTES > self._file_end:
+                total += self._lead + beside + len(body) + length
+        if not self._parts:
+            self._begin_parts()
+        if self._next - self._lead + total > self._limit:
             self._next_file(total)
+        if total > self._record_max:
+            self._check_fits(0, beside + max([len(body) + len(own) for _, body, own in items]))
         if not sys_flag & TRANSACTION_BITS and not options.record_crc:
             return self._append_items(cursor, items, sys_flag, born_timestamp, born_host, reconsume_times)
         before = len(self._parts), len(self._entries)
@@ -322,13 +327,12 @@ class CommitLog(ReadableLog):
         reconsume_times: int,
     ) -> list[Place]:
         """Append the messages of a batch that fits, with nothing to seal."""
-        if not self._parts:
-            self._begin_parts()
         now_ms = self._now_ms
         store_host = self.store_host
+        lead = self._lead
         queue_id, field, topic = cursor.queue_id, cursor.field, cursor.topic_name
         first = queue_offset = cursor.next_offset
-        at = self._end
+        at = self._next
         # Kept separate until all are built: a number that does not fit its field must leave nothing behind.
         records: list[bytes] = []
         entries: list[Entry] = []
@@ -355,13 +359,13 @@ class CommitLog(ReadableLog):
             entries.append((size, 0, queue_id, queue_offset, at, sys_flag, now_ms, topic, properties))
             places.append((at, queue_offset, size))
             queue_offset += 1
-            at += size
+            at += size + lead
         if records:
             self._taken.append((len(self._parts) + 1, cursor, first))
         self._parts += records
         self._entries += entries
         cursor.next_offset = queue_offset
-        self._end = at
+        self._next = at
         return places
 
     def append_sends(
@@ -378,6 +382,8 @@ class CommitLog(ReadableLog):
 
         Targets are cursors of this log. For a log whose records are not sealed.
         """
+        if self._lead:
+            return None  # the records of a run lie back to back
         if not self._parts:
             self._begin_parts()
         taken = take_sends(
@@ -387,7 +393,7 @@ class CommitLog(ReadableLog):
             setting,
             born_host,
             self._options.body_bytes_max,
-            self._end,
+            self._next,
             self._file_end,
             self._now_ms,
             signer,
@@ -399,7 +405,7 @@ class CommitLog(ReadableLog):
         number = len(self._parts)
         self._taken += [(number, cursor, first) for cursor, first in queues]
         self._entries += entries
-        self._end += len(records)
+        self._next += len(records)
         return taken
 
     def _begin_parts(self) -> None:
@@ -407,6 +413,7 @@ class CommitLog(ReadableLog):
         written, and a write() that fails at the end would report it as lost."""
         self._state.check_writable()
         self._now_ms = self.store_time.now_ms()
+        self._next = self.segments.wrote + self._lead
 
     def write(self) -> None:
         """Write everything appended since the last write. If that fails, raise with all of it taken back.
@@ -432,7 +439,7 @@ class CommitLog(ReadableLog):
         self._taken = []
         self.undispatched.extend(entries)
         self.last_store_timestamp = self._now_ms
-        self.whole_end = self._end
+        self.whole_end = self.segments.wrote
         self._tell_written()
 
     def _hand_over(self, parts: list[bytes], entries: list[Entry]) -> None:
@@ -447,20 +454,20 @@ class CommitLog(ReadableLog):
         """
         self._state.check_writable(besides=Obstacle.FOLLOWER)
         self.write()
-        if self._raw.end != self._end:
-            self._raw = RecordStream(self._end)  # the broker has written its own messages in between
+        segments = self.segments
+        if self._raw.whole_end != self.whole_end:
+            self._raw = RecordStream(self.whole_end)  # the broker has written its own messages in between
         at = 0
         try:
             while at < len(data):
-                if self._end >= self._file_end:
+                if segments.wrote >= self._file_end:
                     self._roll()
-                piece = data[at : at + self._file_end - self._end]
+                piece = data[at : at + self._file_end - segments.wrote]
                 entries = self._raw.check(piece, self._file_end)
                 self._append(piece)
-                self._raw.take(piece)
-                self._end += len(piece)
+                self._raw.take()
                 at += len(piece)
-                self.whole_end = min(self._raw.whole_end, self._end)
+                self.whole_end = self._raw.whole_end
                 self.undispatched.extend(entries)
                 if entries:
                     self.last_store_timestamp = entries[-1][STORE_TIMESTAMP]
@@ -480,26 +487,24 @@ class CommitLog(ReadableLog):
             self._failing.passed(Kind.LOG, "append")
 
     def _tell_written(self) -> None:
-        progress = self.progress
-        progress.appended = self._end
-        progress.committed = self.segments.committed
         self.on_written()
-        progress.advance()
+        self.progress.advance()
 
     def _check_fits(self, properties: int, size: int) -> None:
-        """Reject a record that cannot be stored. Limits on sending are not checked here: accepted messages
-        pass through the log again, and a limit that was lowered since must not lose them."""
+        """Reject a record of ``size`` bytes that cannot be stored. Limits on sending are not checked here:
+        accepted messages pass through the log again, and a limit that was lowered since must not lose
+        them."""
         if properties > PROPERTIES_BYTES_MAX:
             raise PropertiesTooLong(
                 f"the properties have {properties} bytes, the limit is {PROPERTIES_BYTES_MAX}"
             )
-        if size + BLANK_BYTES > self.segments.size:
+        if size > self._record_max:
             raise AppendRefused(
                 f"the record of {size} bytes does not fit into a log file of {self.segments.size} bytes"
             )
 
     def _next_file(self, size: int) -> None:
-        """Close the current file with a blank record and continue in the next."""
+        """Write what waits, close the current file with a blank record and continue in the next."""
         if size + BLANK_BYTES > self.segments.size:
             raise AppendRefused(
                 f"the batch of {size} bytes does not fit into a log file of {self.segments.size} bytes"
@@ -515,8 +520,7 @@ class CommitLog(ReadableLog):
                 self._lost = error  # the callers that appended those get it from the write() at the end
             raise
         self._roll()
-        self.progress.appended = self._end
-        self.progress.committed = self.segments.committed
+        self._begin_parts()
 
     def _roll(self) -> None:
         try:
@@ -530,16 +534,12 @@ class CommitLog(ReadableLog):
             self._failing.failed(Kind.LOG, error, work="roll", operation=Operation.CREATE)
             raise NotWritable(self._state.obstacles) from error
         self._failing.passed(Kind.LOG, "roll")
-        free = self._file_end - self._end
-        if free:
-            self._append(self._blank(free))
+        end = self.segments.wrote
+        if end < self._file_end:
+            self._append(blank_at(self.segments, end, self._file_end - end))
         self.segments.roll()
         self.segments.prepare_next(self._executor)
         self.begin()
-
-    def _blank(self, free: int) -> bytes:
-        """Return the blank record that marks the rest of a file as empty."""
-        return encode_blank(free)
 
     def take_back(self) -> None:
         """Discard the appended and unwritten messages, with their offsets."""
@@ -550,7 +550,7 @@ class CommitLog(ReadableLog):
             _, cursor, queue_offset = self._taken.pop()
             cursor.next_offset = queue_offset
         if len(self._entries) > entries:
-            self._end = self._entries[entries][PHYSICAL_OFFSET] - self.lead
+            self._next = self._entries[entries][PHYSICAL_OFFSET]
             del self._parts[parts:]
             del self._entries[entries:]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from kerolox.clock import Clock, TimerHandle
@@ -18,6 +17,7 @@ from kerolox.store.errors import StoreError
 from kerolox.store.failures import Kind
 from kerolox.store.log.commit_log import CommitLog
 from kerolox.store.log.safe import Safe, Told
+from kerolox.store.log.waits import Waits
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.standing_failures import StandingFailures
 from kerolox.store.state import Obstacle
@@ -83,7 +83,7 @@ class LogFlusher:
         self._clock = clock
         self._thread = FlushThread(self._flush_once)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[tuple[int, float, Told]] = deque()  # end offset, deadline, callback; in order
+        self._waits = Waits(clock, lambda: options.flush_timeout_ms / 1000, Safe.FLUSH_TIMEOUT)
         self._wanted = 0  # the highest offset that a write waits for
         self._running = False
         # While set, no flush begins, and no flush is reported after this offset
@@ -92,7 +92,6 @@ class LogFlusher:
         self._closed = False
         self._timer: TimerHandle | None = None
         self._commit_timer: TimerHandle | None = None
-        self._deadline_timer: TimerHandle | None = None
         self._retry_timer: TimerHandle | None = None
         self._failure: StoreError | None = None  # error of the last flush, if another one may succeed
         self._thorough_s = 0.0
@@ -121,13 +120,8 @@ class LogFlusher:
         if self._log.progress.flushed >= end_offset:
             told(Safe.YES)
             return
-        deadline_s = self._clock.monotonic_s() + self._options.flush_timeout_ms / 1000
-        self._waiting.append((end_offset, deadline_s, told))
+        self._waits.add(end_offset, told)
         self._wanted = end_offset
-        if self._deadline_timer is None:
-            self._deadline_timer = self._clock.call_later(
-                self._options.flush_timeout_ms / 1000, self._give_up_late
-            )
         self.flush_soon()
 
     def flush_soon(self) -> None:
@@ -139,7 +133,8 @@ class LogFlusher:
             self._thread.ask()
 
     async def flush_all(self) -> None:
-        """Flush everything appended so far. Raise if the store is fenced, or the flush failed."""
+        """Flush everything appended so far, and wait until that is reported. Raise if the store is fenced, or
+        the flush failed."""
         progress = self._log.progress
         end = progress.appended
         while progress.flushed < min(end, progress.appended):  # the log may be cut meanwhile
@@ -148,6 +143,8 @@ class LogFlusher:
             await self._round()
             if self._failure is not None:
                 raise self._failure
+        if self._running:
+            await self._round()  # the thread may have flushed it, and not reported it yet
         self._state_must_not_be_fenced()
 
     async def hold(self, offset: int) -> None:
@@ -160,31 +157,27 @@ class LogFlusher:
     def cut(self, offset: int, stored_ms: int) -> None:
         """Drop the waits for messages after a cut of the log at ``offset``, and report them as gone.
         ``stored_ms``: store time of the last message before it."""
-        kept = deque(waiting for waiting in self._waiting if waiting[0] <= offset)
-        gone = [waiting for waiting in self._waiting if waiting[0] > offset]
-        self._waiting = kept
         self._wanted = min(self._wanted, offset)
         self.flushed_store_timestamp = min(self.flushed_store_timestamp, stored_ms)
-        for _, _, told in gone:
-            told(Safe.CUT)
+        self._waits.cut(offset)
 
     def release(self) -> None:
         """Allow flushes again."""
         self._held_at = None
         self._tell()
         self._end_rounds()
-        if self._waiting:
+        if self._waits:
             self.flush_soon()
 
     async def close(self) -> None:
-        for timer in (self._timer, self._commit_timer, self._deadline_timer, self._retry_timer):
+        for timer in (self._timer, self._commit_timer, self._retry_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._commit_timer = self._deadline_timer = self._retry_timer = None
+        self._timer = self._commit_timer = self._retry_timer = None
         self._closed = True
         while self._running:
             await self._round()
-        self._end_waiting(Safe.FAILED)
+        self._waits.close(Safe.FAILED)
         self._thread.shutdown()
 
     async def _round(self) -> None:
@@ -221,7 +214,7 @@ class LogFlusher:
         if progress.committed < progress.appended and self._held_at is None:
             # Committing is one pwrite into the page cache; the flush that follows is the slow part.
             try:
-                progress.committed = self._log.segments.commit()
+                self._log.segments.commit()
             except StoreError as error:
                 self._failing.failed(Kind.LOG, error, work="commit")  # retried by the next tick
                 return
@@ -265,15 +258,12 @@ class LogFlusher:
         self._end_rounds()
         self._failing.passed(Kind.LOG, "flush")
         self.flushes += 1
-        progress = self._log.progress
-        progress.committed = max(progress.committed, self._log.segments.committed)
-        progress.flushed = max(progress.flushed, flushed)
         self.flushed_store_timestamp = max(self.flushed_store_timestamp, timestamp)
         self._tell()
-        progress.advance()
+        self._log.progress.advance()
         for hear in self.on_flushed:
-            hear(progress.flushed)
-        if self._waiting:
+            hear(flushed)
+        if self._waits:
             self.flush_soon()
 
     def _end_rounds(self) -> None:
@@ -283,11 +273,8 @@ class LogFlusher:
                 done.set_result(None)
 
     def _tell(self) -> None:
-        waiting, flushed = self._waiting, self._log.progress.flushed
-        if self._held_at is not None:
-            flushed = min(flushed, self._held_at)
-        while waiting and waiting[0][0] <= flushed:
-            waiting.popleft()[2](Safe.YES)
+        flushed = self._log.progress.flushed
+        self._waits.reach(flushed if self._held_at is None else min(flushed, self._held_at))
 
     def _failed(self, error: BaseException) -> None:
         """Fence the store, or retry: a flush that could not open a file has lost nothing."""
@@ -307,20 +294,7 @@ class LogFlusher:
         # A fenced store flushes nothing any more, whatever fenced it.
         if self._state.fenced:
             self._wanted = 0
-            self._end_waiting(Safe.FAILED)
-
-    def _give_up_late(self) -> None:
-        self._deadline_timer = None
-        now_s = self._clock.monotonic_s()
-        while self._waiting and self._waiting[0][1] <= now_s:
-            self._waiting.popleft()[2](Safe.FLUSH_TIMEOUT)
-        if self._waiting:
-            self._deadline_timer = self._clock.call_later(self._waiting[0][1] - now_s, self._give_up_late)
-
-    def _end_waiting(self, how: Safe) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for _, _, told in waiting:
-            told(how)
+            self._waits.end(Safe.FAILED)
 
     def _state_must_not_be_fenced(self) -> None:
         if self._state.fenced:

@@ -12,10 +12,30 @@ Both end at the same place, so the end of a record is always a position.
 
 from __future__ import annotations
 
-from kerolox.protocol.ledger_entry import ENTRY_HEAD_BYTES
-from kerolox.protocol.ledger_scan import Mark, decode_head, scan_entries
+from typing import NamedTuple
+
+from kerolox.protocol.ledger_entry import ENTRY_BYTES_MAX, ENTRY_HEAD_BYTES
+from kerolox.protocol.ledger_scan import Mark, decode_head, encode_entry_blank, scan_entries
+from kerolox.protocol.record import BLANK_BYTES, encode_blank
 from kerolox.protocol.record_scan import CHECK_NONE, Scan, scan
 from kerolox.store.disk.segments import Segments
+
+
+class Framing(NamedTuple):
+    """Layout of the records that are appended to a log."""
+
+    lead_bytes: int = 0  # bytes before each record
+    framed_bytes_max: int | None = None  # largest size of a record with these bytes; None: a file
+
+    def record_bytes_max(self, file_bytes: int) -> int:
+        """Return the size of the largest record that can be appended to files of this size."""
+        in_file = file_bytes - BLANK_BYTES
+        framed = in_file if self.framed_bytes_max is None else min(in_file, self.framed_bytes_max)
+        return framed - self.lead_bytes
+
+
+PLAIN = Framing()
+ENTRIES = Framing(ENTRY_HEAD_BYTES, ENTRY_BYTES_MAX)
 
 
 def head_bytes(segments: Segments, offset: int) -> int:
@@ -27,6 +47,11 @@ def position_of(segments: Segments, physical: int) -> int:
     """Return the position of the record, or of its entry, that begins at this physical offset."""
     position = physical - ENTRY_HEAD_BYTES
     return position if position >= segments.entries_from else physical
+
+
+def blank_at(segments: Segments, position: int, free_bytes: int) -> bytes:
+    """Return the blank record or entry that marks the rest of a file as empty."""
+    return encode_entry_blank(free_bytes) if position >= segments.entries_from else encode_blank(free_bytes)
 
 
 def scan_at(

@@ -11,19 +11,16 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 
 from kerolox.clock import Clock
-from kerolox.protocol.batch import Item
-from kerolox.protocol.frame import Frame
 from kerolox.protocol.ledger_entry import ENTRY_BYTES_MAX, ENTRY_HEAD_BYTES, NO_INDEX, LedgerEntry
-from kerolox.protocol.ledger_scan import Mark, Unit, encode_entry_blank, encode_head, encode_unit, frame
-from kerolox.protocol.record import encode_record, record_size
+from kerolox.protocol.ledger_scan import Mark, Unit, encode_head, encode_unit, frame
+from kerolox.protocol.record import BLANK_BYTES, encode_record, record_size
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, Entry, scan
-from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken
-from kerolox.protocol.signature import Signer
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import OutOfLedger, StoreError
 from kerolox.store.failures import Kind
-from kerolox.store.log.commit_log import BLANK_BYTES, CommitLog, Place
+from kerolox.store.log.commit_log import CommitLog
 from kerolox.store.log.cursors import AppendRefused, QueueCursor
+from kerolox.store.log.framing import ENTRIES
 from kerolox.store.log.ledger_index import LedgerIndex
 from kerolox.store.log.progress import Progress
 from kerolox.store.options import StoreOptions
@@ -35,8 +32,6 @@ _EMPTY = Mark(NO_INDEX, -1)
 
 class LedgerLog(CommitLog):
     """Log of entries. ``last`` is the last one: index and term, -1 without any."""
-
-    lead = ENTRY_HEAD_BYTES
 
     def __init__(
         self,
@@ -51,7 +46,14 @@ class LedgerLog(CommitLog):
         executor: Executor,
     ) -> None:
         super().__init__(
-            segments, options, progress, failing, clock=clock, store_host=store_host, executor=executor
+            segments,
+            options,
+            progress,
+            failing,
+            clock=clock,
+            store_host=store_host,
+            executor=executor,
+            framing=ENTRIES,
         )
         self.index = index
         self.last = _EMPTY
@@ -60,102 +62,6 @@ class LedgerLog(CommitLog):
         self.term = -1  # term in which messages are appended; -1: this member does not lead
 
     # --- appending, as leader ------------------------------------------------------------------------
-
-    def append(
-        self,
-        cursor: QueueCursor,
-        body: bytes,
-        properties: bytes = b"",
-        *,
-        flag: int = 0,
-        sys_flag: int = 0,
-        born_timestamp: int,
-        born_host: bytes,
-        reconsume_times: int = 0,
-        prepared_offset: int = 0,
-        count: int = 1,
-        light_queues: bool = True,
-        store_host: bytes | None = None,
-    ) -> Place:
-        hosts = len(born_host) + len(self.store_host if store_host is None else store_host)
-        size = ENTRY_HEAD_BYTES + record_size(len(body), cursor.field, len(properties), hosts)
-        self._check_fits(len(properties), size)
-        if self._end + size + BLANK_BYTES > self._file_end:
-            self._next_file(size)
-        self._end += ENTRY_HEAD_BYTES
-        try:
-            return super().append(
-                cursor,
-                body,
-                properties,
-                flag=flag,
-                sys_flag=sys_flag,
-                born_timestamp=born_timestamp,
-                born_host=born_host,
-                reconsume_times=reconsume_times,
-                prepared_offset=prepared_offset,
-                count=count,
-                light_queues=light_queues,
-                store_host=store_host,
-            )
-        except BaseException:
-            self._end -= ENTRY_HEAD_BYTES
-            raise
-
-    def _append_items(
-        self,
-        cursor: QueueCursor,
-        items: list[Item],
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        reconsume_times: int,
-    ) -> list[Place]:
-        beside = ENTRY_HEAD_BYTES + record_size(0, cursor.field, 0, len(born_host) + len(self.store_host))
-        largest = max([beside + len(body) + len(own) for _, body, own in items], default=0)
-        if largest > ENTRY_BYTES_MAX:
-            raise _too_large(largest)
-        if not self._parts:
-            self._begin_parts()
-        now_ms, store_host = self._now_ms, self.store_host
-        queue_id, field, topic = cursor.queue_id, cursor.field, cursor.topic_name
-        first = queue_offset = cursor.next_offset
-        at = self._end
-        records: list[bytes] = []
-        entries: list[Entry] = []
-        places: list[Place] = []
-        for flag, body, properties in items:
-            at += ENTRY_HEAD_BYTES
-            record = encode_record(
-                queue_id, flag, queue_offset, at, sys_flag, born_timestamp, born_host, now_ms, store_host,
-                reconsume_times, 0, body, field, properties,
-            )  # fmt: skip
-            size = len(record)
-            records.append(record)
-            entries.append((size, 0, queue_id, queue_offset, at, sys_flag, now_ms, topic, properties))
-            places.append((at, queue_offset, size))
-            queue_offset += 1
-            at += size
-        if records:
-            self._taken.append((len(self._parts) + 1, cursor, first))
-        self._parts += records
-        self._entries += entries
-        cursor.next_offset = queue_offset
-        self._end = at
-        return places
-
-    def append_sends(
-        self,
-        frames: list[Frame],
-        at: int,
-        targets: dict[bytes, SendTarget],
-        setting: SendSetting,
-        born_host: bytes,
-        signer: Signer | None,
-    ) -> Taken | None:
-        """Return None: runs of sends are appended one by one, because the records of a run would lie back to
-        back."""
-        return None
 
     def append_raw(self, data: bytes) -> None:
         raise StoreError("a DLedger log is not replicated as bytes: its members push entries to each other")
@@ -166,7 +72,7 @@ class LedgerLog(CommitLog):
         size = ENTRY_HEAD_BYTES + record_size(len(body), cursor.field, 0, 2 * len(self.store_host))
         self.write()
         self._roll_for(size)
-        at = self._end + ENTRY_HEAD_BYTES
+        at = self.segments.wrote + ENTRY_HEAD_BYTES
         record = encode_record(
             cursor.queue_id, 0, cursor.next_offset, at, 0, now_ms, self.store_host, now_ms, self.store_host,
             0, 0, body, cursor.field, b"",
@@ -174,7 +80,7 @@ class LedgerLog(CommitLog):
         found = scan(record, count_max=1).entries
         self._hand_over([record], found)
         cursor.next_offset += 1
-        self._end = self.whole_end = at + len(record)
+        self.whole_end = self.segments.wrote
         self.undispatched.extend(found)
         self.last_store_timestamp = now_ms
         self._tell_written()
@@ -236,7 +142,7 @@ class LedgerLog(CommitLog):
     def _check_entries(self, entries: Sequence[LedgerEntry], begins: bool) -> list[Entry]:
         """Return the records in entries that continue the log. Raise OutOfLedger."""
         records: list[Entry] = []
-        end, file_end, last = self._end, self._file_end, self.last
+        end, file_end, last = self.segments.wrote, self._file_end, self.last
         for entry in entries:
             size = entry.size
             if size > ENTRY_BYTES_MAX or size + BLANK_BYTES > self.segments.size:
@@ -271,7 +177,7 @@ class LedgerLog(CommitLog):
             pieces += (encode_head(entry.index, entry.term, entry.pos, len(entry.body)), entry.body)
             units.append(encode_unit(Unit(entry.index, entry.term, entry.pos, entry.size)))
         self._put(entries[0].index, b"".join(pieces), b"".join(units))
-        self._end = self.whole_end = entries[-1].end
+        self.whole_end = self.segments.wrote
         self.last = Mark(entries[-1].index, entries[-1].term)
         if self.first is None:
             self.first = Unit(entries[0].index, entries[0].term, entries[0].pos, entries[0].size)
@@ -282,7 +188,7 @@ class LedgerLog(CommitLog):
     def begin_entries(self) -> None:
         """Continue a plain log with entries, from the next file on. Wait for the disk."""
         self.begin()
-        if self._end < self._file_end or self.segments.last is None:
+        if self.segments.wrote < self._file_end or self.segments.last is None:
             self._roll()
         else:
             self.segments.roll()
@@ -291,26 +197,18 @@ class LedgerLog(CommitLog):
 
     def next_position(self, size: int) -> int:
         """Return the position that an entry of this size would get."""
-        return self._file_end if self._end + size + BLANK_BYTES > self._file_end else self._end
+        end = self.segments.wrote
+        return self._file_end if end + size > self._limit else end
 
     def _roll_for(self, size: int) -> None:
-        if self._end + size + BLANK_BYTES > self._file_end:
+        if self.segments.wrote + size > self._limit:
             self._roll()
-            self.progress.appended = self._end
-            self.progress.committed = self.segments.committed
-
-    def _blank(self, free: int) -> bytes:
-        return super()._blank(free) if self._end < self.segments.entries_from else encode_entry_blank(free)
 
     def _check_fits(self, properties: int, size: int) -> None:
-        if size > ENTRY_BYTES_MAX:
-            raise _too_large(size)
+        if ENTRY_HEAD_BYTES + size > ENTRY_BYTES_MAX:
+            raise AppendRefused(
+                f"the entry has {ENTRY_HEAD_BYTES + size} bytes with its head of {ENTRY_HEAD_BYTES}; the "
+                f"limit in a DLedger group (enableDLegerCommitLog) is {ENTRY_BYTES_MAX}, whatever "
+                "maxMessageSize is. Send a smaller message, or compress it."
+            )
         super()._check_fits(properties, size)
-
-
-def _too_large(size: int) -> AppendRefused:
-    return AppendRefused(
-        f"the entry has {size} bytes with its head of {ENTRY_HEAD_BYTES}; the limit in a DLedger group "
-        f"(enableDLegerCommitLog) is {ENTRY_BYTES_MAX}, whatever maxMessageSize is. Send a smaller message, "
-        "or compress it."
-    )

@@ -1,35 +1,44 @@
-"""Four offsets of a log: appended, flushed, replicated, confirmed.
+"""Progress of a log: how far it is appended, flushed, replicated and confirmed.
 
 Flush and replication follow *appended*. Dispatch follows *confirmed*, the part that the promised safety
 allows readers to see: the flushed part under synchronous flush, the part in the files under the transient
 buffer, all appended data otherwise; with replication, no more than the replicas have.
+
+The ends of the log in its files are kept only by the files (:class:`kerolox.store.disk.segments.Segments`);
+this module adds what the files do not know.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from kerolox.observers import Observers
 
 
+class Ends(Protocol):
+    """Ends of a log in its files."""
+
+    wrote: int
+    committed: int
+    flushed: int
+
+
 class Progress:
-    """Progress of a log, as four offsets. They only increase, except by :meth:`reset` and :meth:`cut`."""
+    """Progress of a log, as offsets. They only increase, except by :meth:`reset` and :meth:`cut`."""
 
     __slots__ = (
+        "_ends",
         "_told",
-        "appended",
-        "committed",
         "confirmed",
-        "flushed",
         "followers",
         "on_committed",
         "replicated",
         "wait_for_flush",
     )
 
-    def __init__(self, *, wait_for_flush: bool) -> None:
+    def __init__(self, ends: Ends, *, wait_for_flush: bool) -> None:
+        self._ends = ends
         self.wait_for_flush = wait_for_flush
-        self.appended = 0  # end of the data handed to the operating system, or to the transient buffer
-        self.committed = 0  # end of the data handed to the operating system
-        self.flushed = 0  # end of the data on the medium
         self.replicated: int | None = None  # end of the data on enough replicas; None if none are required
         self.confirmed = 0  # end of the data that readers may see
         self.followers: Observers[[]] = Observers("messages confirmed")  # called when ``confirmed`` has grown
@@ -37,18 +46,29 @@ class Progress:
         self.on_committed: Observers[[]] = Observers("messages committed")
         self._told = 0  # ``committed`` at their last call
 
-    def reset(self, offset: int) -> None:
-        """Set all offsets to one place, after recovery or truncation."""
-        self.appended = self.committed = self.flushed = self.confirmed = self._told = offset
+    @property
+    def appended(self) -> int:
+        """Return the end of the data handed to the operating system, or to the transient buffer."""
+        return self._ends.wrote
+
+    @property
+    def committed(self) -> int:
+        """Return the end of the data handed to the operating system. A flush under way may increase it."""
+        return self._ends.committed
+
+    @property
+    def flushed(self) -> int:
+        """Return the end of the data on the medium. A flush under way may increase it."""
+        return self._ends.flushed
+
+    def reset(self) -> None:
+        """Confirm the whole log, after recovery."""
+        self.confirmed = self._told = self._ends.wrote
         if self.replicated is not None:
-            self.replicated = offset
+            self.replicated = self.confirmed
 
     def cut(self, offset: int) -> None:
-        """Lower the offsets after a cut of the log at ``offset``; unflushed data before it stays
-        unflushed."""
-        self.appended = min(self.appended, offset)
-        self.committed = min(self.committed, offset)
-        self.flushed = min(self.flushed, offset)
+        """Lower the offsets after a cut of the log at ``offset``."""
         self.confirmed = min(self.confirmed, offset)
         self._told = min(self._told, offset)
         if self.replicated is not None:
@@ -57,10 +77,11 @@ class Progress:
     def advance(self) -> None:
         """Compute the confirmed offset, and call the followers if it has grown. The callbacks in
         ``on_committed`` come first, because they may confirm more."""
-        if self.committed > self._told:
-            self._told = self.committed
+        ends = self._ends
+        if ends.committed > self._told:
+            self._told = ends.committed
             self.on_committed()
-        confirmed = self.flushed if self.wait_for_flush else self.committed
+        confirmed = ends.flushed if self.wait_for_flush else ends.committed
         if self.replicated is not None and self.replicated < confirmed:
             confirmed = self.replicated
         if confirmed > self.confirmed:

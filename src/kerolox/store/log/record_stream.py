@@ -14,10 +14,11 @@ class RecordStream:
     file."""
 
     def __init__(self, offset: int) -> None:
-        self.whole_end = offset  # end of the last whole record, or of the file whose rest is blank
+        self.whole_end = offset  # end of the last whole record; a blank one ends with its file
         self._rest = b""  # bytes of the record that begins there
-        self.end = offset  # the end of all pieces
-        self._checked: tuple[bytes, int] | None = None
+        self._blank_bytes = 0  # bytes of the blank record there that are still missing
+        # Rest, end of the last whole record, and missing bytes after the piece that was checked last
+        self._checked: tuple[bytes, int, int] | None = None
 
     def check(self, piece: bytes, file_end: int) -> list[Entry]:
         """Return the records that a piece completes. Raise CorruptRecord if it cannot be part of a log.
@@ -25,8 +26,8 @@ class RecordStream:
         Nothing is kept before :meth:`take`, because the piece must be written first.
         """
         begin = self.whole_end
-        if begin >= file_end:  # after the blank record of this file
-            self._checked = b"", file_end
+        if self._blank_bytes:
+            self._checked = self._in_blank(begin, file_end, self._blank_bytes - len(piece))
             return []
         data = self._rest + piece
         entries: list[Entry] = []
@@ -57,12 +58,19 @@ class RecordStream:
                 "set mappedFileSizeCommitLog to the leader's value",
                 offset=begin + position,
             )
-        self._checked = (b"", file_end) if blank else (data[position:], begin + position)
+        if blank:
+            self._checked = self._in_blank(begin + position, file_end, size - (len(data) - position))
+        else:
+            self._checked = data[position:], begin + position, 0
         return entries
 
-    def take(self, piece: bytes) -> None:
+    def take(self) -> None:
         """Continue after the piece that was checked last and is now written."""
         assert self._checked is not None
-        self._rest, self.whole_end = self._checked
+        self._rest, self.whole_end, self._blank_bytes = self._checked
         self._checked = None
-        self.end += len(piece)
+
+    @staticmethod
+    def _in_blank(begin: int, file_end: int, missing: int) -> tuple[bytes, int, int]:
+        # Not whole before its last byte: a record that is appended behind half of it could never be found.
+        return b"", file_end if missing <= 0 else begin, max(0, missing)

@@ -9,18 +9,21 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import nlargest
+from operator import attrgetter
 from types import MappingProxyType
 
 from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import StoreError
-from kerolox.store.queue.consume_queue import ENTRIES_PER_FILE, ENTRY_SIZE, ConsumeQueue
+from kerolox.store.queue.consume_queue import ENTRIES_PER_FILE, ENTRY_SIZE, ConsumeQueue, QueueCut
 from kerolox.store.queue.extended_queue import ExtendedQueue, NotedMessage
 from kerolox.store.queue.extension import FILE_BYTES, QueueExtension
 
 logger = logging.getLogger(__name__)
 
+LOOKED_AT = 16  # queues that are searched for the start of a record
 _NAME_BYTES_MAX = 255  # maximum length of a directory name, on every file system in use
 
 
@@ -227,6 +230,32 @@ class ConsumeQueues:
         return sum(segments.unflushed_bytes for segments in self._unflushed)
 
     # Truncation
+
+    def place_before(self, physical: int) -> int:
+        """Return the beginning of a message at or before this log offset, a late one; 0 if none is found.
+        Looks at the queues with the newest messages. May wait."""
+        newest = nlargest(LOOKED_AT, self, key=attrgetter("max_physical"))
+        return max((queue.place_before(physical) for queue in newest), default=0)
+
+    def plan_cut(self, physical: int) -> list[QueueCut]:
+        """Return the queues that a cut of the log shortens, with their new ends. May wait."""
+        cuts = [queue.plan_cut(physical) for queue in self]
+        return [cut for cut in cuts if cut is not None]
+
+    def lower_to(self, cuts: Iterable[QueueCut]) -> None:
+        """Make the planned ends valid for all later reads. The files are not changed."""
+        for cut in cuts:
+            cut.queue.lower_to(cut)
+            if cut.leaves_nothing:
+                self.drop(cut.queue)
+
+    def clear_behind(self, cuts: Iterable[QueueCut]) -> None:
+        """Cut the files. Waits for the disk."""
+        for cut in cuts:
+            if cut.leaves_nothing:
+                self.remove_files(cut.queue)
+            else:
+                cut.queue.clear_behind()
 
     def truncate_to_physical(self, physical: int) -> None:
         """Remove the entries of messages at or after this log offset. Wait for the disk."""

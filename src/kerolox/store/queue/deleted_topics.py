@@ -9,12 +9,9 @@ file, and has both problems. See FORMAT.md, "Deleted topics".
 from __future__ import annotations
 
 import logging
-import os
-from zlib import crc32
-
-import msgspec
 
 from kerolox.store.disk.files import Files, PathLike
+from kerolox.store.disk.json_note import JsonNote
 from kerolox.store.queue.consume_queues import ConsumeQueues
 
 log = logging.getLogger(__name__)
@@ -26,25 +23,19 @@ class DeletedTopics:
     """Deleted topics: messages of a topic before the log offset ``before[topic]`` belong to a deleted one."""
 
     def __init__(self, files: Files, directory: PathLike) -> None:
-        self.path = os.path.join(os.fspath(directory), NAME)
         self.before: dict[str, int] = {}
-        self._files = files
+        self._note = JsonNote(files, directory, NAME, dict[str, int])
 
     def load(self) -> dict[bytes, int]:
         """Read the note, with topic names as bytes; without a note no topic was deleted. May wait. Raise
         DiskError if it cannot be read: deleted topics would return."""
         self.before = {}
         try:
-            data = self._files.read_if_exists(self.path)
-            if data is not None:
-                line, _, rest = data.partition(b"\n")
-                if int(rest[:10]) != crc32(line):
-                    raise ValueError("CRC")
-                self.before = msgspec.json.decode(line, type=dict[str, int])
-        except (ValueError, msgspec.DecodeError) as error:
+            self.before = self._note.read() or {}
+        except ValueError as error:
             log.warning(
                 "deleted_topics_unknown path=%s error=%r next='if a deleted topic returns, delete it again'",
-                self.path,
+                self._note.path,
                 str(error),
             )
         return {topic.encode(): offset for topic, offset in self.before.items()}
@@ -69,6 +60,5 @@ class DeletedTopics:
             self._save({name: min(end, log_end) for name, end in self.before.items()})
 
     def _save(self, before: dict[str, int]) -> None:
-        line = msgspec.json.encode(before)
-        self._files.write_atomic(self.path, b"%b\n%010d\n" % (line, crc32(line)))
+        self._note.write(before)
         self.before = before

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kerolox.errors import Overloaded
 from kerolox.protocol.record import MAGIC_V2
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, SIZE
+from kerolox.store.disk.readers import Readers
 from kerolox.store.errors import CorruptRecord, OffsetOutOfRange, StoreError
 from kerolox.store.log.commit_log import CommitLog
 from kerolox.store.log.framing import head_bytes
@@ -28,12 +29,6 @@ WALKS_MAX = 16  # requests that may wait for a scan of a log file; more are reje
 _HEAD_BYTES = 112  # up to the length field of the body, with both hosts in IPv6
 _BORN_IPV6, _STORE_IPV6 = 0x10, 0x20
 _by_offset = itemgetter(PHYSICAL_OFFSET)
-
-
-class InReader(Protocol):
-    """Runner of functions in the store's reader threads."""
-
-    def __call__(self, look: Callable[[], bytes]) -> Awaitable[bytes]: ...
 
 
 class NoRecordThere(CorruptRecord):
@@ -55,10 +50,10 @@ class _Claim(NamedTuple):
 class NamedRecords:
     """Reader of records at offsets that peers name, if the store proves that a record lies there."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, in_reader: InReader) -> None:
+    def __init__(self, log: CommitLog, queues: ConsumeQueues, readers: Readers) -> None:
         self._log = log
         self._queues = queues
-        self._in_reader = in_reader
+        self._readers = readers
         self._walks = 0
         self._walking = asyncio.Lock()
 
@@ -66,7 +61,7 @@ class NamedRecords:
         """Return the record that begins at ``offset``. Raise NoRecordThere if no queue entry proves it, and
         other errors of the store if it cannot be read now."""
         waits = self._size_waiting(offset)
-        return await self._in_reader(lambda: self._read(offset, waits))
+        return await self._readers.read(lambda: self._read(offset, waits), limited=True)
 
     def hot(self, offset: int) -> bytes | None:
         """Return the record if it and its queue entry are in memory; None: call :meth:`record`."""
@@ -93,7 +88,7 @@ class NamedRecords:
         self._walks += 1
         try:
             async with self._walking:
-                return await self._in_reader(lambda: self._walk_to(offset))
+                return await self._readers.read(lambda: self._walk_to(offset))
         finally:
             self._walks -= 1
 
