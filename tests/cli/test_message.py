@@ -12,10 +12,10 @@ import pytest
 
 from kerolox.cli import progress
 from kerolox.cli.send import _spans
-from kerolox.cli.times import parse_span, parse_time, time_text
 from kerolox.client.admin import lookups
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
+from kerolox.times import parse_span, parse_time, time_text
 from tests.cli.serving import Cluster, running_cluster
 
 

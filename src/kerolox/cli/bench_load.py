@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from kerolox.cli.output import echo, output
-from kerolox.cli.times import time_text
 from kerolox.client.admin.calls import AdminCalls, BrokerQueue, NoSuchTopic
 from kerolox.client.cluster.client import Client
 from kerolox.client.ids import unique_keys
@@ -31,6 +30,7 @@ from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.message import OutgoingMessage
 from kerolox.protocol.properties import pack
 from kerolox.protocol.reserved import TEMPLATE_TOPIC, TRACE_TOPIC
+from kerolox.times import time_text
 
 STORED = (0, 10, 11, 12)  # the last three: stored, but not flushed or replicated as required
 TIMEOUT_S = 3.0

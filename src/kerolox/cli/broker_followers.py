@@ -8,7 +8,7 @@ import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
-from kerolox.cli.times import time_text
+from kerolox.times import time_text
 
 if TYPE_CHECKING:
     from kerolox.client.admin.calls import AdminCalls

@@ -13,8 +13,8 @@ from kerolox.cli.messages import body_text, document, documents
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, OutputTable, json_text, one_line_errors, output, say, say_document
 from kerolox.cli.progress import ProgressLine
-from kerolox.cli.times import parse_time, time_text
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.times import parse_time, time_text
 
 if TYPE_CHECKING:
     from kerolox.client.admin.calls import AdminCalls

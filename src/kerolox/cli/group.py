@@ -10,8 +10,8 @@ import typer
 from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, Output, OutputTable, one_line_errors, output
-from kerolox.cli.times import parse_time, time_text
 from kerolox.errors import OptionError
+from kerolox.times import parse_time, time_text
 
 if TYPE_CHECKING:
     from kerolox.client.admin.calls import AdminCalls

@@ -6,9 +6,9 @@ import base64
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kerolox.cli.times import time_text
 from kerolox.protocol.flags import COMPRESSED
 from kerolox.protocol.limits import INFLATED_BLOCK_BYTES_MAX, INFLATED_BODY_BYTES_MAX
+from kerolox.times import time_text
 
 if TYPE_CHECKING:
     from kerolox.protocol.message import StoredMessage

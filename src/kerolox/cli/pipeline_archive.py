@@ -29,8 +29,8 @@ from kerolox.cli.storage_options import (
     read_storage_options,
     storage_at,
 )
-from kerolox.cli.times import parse_span
 from kerolox.errors import OptionError
+from kerolox.times import parse_span
 
 if TYPE_CHECKING:
     from kerolox.pipeline.archive.archive import Archive

@@ -9,8 +9,8 @@ import typer
 from kerolox.cli.output import JsonFlag, OutputTable, output, say, say_error
 from kerolox.cli.pipeline_archive import QUICK
 from kerolox.cli.storage_options import StorageFile, StorageOptions, storage_at
-from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.times import parse_time
 
 if TYPE_CHECKING:
     from kerolox.pipeline.audit.audit import Audit

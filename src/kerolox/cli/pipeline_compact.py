@@ -18,8 +18,8 @@ from kerolox.cli.catalog_options import (
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
 from kerolox.cli.pipeline_archive import EXPIRE_S_MIN, size_text
 from kerolox.cli.storage_options import StorageFile, StorageOptions, read_storage_options, storage_at
-from kerolox.cli.times import parse_span
 from kerolox.errors import OptionError
+from kerolox.times import parse_span
 
 if TYPE_CHECKING:
     from kerolox.pipeline.archive.upkeep import Place

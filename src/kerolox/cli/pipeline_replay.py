@@ -12,8 +12,8 @@ from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, split_add
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
 from kerolox.cli.pipeline_archive import _with_retries
 from kerolox.cli.storage_options import StorageFile, StorageOptions, pairs, read_storage_options
-from kerolox.cli.times import parse_time
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.times import parse_time
 
 if TYPE_CHECKING:
     from kerolox.pipeline.replay.plan import ReplayChoice, ReplayPlan

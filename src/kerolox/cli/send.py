@@ -14,8 +14,8 @@ from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, split_addresses
 from kerolox.cli.output import JsonFlag, OutputTable, echo, one_line_errors, output
 from kerolox.cli.progress import ProgressLine
-from kerolox.cli.times import parse_moment, parse_span
 from kerolox.errors import KeroloxError, OptionError, sentences
+from kerolox.times import parse_moment, parse_span
 
 if TYPE_CHECKING:
     from kerolox import Message, Producer, Queue

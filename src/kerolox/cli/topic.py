@@ -9,8 +9,8 @@ import typer
 from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, Output, OutputTable, one_line_errors, output, say
-from kerolox.cli.times import time_text
 from kerolox.errors import OptionError
+from kerolox.times import time_text
 
 if TYPE_CHECKING:
     from kerolox.client.admin.calls import AdminCalls
