@@ -1,55 +1,83 @@
-"""Parsing and formatting of times and durations on the command line."""
+"""Times and durations as text: one parser for commands, Spark options and pipeline files.
+
+A duration has a unit: ``500ms``, ``90s``, ``15m``, ``2h``, ``1h30m``, ``3d``, also in words: ``15 minutes``.
+A number without a unit is accepted only by options whose names have the unit (``requestTimeoutMs``). A time
+without a zone is in the zone in which its reader shows times: local in commands, UTC in Spark and pipelines.
+"""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, tzinfo
+from typing import Final
 
 from kerolox.errors import OptionError
 
-_AGO = re.compile(r"(\d+)\s*(s|m|h|d)(\s+ago)?")
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
-_SPAN_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-EXPECTED = "a time: 2026-01-31T12:00:00, 90s, 15m, 2h or 3d (ago), now, or milliseconds since 1970"
+_UNITS_S: Final = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86_400),
+}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+SPAN: Final = "500ms, 90s, 15m, 2h, 1h30m or 3d"
+EXPECTED: Final = "a time: 2026-01-31T12:00:00, 90s, 15m, 2h or 3d (ago), now, or milliseconds since 1970"
 
 
-def parse_time(text: str, now_ms: int, option: str = "time") -> int:
-    """Parse a time into milliseconds since 1970. A time without a zone is local."""
+def span_s(text: str) -> float | None:
+    """Return the seconds of a duration; None if the text is no duration with units."""
+    text, at, total = text.strip().lower(), 0, 0.0
+    while at < len(text):
+        part = _PART.match(text, at)
+        if part is None or part[2] not in _UNITS_S:
+            return None
+        total += float(part[1]) * _UNITS_S[part[2]]
+        at = part.end()
+    return total if text else None
+
+
+def time_ms(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
+    """Parse a time into milliseconds since 1970. A time without a zone is in ``zone``; None: local.
+
+    Raises ValueError, OverflowError or OSError.
+    """
     text = text.strip()
     if text == "now":
         return now_ms
-    ago = _AGO.fullmatch(text)
-    if ago is not None:
-        return now_ms - int(ago[1]) * _UNIT_MS[ago[2]]
     if text.isdigit():
         return int(text)
+    ago_s = span_s(text.lower().removesuffix("ago"))
+    if ago_s is not None:
+        return now_ms - round(ago_s * 1000)
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None and zone is not None:
+        found = found.replace(tzinfo=zone)
+    return round(found.timestamp() * 1000)
+
+
+def parse_time(text: str, now_ms: int, option: str = "time") -> int:
+    """Parse a time of a command into milliseconds since 1970. Raises OptionError."""
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        return time_ms(text, now_ms)
     except (ValueError, OverflowError, OSError):
         raise OptionError(option, text, EXPECTED) from None
 
 
-def parse_span(text: str, option: str) -> float:
-    """Parse ``500ms``, ``90s``, ``15m``, ``2h``, ``1h30m`` or ``3d`` into seconds. The default unit is s."""
-    text = text.strip()
-    parts = _SPAN.findall(text)
-    if parts and "".join(number + unit for number, unit in parts) == text.replace(" ", ""):
-        return sum(float(number) * _SPAN_S[unit] for number, unit in parts)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise OptionError(option, text, "a duration: 500ms, 90s, 15m, 2h, 1h30m or 3d")
-    return seconds
-
-
 def parse_moment(text: str, now_ms: int, option: str) -> int:
     """Parse a time in the future. Reject the forms that :func:`parse_time` reads as a time ago."""
-    if _AGO.fullmatch(text.strip()):
+    if span_s(text.lower().strip().removesuffix("ago")) is not None:
         raise OptionError(option, text, "a time: 2026-01-31T12:00:00. For a duration from now, use --delay")
     return parse_time(text, now_ms, option)
+
+
+def parse_span(text: str, option: str) -> float:
+    """Parse a duration into seconds. Raises OptionError, also for a number without a unit other than 0."""
+    seconds = 0.0 if text.strip() == "0" else span_s(text)
+    if seconds is None:
+        unit = f" with a unit: {text.strip()}s," if text.strip().isdigit() else ":"
+        raise OptionError(option, text, f"a duration{unit} {SPAN}")
+    return seconds
 
 
 def time_text(ms: int | None) -> str:

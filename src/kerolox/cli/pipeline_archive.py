@@ -30,6 +30,7 @@ from kerolox.cli.storage_options import (
     storage_at,
 )
 from kerolox.errors import OptionError
+from kerolox.sizes import size_text
 from kerolox.times import parse_span
 
 if TYPE_CHECKING:
@@ -386,15 +387,6 @@ class ArchiveProgress:
         if self._lines and now_s - self._said_s >= LINES_EVERY_S:
             self._said_s = now_s
             say(f"{summary.rows:,} messages archived, {left:,} left, {rate}")
-
-
-def size_text(size: int) -> str:
-    amount = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
 
 
 def _sentence(summary: Summary, rate: float, to: str) -> str:

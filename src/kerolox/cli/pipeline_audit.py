@@ -10,6 +10,7 @@ from kerolox.cli.output import JsonFlag, OutputTable, output, say, say_error
 from kerolox.cli.pipeline_archive import QUICK
 from kerolox.cli.storage_options import StorageFile, StorageOptions, storage_at
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.sizes import size_text
 from kerolox.times import parse_time
 
 if TYPE_CHECKING:
@@ -136,7 +137,6 @@ def _run(
 
 def _tables(made: Audit, page: str) -> list[OutputTable]:
     from kerolox.pipeline.audit.finding_kinds import KINDS
-    from kerolox.pipeline.audit.report import size_text
 
     rows = [
         ("messages", f"{made.messages:,} in {len(made.topics)} topics, {size_text(made.bytes_read)} of log"),

@@ -16,9 +16,10 @@ from kerolox.cli.catalog_options import (
     catalog_place,
 )
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
-from kerolox.cli.pipeline_archive import EXPIRE_S_MIN, size_text
+from kerolox.cli.pipeline_archive import EXPIRE_S_MIN
 from kerolox.cli.storage_options import StorageFile, StorageOptions, read_storage_options, storage_at
 from kerolox.errors import OptionError
+from kerolox.sizes import size_text
 from kerolox.times import parse_span
 
 if TYPE_CHECKING:
