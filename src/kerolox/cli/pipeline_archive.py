@@ -22,6 +22,7 @@ from kerolox.cli.catalog_options import (
 )
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
+from kerolox.cli.pipeline_job import INTERRUPTED, ConfOption, MasterOption
 from kerolox.cli.storage_options import (
     StorageFile,
     StorageOptions,
@@ -46,7 +47,6 @@ EXAMPLE = (
 INTERVAL_S_MIN = 0.1
 EXPIRE_S_MIN = 3600.0  # an hour that is not over still receives messages
 LINES_EVERY_S = 10.0  # if stderr is not a terminal
-INTERRUPTED = 130  # exit code of shells for Ctrl-C
 
 
 @one_line_errors
@@ -121,12 +121,8 @@ def archive(
     ] = None,
     storage_options: StorageOptions = None,
     storage_file: StorageFile = None,
-    master: Annotated[
-        str, typer.Option(help="Spark master: local[N], spark://HOST:PORT, yarn, k8s://URL.")
-    ] = "local[*]",
-    conf: Annotated[
-        list[str] | None, typer.Option(help="Spark setting. Repeatable.", metavar="NAME=VALUE")
-    ] = None,
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Archive topics to Parquet files or a table, exactly once, partitioned by topic and hour of storage.
@@ -255,7 +251,10 @@ def _run(
             run.check()
             try:
                 spark = session.session(
-                    "kerolox-archive", _with_retries(master), conf={**QUICK, **conf}, sources=False
+                    "kerolox-archive",
+                    session.with_retries(master),
+                    conf={**session.QUICK, **conf},
+                    sources=False,
                 )
                 interrupts.install()  # again, because PySpark has replaced the handlers
                 interrupts.archive = run
@@ -287,15 +286,6 @@ def _iceberg(name: str, place: CatalogPlace, storage_options: dict[str, Any]) ->
     from kerolox.pipeline.archive.iceberg import IcebergArchive
 
     return IcebergArchive(name, place, storage_options=storage_options)
-
-
-# Tasks run in Python; the JVM only schedules them. Its optimizing compiler costs more than it saves.
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-
-
-def _with_retries(master: str) -> str:
-    """Return a local master that retries failed tasks, as clusters do; other masters unchanged."""
-    return f"{master[:-1]},4]" if master.startswith("local[") and "," not in master else master
 
 
 class Interrupts:
