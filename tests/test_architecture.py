@@ -54,6 +54,7 @@ ROOMS = {
         "cluster etcd replicas",
     ),
     "demo": ("broker queries streams", "shop", "page", "demo"),
+    "load": ("figures", "senders consumers"),
     "store": (
         "errors delay_table options state failures standing_failures",
         "disk",
