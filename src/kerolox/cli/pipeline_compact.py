@@ -63,10 +63,8 @@ def compact(
     from kerolox.pipeline.archive.upkeep import compact as work
 
     joined = work(place, older_than_ms=round(over_s * 1000), format=Format(rows_max=rows_max))
-    shown = output(json)
-    if json:
-        shown.show({"address": text, "filesJoined": joined})
-    shown.note(f"{joined:,} small files compacted: {text}" if joined else f"No files to compact in {text}.")
+    sentence = f"{joined:,} small files compacted: {text}" if joined else f"No files to compact in {text}."
+    output(json).report(sentence, {"address": text, "filesJoined": joined})
 
 
 @one_line_errors
