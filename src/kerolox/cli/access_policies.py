@@ -13,7 +13,6 @@ from kerolox.cli.access_places import (
     FileOption,
     Place,
     Where,
-    change_all,
     known_user,
     read_all,
     run_between,
@@ -140,14 +139,8 @@ def set_rules(
         policies=(AclPolicy(entries=tuple(map(entry_body, entries)), policy_type=policy.value),),
         subject=subject_of(user),
     )
-
-    async def work(places: list[Place]) -> list[str]:
-        known = await known_user(places, user)
-        chosen = [one for one in places if one.name in known]
-        await change_all(chosen, lambda place: place.put_rules(user, body))
-        return list(known)
-
-    places = Where(nameserver, address, cluster, file).run(work)
+    where = Where(nameserver, address, cluster, file)
+    places = where.change(user, lambda place: place.put_rules(user, body))
     out = output(json)
     for entry in entries:
         out.note(f"{user}: {entry}, at {', '.join(places)}")

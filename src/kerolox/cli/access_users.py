@@ -16,7 +16,6 @@ from kerolox.cli.access_places import (
     FileOption,
     Place,
     Where,
-    change_all,
     known_user,
     read_all,
     run_between,
@@ -154,13 +153,9 @@ def update(
         user_status=None if enabled is None else ("enable" if enabled else "disable"),
     )
 
-    async def work(places: list[Place]) -> list[str]:
-        known = await known_user(places, name)
-        await change_all([one for one in places if one.name in known], lambda place: place.update_user(user))
-        return list(known)
-
+    where = Where(nameserver, address, cluster, file)
     keys = _keys_kept(name, secret or "", generate, client_file, show_secret)
-    places = _with_keys(keys, lambda: Where(nameserver, address, cluster, file).run(work))
+    places = _with_keys(keys, lambda: where.change(name, lambda place: place.update_user(user)))
     _say_done(f"user {name} was changed", user, places, keys, show_secret, json)
 
 
@@ -177,13 +172,8 @@ def delete(
     """Delete a user and its rules. Its requests are rejected from then on."""
     if not yes:
         typer.confirm(f"Delete user {name} and its rules?", abort=True, err=True)
-
-    async def work(places: list[Place]) -> list[str]:
-        known = await known_user(places, name)
-        await change_all([one for one in places if one.name in known], lambda place: place.delete_user(name))
-        return list(known)
-
-    places = Where(nameserver, address, cluster, file).run(work)
+    where = Where(nameserver, address, cluster, file)
+    places = where.change(name, lambda place: place.delete_user(name))
     sentence = f"user {name} was deleted at {', '.join(places)}"
     output(json).report(sentence, {"username": name, "at": places})
 

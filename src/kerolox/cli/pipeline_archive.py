@@ -23,6 +23,7 @@ from kerolox.cli.catalog_options import (
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
 from kerolox.cli.pipeline_job import INTERRUPTED, ConfOption, MasterOption
+from kerolox.cli.progress import bars
 from kerolox.cli.storage_options import (
     StorageFile,
     StorageOptions,
@@ -342,19 +343,12 @@ class ArchiveProgress:
     """Progress: a bar on a terminal, otherwise lines; nothing with ``quiet``."""
 
     def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
+        from rich.progress import MofNCompleteColumn, TextColumn
 
         from kerolox.clock import SYSTEM_CLOCK
 
-        console = Console(stderr=True)
-        self._lines = not quiet and not console.is_terminal
-        self._bar = Bar(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
-            console=console, disable=quiet or self._lines,
-        )  # fmt: skip
+        self._bar = bars(MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), quiet=quiet)
+        self._lines = self._bar.disable and not quiet
         self._task = self._bar.add_task("Spark starts", total=None, rate="")
         self._now_s = SYSTEM_CLOCK.monotonic_s
         self._began_s = self._said_s = self._now_s()

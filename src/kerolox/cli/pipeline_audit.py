@@ -15,6 +15,7 @@ from kerolox.cli.pipeline_job import (
     UntilOption,
     spark_errors,
 )
+from kerolox.cli.progress import bars
 from kerolox.cli.storage_options import StorageFile, StorageOptions, pairs, storage_at
 from kerolox.errors import KeroloxError
 from kerolox.sizes import size_text
@@ -98,8 +99,7 @@ def _run(
     *,
     quiet: bool,
 ) -> Audit:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import DownloadColumn
 
     from kerolox.spark import session
 
@@ -107,11 +107,7 @@ def _run(
         from kerolox.pipeline.audit.audit import audit, check_request
     session.settings(master)
     check_request(stores, to, **choice)  # raises before Spark starts
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
-        TimeRemainingColumn(), console=console, disable=quiet or not console.is_terminal, transient=True,
-    )  # fmt: skip
+    bar = bars(DownloadColumn(binary_units=True), quiet=quiet, transient=True)
     interrupted = "interrupted; no report was written"
     with spark_errors(lambda: interrupted, lambda why: f"the audit failed: {why}"), bar:
         task = bar.add_task("Spark starts", total=None)

@@ -18,6 +18,7 @@ from kerolox.cli.pipeline_job import (
     UntilOption,
     spark_errors,
 )
+from kerolox.cli.progress import bars
 from kerolox.cli.storage_options import StorageFile, StorageOptions, pairs, read_storage_options
 from kerolox.errors import OptionError
 from kerolox.times import parse_time
@@ -141,8 +142,7 @@ def _run(
     *,
     quiet: bool,
 ) -> Replayed:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import MofNCompleteColumn
 
     from kerolox import ClientOptions
     from kerolox.pipeline.replay.replay import check, replay
@@ -151,11 +151,7 @@ def _run(
     cluster = ClientOptions(split_addresses(nameserver))
     session.settings(master)
     check(source, cluster, choice=choice, **how)  # raises before Spark starts
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=console, disable=quiet or not console.is_terminal,
-    )  # fmt: skip
+    bar = bars(MofNCompleteColumn(), quiet=quiet)
     planned = False
 
     def on_plan(plan: ReplayPlan) -> None:
