@@ -19,10 +19,10 @@ import pytest
 from typer.testing import CliRunner
 
 from kerolox.blocking import Message, Producer, PullConsumer
-from kerolox.cli.cluster_folder import ClusterFolder
-from kerolox.cli.cluster_layouts import LAYOUTS, layout
 from kerolox.cli.main import app
 from kerolox.errors import KeroloxError
+from kerolox.supervise.folder import ClusterFolder
+from kerolox.supervise.layouts import LAYOUTS, layout
 from tests.controller.etcd_kit import require_etcd
 
 KEROLOX = [sys.executable, "-m", "kerolox"]

@@ -12,13 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from kerolox.access.book_file import decode_book
-from kerolox.cli.access_folder import AccessFolder
-from kerolox.cli.cluster_folder import ClusterFolder
-from kerolox.cli.cluster_layouts import layout
+from kerolox.access.folder import AccessFolder
 from kerolox.cli.main import app
-from kerolox.cli.posture import secured
 from kerolox.protocol.command import Command
 from kerolox.protocol.signature_v2 import SIGNATURE_V2
+from kerolox.supervise.folder import ClusterFolder
+from kerolox.supervise.layouts import layout
 from tests.cli.test_cluster_up import UpProcess, run, servers, start, until
 
 __all__ = ["start"]
@@ -79,14 +78,14 @@ def test_a_cluster_that_is_secured_stays_so(tmp_path: Path) -> None:
     planned = layout("2m-2s-sync")
     folder.prepare("2m-2s-sync", planned, "127.0.0.1:0", {})
     assert not folder.is_secured
-    settings = secured(users, ["10.0.0.1"], {})
+    settings = users.secured_settings(["10.0.0.1"], {})
     assert settings["tls.server.mode"] == "enforcing"
     folder.prepare("2m-2s-sync", planned, "127.0.0.1:0", {}, access=settings)
     assert folder.is_secured
     for one in planned:
         assert folder.settings(one.name).items() >= settings.items()
         assert stat.S_IMODE(folder.config(one.name).stat().st_mode) == 0o600
-    assert secured(users, ["10.0.0.1"], {}) == settings  # the same servers' user again
+    assert users.secured_settings(["10.0.0.1"], {}) == settings  # the same servers' user again
     code, said = run("cluster", "up", "--like", "2m-2s-sync", "--data", str(tmp_path), "--open")
     assert code == 1
     assert "authenticationEnabled=true" in said
@@ -95,7 +94,7 @@ def test_a_cluster_that_is_secured_stays_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("use", "form_2"), [("off", False), ("inner", True)])
 async def test_its_commands_sign_as_its_servers_do(tmp_path: Path, use: str, form_2: bool) -> None:
     folder = ClusterFolder(tmp_path)
-    settings = secured(AccessFolder(tmp_path), ["127.0.0.1"], {}) | {"signatureV2": use}
+    settings = AccessFolder(tmp_path).secured_settings(["127.0.0.1"], {}) | {"signatureV2": use}
     folder.prepare("2m-2s-sync", layout("2m-2s-sync"), "127.0.0.1:0", {}, access=settings)
     async with folder.dialer() as dialer:
         asked = Command(1, opaque=1, fields={}, body=b"")
@@ -106,14 +105,14 @@ async def test_its_commands_sign_as_its_servers_do(tmp_path: Path, use: str, for
 
 def test_what_was_chosen_for_tls_counts(tmp_path: Path) -> None:
     own = {"tls.server.certPath": "mine.pem", "tls.server.keyPath": "mine.key", "flushDiskType": "SYNC_FLUSH"}
-    settings = secured(AccessFolder(tmp_path), ["10.0.0.1"], own)
+    settings = AccessFolder(tmp_path).secured_settings(["10.0.0.1"], own)
     assert settings["tls.server.certPath"] == "mine.pem"
     assert "tls.client.trustCertPath" not in settings
     assert "flushDiskType" not in settings
     assert not (tmp_path / "tls-server.pem").exists()
-    open_wire = secured(AccessFolder(tmp_path), ["10.0.0.1"], {"tls.server.mode": "permissive"})
+    open_wire = AccessFolder(tmp_path).secured_settings(["10.0.0.1"], {"tls.server.mode": "permissive"})
     assert open_wire["tls.server.mode"] == "permissive"
-    assert "tls.server.mode" not in secured(AccessFolder(tmp_path), ["127.0.0.1"], {})
+    assert "tls.server.mode" not in AccessFolder(tmp_path).secured_settings(["127.0.0.1"], {})
 
 
 def test_users_without_anybody_who_may_administer_them(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from kerolox.cli import demo_spark
 from kerolox.cli.main import app
+from kerolox.demo import queries
 
 DEMO = [sys.executable, "-m", "kerolox", "demo"]
 
@@ -78,7 +78,7 @@ def test_for_people_and_with_the_files_kept(tmp_path: Path) -> None:
 
 
 def test_without_spark_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_spark, "is_installed", lambda: False)
+    monkeypatch.setattr(queries, "is_installed", lambda: False)
     result = CliRunner().invoke(app, ["demo", "--messages", "100", "--seconds", "0"])
     assert result.exit_code == 0, result.output
     assert "pip install 'kerolox[spark]'" in result.output

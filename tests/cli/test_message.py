@@ -12,10 +12,10 @@ import pytest
 
 from kerolox.cli import progress
 from kerolox.cli.send import _spans
-from kerolox.cli.times import parse_span, parse_time, time_text
 from kerolox.client.admin import lookups
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
+from kerolox.times import parse_span, parse_time, time_text
 from tests.cli.serving import Cluster, running_cluster
 
 
@@ -254,10 +254,12 @@ def test_times() -> None:
     assert parse_time(time_text(now_ms), 0) == now_ms
     assert parse_span("500ms", "--delay") == 0.5
     assert parse_span("1h30m", "--delay") == 5400
-    assert parse_span("90", "--delay") == 90
-    for wrong in ("", "soon", "5 parsecs", "-3", "nan", "inf", "1h soon"):
+    assert parse_span("0", "--delay") == 0
+    for wrong in ("", "soon", "5 parsecs", "-3", "nan", "inf", "1h soon", "90"):
         with pytest.raises(OptionError):
             parse_span(wrong, "--delay")
+    with pytest.raises(OptionError, match="with a unit: 90s"):
+        parse_span("90", "--delay")
     assert (time_text(None), time_text(0), time_text(-1)) == ("", "", "")
     assert time_text(1 << 62) == str(1 << 62)
     for wrong in ("", "soon", "5 parsecs", "2023-13-01"):

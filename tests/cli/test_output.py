@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 import kerolox.cli
-from kerolox.cli.output import JsonOutput, OutputTable, TableOutput, echo, json_text, say, say_error
+from kerolox.cli.output import (
+    JsonOutput,
+    OutputTable,
+    TableOutput,
+    column,
+    echo,
+    json_text,
+    output,
+    row,
+    say,
+    say_error,
+    table,
+)
 from kerolox.errors import KeroloxError
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m‮evil\x7f"
@@ -57,7 +69,12 @@ def test_long_documents_are_written_in_parts(capsys: pytest.CaptureFixture[str])
     assert found == json_text(document, indent=2) + "\n"
 
 
-@pytest.mark.parametrize("path", sorted(COMMANDS.glob("*.py")), ids=lambda path: path.stem)
+# Rooms that work for commands and print nothing themselves.
+ROOMS = [COMMANDS.parent / room for room in ("supervise", "demo", "load")]
+PROGRAMS = sorted(path for room in (COMMANDS, *ROOMS) for path in room.glob("*.py"))
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_commands_print_through_one_module(path: Path) -> None:
     if path.stem in ("output", "progress"):
         return
@@ -67,3 +84,33 @@ def test_commands_print_through_one_module(path: Path) -> None:
             assert called not in ("typer.echo", "typer.secho", "click.echo", "print"), (
                 f"line {node.lineno}: {called} shows texts of peers as they are: use cli/output.py"
             )
+
+
+@row
+class Sample:
+    """Row of a result."""
+
+    name: str
+    queue_id: int = column("queue")
+    stored: int | None = column("stored at", lambda ms: None if ms is None else f"{ms} ms")
+    hidden: list[str] = column(None)
+    shown: str = column("shown", in_json=False)
+
+
+def test_rows_are_columns_for_people_and_keys_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [Sample("a", 1, 5, ["x"], "yes"), Sample("b", 2, None, [], "no")]
+    found = table(Sample, rows, unknown="-")
+    assert found.columns == ["name", "queue", "stored at", "shown"]
+    assert found.rows == [("a", 1, "5 ms", "yes"), ("b", 2, "-", "no")]
+    output(True).show({"rows": rows}, found)
+    assert json.loads(capsys.readouterr().out)["rows"] == [
+        {"name": "a", "queueId": 1, "stored": 5, "hidden": ["x"]},
+        {"name": "b", "queueId": 2, "stored": None, "hidden": []},
+    ]
+
+
+def test_a_result_of_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    output(False).report("orders was deleted", {"topic": "orders"})
+    output(True).report("orders was deleted", {"topic": "orders"})
+    sentence, _, document = capsys.readouterr().out.partition("\n")
+    assert (sentence, json.loads(document)) == ("orders was deleted", {"topic": "orders"})

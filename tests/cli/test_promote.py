@@ -15,9 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kerolox.blocking import Message, Producer
-from kerolox.cli.cluster_folder import ClusterFolder
-from kerolox.cli.cluster_layouts import LAYOUTS
 from kerolox.cli.main import app
+from kerolox.supervise.folder import ClusterFolder
+from kerolox.supervise.layouts import LAYOUTS
 
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
 

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kerolox.access.book_file import decode_book
-from kerolox.cli.access_folder import AccessFolder
+from kerolox.access.folder import AccessFolder
 from kerolox.cli.main import app
 from kerolox.net.address import is_loopback
 from tests.cli.test_up import ENVIRONMENT, FREE, KEROLOX, READY

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kerolox.controller.etcd_access import EtcdAccess, read_endpoints
-from kerolox.testing.etcd import EtcdPlace, find_etcd, member_command
+from kerolox.supervise.etcd import EtcdPlace, find_etcd, member_command
 from tests.rig.ports import free_ports
 
 START_S = 30.0

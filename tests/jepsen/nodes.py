@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from kerolox.testing.etcd import EtcdPlace, find_etcd, member_command
+from kerolox.supervise.etcd import EtcdPlace, find_etcd, member_command
 from tests.peers.wire import request
 from tests.rig.logs import Log, read_log
 from tests.rig.nursery import Child, Nursery

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.testing.etcd import find_etcd
+from kerolox.supervise.etcd import find_etcd
 from tests.rig.loads import Load
 
 from .cluster import BY_ETCD, EMBEDDED, NAMESERVER, Ground, Violation

@@ -17,13 +17,13 @@ import pytest
 from typer.testing import CliRunner
 
 from kerolox.cli.main import app
-from kerolox.cli.pipeline_archive import size_text
 from kerolox.cli.storage_options import pairs
 from kerolox.client.messages import Message, Receipt
 from kerolox.errors import OptionError
 from kerolox.pipeline.archive.files import Format
 from kerolox.pipeline.archive.on_spark import OnSpark, check_shared
 from kerolox.pipeline.lake.local_folder import LocalFolder
+from kerolox.sizes import size_text
 from kerolox.testing.threads import BrokerThread
 
 from .archiving import archive, bodies
@@ -87,7 +87,7 @@ def test_a_following_run(end: int, broker: BrokerThread, topic: str, send: Send,
     send(numbered(topic, range(50)))
     process = subprocess.Popen(
         [*COMMAND, "-n", broker.nameserver_address, "--topic", topic, "--to", str(tmp_path), "--follow",
-         "--interval", "0.2", "--master", "local[2]", "--json"],
+         "--interval", "200ms", "--master", "local[2]", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         # Whoever runs the tests in the background has it ignored, which children inherit.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -161,6 +161,6 @@ def test_help_has_an_example() -> None:
 
 def test_small_texts() -> None:
     assert [size_text(n) for n in (0, 999, 1500, 2_000_000, 3_100_000_000_000)] == [
-        "0 B", "999 B", "1.5 kB", "2.0 MB", "3.1 TB",
+        "0 B", "999 B", "1.46 KiB", "1.91 MiB", "2.82 TiB",
     ]  # fmt: skip
     assert pairs("--conf", ["a=b=c", "d="]) == {"a": "b=c", "d": ""}

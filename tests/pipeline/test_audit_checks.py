@@ -327,7 +327,10 @@ def test_a_table_that_cannot_be_read_is_not_a_missing_one(store: AuditStore, nam
 def test_what_belongs_to_users() -> None:
     assert all(map(is_users, ("orders", "BenchmarkTest")))
     assert not any(
-        map(is_users, ("%RETRY%g", "%DLQ%g", "rmq_sys_wheel_timer", HALF, DONE, "SCHEDULE_TOPIC_XXXX"))
+        map(
+            is_users,
+            ("%RETRY%g", "%DLQ%g", "rmq_sys_wheel_timer", HALF, DONE, "SCHEDULE_TOPIC_XXXX", "c_REPLY_TOPIC"),
+        )
     )
 
 

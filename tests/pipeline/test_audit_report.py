@@ -12,7 +12,8 @@ from kerolox.pipeline.audit import traffic
 from kerolox.pipeline.audit.audit import Audit
 from kerolox.pipeline.audit.finding_kinds import Findings
 from kerolox.pipeline.audit.findings import duration
-from kerolox.pipeline.audit.report import ROWS_SHOWN, page, size_text, steps
+from kerolox.pipeline.audit.report import ROWS_SHOWN, page, steps
+from kerolox.sizes import size_text
 
 
 def made(**what: object) -> Audit:

@@ -5,6 +5,7 @@ import pytest
 from kerolox.client.messages import Queue
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
+from kerolox.sizes import size_bytes
 from kerolox.spark.option_table import (
     CLUSTER,
     Option,
@@ -13,7 +14,6 @@ from kerolox.spark.option_table import (
     flag,
     moment,
     number,
-    size,
     span,
 )
 from kerolox.spark.sink.options import SINK
@@ -142,18 +142,18 @@ def test_the_cluster() -> None:
 
 def test_values() -> None:
     assert [flag(text) for text in ("true", "No", "1")] == [True, False, True]
-    assert [size(text) for text in ("64m", "1k", "7", "2GB", "10b")] == [64 << 20, 1024, 7, 2 << 30, 10]
+    assert [size_bytes(text) for text in ("64m", "1k", "7", "2GB", "10b")] == [64 << 20, 1024, 7, 2 << 30, 10]
     assert moment("2026-01-31T12:00:00+01:00") == moment("2026-01-31T11:00:00") == 1769857200000
     assert moment("1769857200000") == 1769857200000
 
 
 def test_lengths_of_time() -> None:
     read = span(1, 90_000_000)
-    written = ("60000", "60s", "1m", "1 minute", "0.5h", "250ms", "1d", "2 Hours")
+    written = ("60000", "60s", "1m", "1 minute", "0.5h", "250ms", "1d", "2 Hours", "1h30m")
     assert [read(text) for text in written] == [
-        60_000, 60_000, 60_000, 60_000, 1_800_000, 250, 86_400_000, 7_200_000,
+        60_000, 60_000, 60_000, 60_000, 1_800_000, 250, 86_400_000, 7_200_000, 5_400_000,
     ]  # fmt: skip
-    for wrong in ("", "m", "15 q", "-5s", "1h30m", "0s", "99d"):
+    for wrong in ("", "m", "15 q", "-5s", "1h 30", "0s", "99d"):
         with pytest.raises(ValueError):
             read(wrong)
     delayed = {**NEEDED, "minoffsetspertrigger": "9", "maxtriggerdelay": "15m"}  # as Kafka's source has it

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from tests.store.dispatch.kit import Rig, options_for
 
-from kerolox.cli.up import EMBEDDED
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import encode_record, topic_field
@@ -23,6 +22,7 @@ from kerolox.store.offline.verify import Report, verify
 from kerolox.store.options import INDEX_SIZES
 from kerolox.store.queue.consume_queue import ENTRY
 from kerolox.store.tables.topics import TopicTable
+from kerolox.supervise.embedded import EMBEDDED
 from kerolox.testing.clock import ManualClock
 
 Places = list[tuple[int, int, int]]

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from kerolox.access.key_file import FIRST_USER, INNER_USER
 from kerolox.cli import access_explain, access_migrate, access_policies, access_users
-from kerolox.cli.access_folder import FIRST_USER, INNER_USER
-from kerolox.cli.output import JsonFlag, one_line_errors, output
+from kerolox.cli.output import JsonFlag, command, output
 from kerolox.errors import OptionError
 
 SETTINGS_FILE = "access.conf"
@@ -21,8 +21,7 @@ app.command("explain", epilog=access_explain.EXAMPLE)(access_explain.explain)
 app.command("migrate", epilog=access_migrate.EXAMPLE)(access_migrate.migrate)
 
 
-@app.command("init", epilog="Example: kerolox access init /etc/kerolox")
-@one_line_errors
+@command(app, "init", "kerolox access init /etc/kerolox")
 def init(
     folder: Annotated[Path, typer.Argument(help="Folder for the files.")] = Path("."),
     first: Annotated[str, typer.Option("--user", help="Name of the first user.")] = FIRST_USER,
@@ -41,8 +40,8 @@ def init(
     random. Existing files are never overwritten.
     """
     from kerolox.access.book import check_user_name
-    from kerolox.cli.access_folder import AccessFolder
-    from kerolox.cli.access_secrets import FileThere, write_private
+    from kerolox.access.folder import AccessFolder
+    from kerolox.access.key_file import FileThere, write_private
     from kerolox.protocol.bodies.properties_text import write_properties
 
     check_user_name(first)

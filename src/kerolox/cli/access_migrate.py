@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kerolox.cli.access_places import FileAccess
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
+from kerolox.cli.output import JsonFlag, column, one_line_errors, output, row, say, table
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
@@ -16,8 +16,17 @@ if TYPE_CHECKING:
     from kerolox.access.plain.accounts import Account
 
 EXAMPLE = "Example: kerolox access migrate /opt/rocketmq/conf/plain_acl.yml --file /etc/kerolox/access.json"
-COLUMNS = ("user", "type", "rules", "now")
 ENDINGS = (".yml", ".yaml")
+
+
+@row
+class MigratedRow:
+    """User made of an account."""
+
+    username: str = column("user")
+    user_type: str = column("type")
+    rules: int
+    made: bool = column("now", lambda made: "created" if made else "existed")
 
 
 @one_line_errors
@@ -56,19 +65,18 @@ def migrate(
     else:
         place.change(change)
     (book,) = found
-    document = [
-        {
-            "username": name,
-            "userType": "Super" if book.users[name].is_super else "Normal",
-            "rules": sum(map(len, (book.rules_of(name).custom, book.rules_of(name).default))),
-            "made": name in made,
-        }
+    rows = [
+        MigratedRow(
+            name,
+            "Super" if book.users[name].is_super else "Normal",
+            sum(map(len, (book.rules_of(name).custom, book.rules_of(name).default))),
+            name in made,
+        )
         for name in accounts
         if name in book.users
     ]
-    rows = [(*list(row.values())[:3], "created" if row["made"] else "existed") for row in document]
     out = output(json)
-    out.show({"users": document, "leftOver": left_over, "file": str(file)}, OutputTable(COLUMNS, rows))
+    out.show({"users": rows, "leftOver": left_over, "file": str(file)}, table(MigratedRow, rows))
     if not json:
         for line in left_over:
             say(f"not converted: {line}")

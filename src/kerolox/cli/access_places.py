@@ -83,6 +83,16 @@ class Where:
 
         return run_admin(self.nameserver, at_brokers)
 
+    def change(self, user: str, change: Callable[[Place], Coroutine[Any, Any, None]]) -> list[str]:
+        """Make a change at all places that have a user, and return their names."""
+
+        async def work(places: list[Place]) -> list[str]:
+            known = await known_user(places, user)
+            await change_all([one for one in places if one.name in known], change)
+            return list(known)
+
+        return self.run(work)
+
 
 # --- reading -------------------------------------------------------------------------------------------
 

@@ -13,14 +13,13 @@ from kerolox.cli.access_places import (
     FileOption,
     Place,
     Where,
-    change_all,
     known_user,
     read_all,
     run_between,
 )
 from kerolox.cli.access_users import replace_rules
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
+from kerolox.cli.output import JsonFlag, column, command, output, row, say, table
 from kerolox.client.admin import everywhere
 from kerolox.errors import OptionError
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Manage access policies: the rules for each user.", no_args_is_help=True)
 
 UserArgument = Annotated[str, typer.Argument(help="Name of the user.")]
-COLUMNS = ("user", "policy", "resource", "actions", "from", "decision", "at")
-KEYS = ("user", "policyType", "resource", "actions", "sourceIps", "decision", "at")
 
 
 class PolicyType(Enum):
@@ -49,8 +46,20 @@ PolicyOption = Annotated[
 ]
 
 
-@app.command("list", epilog="Example: kerolox access policy list alice")
-@one_line_errors
+@row
+class RuleRow:
+    """Rule of a user, and the places that have it."""
+
+    user: str
+    policy_type: str = column("policy")
+    resource: str
+    actions: tuple[str, ...] = column("actions", ", ".join)
+    source_ips: tuple[str, ...] = column("from", lambda sources: ", ".join(sources) or "anywhere")
+    decision: str
+    at: list[str] = column("at", ", ".join)
+
+
+@command(app, "list", "kerolox access policy list alice")
 def list_rules(
     user: Annotated[str, typer.Argument(help="Name of the user. Default: all users.")] = "",
     resource: Annotated[str, typer.Option(help="Only rules whose resource contains this text.")] = "",
@@ -72,28 +81,15 @@ def list_rules(
         return {at: [acl for acl in acls if not user or acl.subject == wanted] for at, acls in found.items()}
 
     found = Where(nameserver, address, cluster, file).run(work)
-    document = [
-        dict(zip(KEYS, (*content, at), strict=True))
-        for content, at in everywhere.rules_by_content(found).items()
-    ]
+    rows = [RuleRow(*content, at) for content, at in everywhere.rules_by_content(found).items()]
     whose = f" of {user}" if user else ""
-    if resource and not document:
+    if resource and not rows:
         raise NotFound(f"no rule{whose} has a resource that contains {resource!r} at {', '.join(found)}")
-    rows = [
-        (
-            *(row["user"], row["policyType"], row["resource"], ", ".join(row["actions"])),
-            *(", ".join(row["sourceIps"]) or "anywhere", row["decision"], ", ".join(row["at"])),
-        )
-        for row in document
-    ]
     empty = f"no rules{whose} at {', '.join(found)}: requests that no rule allows are denied"
-    output(json).show(document, OutputTable(COLUMNS, rows, empty=empty))
+    output(json).show(rows, table(RuleRow, rows, empty=empty))
 
 
-@app.command(
-    "set", epilog="Example: kerolox access policy set alice Topic:orders Group:shop-* --actions Pub,Sub"
-)
-@one_line_errors
+@command(app, "set", "kerolox access policy set alice Topic:orders Group:shop-* --actions Pub,Sub")
 def set_rules(
     user: UserArgument,
     resources: Annotated[
@@ -143,14 +139,8 @@ def set_rules(
         policies=(AclPolicy(entries=tuple(map(entry_body, entries)), policy_type=policy.value),),
         subject=subject_of(user),
     )
-
-    async def work(places: list[Place]) -> list[str]:
-        known = await known_user(places, user)
-        chosen = [one for one in places if one.name in known]
-        await change_all(chosen, lambda place: place.put_rules(user, body))
-        return list(known)
-
-    places = Where(nameserver, address, cluster, file).run(work)
+    where = Where(nameserver, address, cluster, file)
+    places = where.change(user, lambda place: place.put_rules(user, body))
     out = output(json)
     for entry in entries:
         out.note(f"{user}: {entry}, at {', '.join(places)}")
@@ -160,8 +150,7 @@ def set_rules(
         out.show({"user": user, "policies": msgspec.to_builtins(body.policies), "at": places})
 
 
-@app.command("delete", epilog="Example: kerolox access policy delete alice Topic:orders")
-@one_line_errors
+@command(app, "delete", "kerolox access policy delete alice Topic:orders")
 def delete(
     user: UserArgument,
     resources: Annotated[
@@ -189,16 +178,13 @@ def delete(
         return list(known)
 
     places = Where(nameserver, address, cluster, file).run(work)
-    out = output(json)
-    out.note(f"deleted the rules of {user} for {', '.join(wanted) or 'all resources'} at {', '.join(places)}")
-    if json:
-        out.show({"user": user, "resources": wanted or None, "at": places})
+    sentence = (
+        f"deleted the rules of {user} for {', '.join(wanted) or 'all resources'} at {', '.join(places)}"
+    )
+    output(json).report(sentence, {"user": user, "resources": wanted or None, "at": places})
 
 
-@app.command(
-    "copy", epilog="Example: kerolox access policy copy alice --from 10.0.0.1:10911 --to 10.0.0.2:10911"
-)
-@one_line_errors
+@command(app, "copy", "kerolox access policy copy alice --from 10.0.0.1:10911 --to 10.0.0.2:10911")
 def copy(
     source: Annotated[
         str, typer.Option("--from", help="Source: a broker's address or a file.", metavar="PLACE")
@@ -227,7 +213,5 @@ def copy(
         return list(names)
 
     copied = run_between(source, target, work, nameserver)
-    out = output(json)
-    out.note(f"rules of {', '.join(copied) or 'no user'} copied from {source} to {target}")
-    if json:
-        out.show({"users": copied, "from": source, "to": target})
+    sentence = f"rules of {', '.join(copied) or 'no user'} copied from {source} to {target}"
+    output(json).report(sentence, {"users": copied, "from": source, "to": target})

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kerolox.access.key_file import ClientFile
 from kerolox.cli.access_places import (
     AddressOption,
     ClusterOption,
     FileOption,
     Place,
     Where,
-    change_all,
     known_user,
     read_all,
     run_between,
 )
 from kerolox.cli.access_secrets import (
-    ClientFile,
     ClientFileOption,
     GenerateOption,
     ShowSecretOption,
@@ -29,7 +28,7 @@ from kerolox.cli.access_secrets import (
     ask_password,
 )
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
+from kerolox.cli.output import JsonFlag, column, command, output, row, say, table
 from kerolox.client.admin import everywhere
 from kerolox.errors import KeroloxError, OptionError
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Manage users.", no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the user, which is its access key.")]
-COLUMNS = ("user", "type", "status", "at")
 
 
 class UserType(Enum):
@@ -55,8 +53,17 @@ TypeOption = Annotated[
 ]
 
 
-@app.command("list", epilog="Example: kerolox access user list -b 127.0.0.1:10911")
-@one_line_errors
+@row
+class UserRow:
+    """User, and the places that have it."""
+
+    username: str = column("user")
+    user_type: str = column("type")
+    user_status: str = column("status")
+    at: list[str] = column("at", ", ".join)
+
+
+@command(app, "list", "kerolox access user list -b 127.0.0.1:10911")
 def list_users(
     part: Annotated[str, typer.Argument(help="Only users whose name contains this text.")] = "",
     address: AddressOption = None,
@@ -72,19 +79,14 @@ def list_users(
         return await read_all(places, lambda place: place.users(part))
 
     found = Where(nameserver, address, cluster, file).run(work)
-    document = [
-        {**dict(zip(("username", "userType", "userStatus"), user, strict=True)), "at": at}
-        for user, at in everywhere.users_by_content(found).items()
-    ]
-    if part and not document:
+    rows = [UserRow(*user, at) for user, at in everywhere.users_by_content(found).items()]
+    if part and not rows:
         raise NotFound(f"no user name contains {part!r} at {', '.join(found)}")
-    rows = [(*list(row.values())[:3], ", ".join(row["at"])) for row in document]
     empty = f"no users at {', '.join(found)}. Create one: kerolox access user create NAME --generate"
-    output(json).show(document, OutputTable(COLUMNS, rows, empty=empty))
+    output(json).show(rows, table(UserRow, rows, empty=empty))
 
 
-@app.command("create", epilog="Example: kerolox access user create alice --generate --client-file alice.yml")
-@one_line_errors
+@command(app, "create", "kerolox access user create alice --generate --client-file alice.yml")
 def create(
     name: NameArgument,
     type: TypeOption = UserType.NORMAL,
@@ -114,8 +116,7 @@ def create(
     _say_done(f"user {name} was created", user, places, keys, show_secret, json)
 
 
-@app.command("update", epilog="Example: kerolox access user update alice --generate --client-file alice.yml")
-@one_line_errors
+@command(app, "update", "kerolox access user update alice --generate --client-file alice.yml")
 def update(
     name: NameArgument,
     password: Annotated[bool, typer.Option("--password", help="Prompt for a new password.")] = False,
@@ -152,18 +153,13 @@ def update(
         user_status=None if enabled is None else ("enable" if enabled else "disable"),
     )
 
-    async def work(places: list[Place]) -> list[str]:
-        known = await known_user(places, name)
-        await change_all([one for one in places if one.name in known], lambda place: place.update_user(user))
-        return list(known)
-
+    where = Where(nameserver, address, cluster, file)
     keys = _keys_kept(name, secret or "", generate, client_file, show_secret)
-    places = _with_keys(keys, lambda: Where(nameserver, address, cluster, file).run(work))
+    places = _with_keys(keys, lambda: where.change(name, lambda place: place.update_user(user)))
     _say_done(f"user {name} was changed", user, places, keys, show_secret, json)
 
 
-@app.command("delete", epilog="Example: kerolox access user delete alice --yes")
-@one_line_errors
+@command(app, "delete", "kerolox access user delete alice --yes")
 def delete(
     name: NameArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
@@ -176,21 +172,13 @@ def delete(
     """Delete a user and its rules. Its requests are rejected from then on."""
     if not yes:
         typer.confirm(f"Delete user {name} and its rules?", abort=True, err=True)
-
-    async def work(places: list[Place]) -> list[str]:
-        known = await known_user(places, name)
-        await change_all([one for one in places if one.name in known], lambda place: place.delete_user(name))
-        return list(known)
-
-    places = Where(nameserver, address, cluster, file).run(work)
-    out = output(json)
-    out.note(f"user {name} was deleted at {', '.join(places)}")
-    if json:
-        out.show({"username": name, "at": places})
+    where = Where(nameserver, address, cluster, file)
+    places = where.change(name, lambda place: place.delete_user(name))
+    sentence = f"user {name} was deleted at {', '.join(places)}"
+    output(json).report(sentence, {"username": name, "at": places})
 
 
-@app.command("copy", epilog="Example: kerolox access user copy --from 10.0.0.1:10911 --to access.json")
-@one_line_errors
+@command(app, "copy", "kerolox access user copy --from 10.0.0.1:10911 --to access.json")
 def copy(
     source: Annotated[
         str, typer.Option("--from", help="Source: a broker's address or a file.", metavar="PLACE")
@@ -231,10 +219,8 @@ def copy(
         return [user.username or "" for user in users]
 
     copied = run_between(source, target, work, nameserver)
-    out = output(json)
-    out.note(f"{len(copied)} users copied from {source} to {target}: {', '.join(copied) or 'none'}")
-    if json:
-        out.show({"users": copied, "from": source, "to": target})
+    sentence = f"{len(copied)} users copied from {source} to {target}: {', '.join(copied) or 'none'}"
+    output(json).report(sentence, {"users": copied, "from": source, "to": target})
 
 
 async def replace_rules(origin: Place, place: Place, name: str) -> None:

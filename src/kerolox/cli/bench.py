@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, echo, one_line_errors
+from kerolox.cli.output import JsonFlag, command, echo, output
 from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
@@ -51,10 +52,7 @@ QuantityOption = Annotated[
 # --- send -----------------------------------------------------------------------------------------
 
 
-@app.command(
-    "send", epilog="Example: kerolox bench send -n 127.0.0.1:9876 -t BenchmarkTest -w 64 -s 128 -q 100000"
-)
-@one_line_errors
+@command(app, "send", "kerolox bench send -n 127.0.0.1:9876 -t BenchmarkTest -w 64 -s 128 -q 100000")
 def send(
     topic: TopicOption = "BenchmarkTest",
     threads: Annotated[
@@ -101,7 +99,7 @@ def send(
     json: JsonFlag = False,
 ) -> None:
     """Send messages at full speed. Prints rates and response times."""
-    from kerolox.cli.bench_load import PRODUCER_GROUP, Compression, Senders, tracing
+    from kerolox.load.senders import PRODUCER_GROUP, Compression, Senders, tracing
     from kerolox.protocol.message import OutgoingMessage
 
     is_async = truth("-y", asynchronous)
@@ -147,8 +145,9 @@ def send(
                 tracer = await stack.enter_async_context(
                     tracing(nameserver, PRODUCER_GROUP, "PRODUCE", keys_of)
                 )
-            await Senders(admin, topic, message, batch, quantity, compression, tracer).run(
-                count, interval_ms, json=json
+            say, done = _printing(json)
+            await Senders(admin, topic, message, batch, quantity, say, done, compression, tracer).run(
+                count, interval_ms
             )
 
     _until_interrupted(nameserver, work)
@@ -168,11 +167,7 @@ def user_properties(size_bytes: int) -> dict[str, str]:
 # --- consume --------------------------------------------------------------------------------------
 
 
-@app.command(
-    "consume",
-    epilog="Example: kerolox bench consume -n 127.0.0.1:9876 -t BenchmarkTest -g benchmark_consumer",
-)
-@one_line_errors
+@command(app, "consume", "kerolox bench consume -n 127.0.0.1:9876 -t BenchmarkTest -g benchmark_consumer")
 def consume(
     topic: TopicOption = "BenchmarkTest",
     threads: Annotated[
@@ -201,9 +196,9 @@ def consume(
     json: JsonFlag = False,
 ) -> None:
     """Consume a topic from the group's offsets, as the only member. Prints rates and delays."""
-    from kerolox.cli.bench_consume import Consumers
-    from kerolox.cli.bench_load import tracing
     from kerolox.clock import SYSTEM_CLOCK
+    from kerolox.load.consumers import Consumers
+    from kerolox.load.senders import tracing
 
     if filter_type not in ("TAG", "SQL92"):
         raise OptionError("-f", filter_type, "TAG or SQL92")
@@ -226,9 +221,11 @@ def consume(
             tracer = None
             if is_traced:
                 tracer = await stack.enter_async_context(tracing(nameserver, group, "CONSUME", keys_of))
-            await Consumers(admin, topic, group, filter_type, wanted, quantity, fail_rate, tracer).run(
-                interval_ms, json=json
+            say, done = _printing(json)
+            consumers = Consumers(
+                admin, topic, group, filter_type, wanted, quantity, say, done, fail_rate, tracer
             )
+            await consumers.run(interval_ms)
 
     _until_interrupted(nameserver, work)
 
@@ -249,6 +246,14 @@ def sign_requests(admin: AdminCalls, access_key: str, secret_key: str) -> None:
 
     options = ClientOptions(access_key=access_key, secret_key=secret_key)
     admin.dialer.handlers.hooks.append(Signing(options))
+
+
+def _printing(json: bool) -> tuple[Callable[[str], None], Callable[[object], None]]:
+    """Return functions that print a line about the progress, and the figures of the run.
+
+    With ``json``, lines go to stderr and the figures to stdout; without, the last line has the figures.
+    """
+    return partial(echo, err=json), output(json).show if json else lambda figures: None
 
 
 def _until_interrupted(addresses: str, work: Callable[[AdminCalls], Coroutine[Any, Any, None]]) -> None:

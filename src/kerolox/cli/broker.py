@@ -11,7 +11,11 @@ import typer
 from kerolox.cli import broker_followers, broker_promote, broker_upkeep
 from kerolox.cli.output import JsonFlag, one_line_errors
 from kerolox.cli.serving import (
+    ListenOption,
     LogLevel,
+    LogLevelOption,
+    ParentOption,
+    PrintConfigFlag,
     listen_address,
     load_options,
     log_to_stderr,
@@ -44,9 +48,7 @@ def serve(
         Path | None,
         typer.Option("--config-file", "-c", help="Properties file, such as RocketMQ's broker.conf."),
     ] = None,
-    listen: Annotated[
-        str | None, typer.Option(help="Listen address. Port 0 picks a free port.", metavar="HOST:PORT")
-    ] = None,
+    listen: ListenOption = None,
     name: Annotated[str | None, typer.Option(help="Name of the broker.")] = None,
     store: Annotated[
         Path | None, typer.Option(help="Directory of the store.", metavar="DIR", file_okay=False)
@@ -64,12 +66,10 @@ def serve(
         list[str] | None,
         typer.Option("--set", help="Set any option by RocketMQ's key. Repeatable.", metavar="KEY=VALUE"),
     ] = None,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print every option with its value and source, then exit.")
-    ] = False,
+    print_config: PrintConfigFlag = False,
     json: JsonFlag = False,
-    log_level: Annotated[LogLevel, typer.Option(help="Lowest log level, on stderr.")] = LogLevel.INFO,
-    parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")] = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+    parent: ParentOption = None,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT. The commands below administer running brokers."""
     if context.invoked_subcommand is not None:

@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
-from kerolox.cli.times import time_text
+from kerolox.cli.output import JsonFlag, column, one_line_errors, output, row, table
+from kerolox.times import time_text
 
 if TYPE_CHECKING:
     from kerolox.client.admin.calls import AdminCalls
-    from kerolox.protocol.bodies.stats import ControlledStatus, HaClient, HaConnection, HaStatus
+    from kerolox.protocol.bodies.stats import ControlledStatus, HaConnection, HaStatus
 
 EXAMPLE = "Example: kerolox broker followers --broker broker-a"
 
 ASK_S = 3.0
 UNKNOWN = "-"  # value that Apache's brokers do not report
-COLUMNS = (
-    *("broker", "leader", "follower", "id", "connection", "acked", "behind", "for s", "in sync", "bytes/s"),
-    "why",
-)
-KEYS = (
-    *("broker", "leader", "follower", "id", "connection", "acked", "behindBytes", "behindSeconds", "inSync"),
-    *("bytesPerSecond", "why"),
-)
-CONTROLLED_COLUMNS = (
-    *("broker", "address", "id", "controller", "epoch", "leader id", "in sync", "confirmed", "lease s"),
-    "waits for",
-)
-CONTROLLED_KEYS = (
-    *("broker", "address", "id", "controller", "epoch", "leaderId", "inSync", "confirmed", "leaseSeconds"),
-    "waitsFor",
-)
+
+
+@row
+class FollowerRow:
+    """Follower of a leader, as reported by the leader, or by itself if the leader does not know it."""
+
+    broker: str
+    leader: str | None
+    follower: str | None
+    id: int | None
+    connection: str | None
+    acked: int | None
+    behind_bytes: int | None = column("behind")
+    behind_seconds: float | None = column("for s")
+    in_sync: bool | None
+    bytes_per_second: int | None = column("bytes/s")
+    why: str | None
+
+
+@row
+class RejectedRow:
+    """Connection that a leader rejected."""
+
+    broker: str
+    address: str | None = column("connection")
+    timestamp: int = column("last", time_text)
+    count: int = column("times")
+    why: str | None
+    text: str | None
+
+
+@row
+class ControlledRow:
+    """State of a broker under its controller."""
+
+    broker: str
+    address: str
+    id: int | None
+    controller: str | None
+    epoch: int
+    leader_id: int | None
+    in_sync: str | None
+    confirmed: int | None
+    lease_seconds: float | None = column("lease s")
+    waits_for: str | None
 
 
 @one_line_errors
@@ -51,10 +80,11 @@ def show(
     json: JsonFlag = False,
 ) -> None:
     """Show the followers of each leader: acknowledged offset, lag, and why a follower does not replicate."""
+    from kerolox.client.admin.servers import Servers
     from kerolox.client.errors import NotFound
 
     async def work(admin: AdminCalls) -> list[_Found]:
-        groups = {UNKNOWN: {-1: address}} if address is not None else await _groups(admin, broker)
+        groups = {UNKNOWN: {-1: address}} if address is not None else await Servers(admin).groups(broker)
         return [await _of_group(admin, name, members) for name, members in groups.items()]
 
     found = run_admin(nameserver, work)
@@ -67,52 +97,22 @@ def show(
             f"{where} has no follower. A follower needs its leader's brokerName and brokerClusterName, "
             "brokerRole=SLAVE and a brokerId above 0"
         )
-    tables = [OutputTable(COLUMNS, [[_shown(row[key]) for key in KEYS] for row in rows])]
+    tables = [table(FollowerRow, rows, unknown=UNKNOWN)]
     if turned_away:
-        lately = [
-            (
-                one["broker"],
-                one["address"],
-                time_text(one["timestamp"]),
-                one["count"],
-                one["why"],
-                one["text"],
-            )
-            for one in turned_away
-        ]
-        columns = ("broker", "connection", "last", "times", "why", "text")
-        tables.append(OutputTable(columns, lately, title="rejected in the last ten minutes"))
-    shown = {"followers": rows, "turnedAway": turned_away}
+        tables.append(table(RejectedRow, turned_away, title="rejected in the last ten minutes"))
+    shown: dict[str, object] = {"followers": rows, "turnedAway": turned_away}
     if controlled:
         shown["controlled"] = controlled
-        lines = [[_shown(one[key]) for key in CONTROLLED_KEYS] for one in controlled]
-        tables.append(OutputTable(CONTROLLED_COLUMNS, lines, title="under a controller"))
+        tables.append(table(ControlledRow, controlled, title="under a controller", unknown=UNKNOWN))
     output(json).show(shown, *tables)
 
 
 class _Found(NamedTuple):
-    """Tables about the brokers of one name."""
+    """Rows about the brokers of one name."""
 
-    rows: list[dict[str, Any]]
-    turned_away: list[dict[str, Any]]
-    controlled: list[dict[str, Any]]
-
-
-def _shown(value: object) -> object:
-    return UNKNOWN if value is None else value
-
-
-async def _groups(admin: AdminCalls, broker: str | None) -> dict[str, dict[int, str]]:
-    """Return broker name → address by id."""
-    from kerolox.client.errors import NotFound
-    from kerolox.errors import nearest
-
-    table = (await admin.cluster_info()).broker_addr_table
-    if broker is not None and broker not in table:
-        known = ", ".join(sorted(table)) or "none"
-        raise NotFound(f"broker {broker!r} is not registered. Registered: {known}.{nearest(broker, table)}")
-    wanted = sorted(table) if broker is None else [broker]
-    return {name: dict(sorted(table[name].broker_addrs.items())) for name in wanted}
+    rows: list[FollowerRow]
+    turned_away: list[RejectedRow]
+    controlled: list[ControlledRow]
 
 
 async def _of_group(admin: AdminCalls, name: str, members: dict[int, str]) -> _Found:
@@ -126,13 +126,12 @@ async def _of_group(admin: AdminCalls, name: str, members: dict[int, str]) -> _F
         leader = 0  # it does not answer, or does not support the request
     seen = None if leader is None else statuses[leader][0]
     leader_address = None if leader is None else members[leader]
-    rows: list[dict[str, Any]] = []
+    rows: list[FollowerRow] = []
     left = {id: (members[id], *status) for id, status in statuses.items() if id != leader}
     for connection in () if seen is None or not seen.master else seen.ha_connection_info:
         id = _who(connection, left)
         follower = None if id is None else left.pop(id)[0]
-        row = {"broker": name, "leader": leader_address, "follower": follower, "id": id}
-        rows.append(row | _connected(connection))
+        rows.append(_connected(name, leader_address, follower, id, connection))
     for id, (follower, status, error) in left.items():
         own = None if status is None else status.ha_client_runtime_info
         why = error or (own and own.link_text) or "it is not connected to its leader"
@@ -140,24 +139,26 @@ async def _of_group(admin: AdminCalls, name: str, members: dict[int, str]) -> _F
             why = f"the leader does not report its followers: {statuses[leader][1]}"
         elif leader is None and id >= 0:
             why = f"no leader is registered; {why}"
+        end = None if own is None else own.leader_end
         rows.append(
-            {
-                "broker": name,
-                "leader": leader_address or (own and own.leader_address),
-                "follower": follower,
-                "id": id if id >= 0 else None,
-                "connection": None,
-                **_alone(own),
-                "why": why,
-            }
+            FollowerRow(
+                name,
+                leader_address or (None if own is None else own.leader_address),
+                follower,
+                id if id >= 0 else None,
+                connection=None,
+                acked=None if own is None else own.max_offset,
+                behind_bytes=None if own is None or end is None else max(0, end - own.max_offset),
+                behind_seconds=None,
+                in_sync=None if own is not None and own.link_state == "copying" else False,
+                bytes_per_second=None,
+                why=why,
+            )
         )
     turned_away = [
-        {
-            "broker": name, "address": one.addr, "timestamp": one.timestamp, "count": one.count,
-            "why": one.why, "text": one.text,
-        }
+        RejectedRow(name, one.addr, one.timestamp, one.count, one.why, one.text)
         for one in (seen and seen.turned_away) or ()
-    ]  # fmt: skip
+    ]
     controlled = [
         _controlled(name, members[id], status.controlled)
         for id, (status, _) in statuses.items()
@@ -166,48 +167,43 @@ async def _of_group(admin: AdminCalls, name: str, members: dict[int, str]) -> _F
     return _Found(rows, turned_away, controlled)
 
 
-def _controlled(name: str, address: str, told: ControlledStatus) -> dict[str, Any]:
+def _controlled(name: str, address: str, told: ControlledStatus) -> ControlledRow:
     """Return the state of a broker under its controller."""
     in_sync = told.in_sync_set
-    return {
-        "broker": name,
-        "address": address,
-        "id": told.broker_id or None,
-        "controller": told.controller or None,
-        "epoch": told.master_epoch,
-        "leaderId": told.master_broker_id or None,
-        "inSync": None if in_sync is None else " ".join(map(str, in_sync)),
-        "confirmed": told.confirmed_offset,
-        "leaseSeconds": None if told.lease_ms is None else told.lease_ms / 1000,
-        "waitsFor": told.waits_for,
-    }
+    return ControlledRow(
+        name,
+        address,
+        told.broker_id or None,
+        told.controller or None,
+        told.master_epoch,
+        told.master_broker_id or None,
+        None if in_sync is None else " ".join(map(str, in_sync)),
+        told.confirmed_offset,
+        None if told.lease_ms is None else told.lease_ms / 1000,
+        told.waits_for,
+    )
 
 
-def _alone(own: HaClient | None) -> dict[str, Any]:
-    """Return the fields of a follower that its leader does not report, from the follower's own status."""
-    told = own is not None and own.leader_end is not None
-    return {
-        "acked": None if own is None else own.max_offset,
-        "behindBytes": max(0, (own.leader_end or 0) - own.max_offset) if own is not None and told else None,
-        "behindSeconds": None,
-        "inSync": None if own is not None and own.link_state == "copying" else False,
-        "bytesPerSecond": None,
-    }
-
-
-def _connected(one: HaConnection) -> dict[str, Any]:
+def _connected(
+    name: str, leader: str | None, follower: str | None, id: int | None, one: HaConnection
+) -> FollowerRow:
+    """Return the row of a follower that is connected to its leader."""
     has_said = one.slave_ack_offset >= 0
     behind = "haMaxGapNotInSync" if one.broker_id is None else "not in the in-sync set"
     why = "" if one.in_sync else f"it is too far behind ({behind})"
-    return {
-        "connection": one.addr,
-        "acked": one.slave_ack_offset if has_said else None,
-        "behindBytes": one.diff if has_said else None,
-        "behindSeconds": None if one.behind_ms is None else one.behind_ms / 1000,
-        "inSync": one.in_sync,
-        "bytesPerSecond": one.transferred_byte_in_second,
-        "why": why if has_said else "it has not reported the end of its log yet",
-    }
+    return FollowerRow(
+        name,
+        leader,
+        follower,
+        id,
+        one.addr,
+        acked=one.slave_ack_offset if has_said else None,
+        behind_bytes=one.diff if has_said else None,
+        behind_seconds=None if one.behind_ms is None else one.behind_ms / 1000,
+        in_sync=one.in_sync,
+        bytes_per_second=one.transferred_byte_in_second,
+        why=why if has_said else "it has not reported the end of its log yet",
+    )
 
 
 def _who(connection: HaConnection, left: dict[int, tuple[str, HaStatus | None, str]]) -> int | None:

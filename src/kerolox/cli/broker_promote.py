@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.output import JsonFlag, column, one_line_errors, output, row, table
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
@@ -24,6 +24,17 @@ SEEN_S = 10.0  # limit until name servers show the new leader
 class LeaderRole(Enum):
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
+
+
+@row
+class PromotedRow:
+    """Promoted broker."""
+
+    broker: str | None
+    address: str
+    role: str
+    log_end: int | None = column("log ends at")
+    registered: bool = column("registered as leader")
 
 
 class NotPromoted(KeroloxError):
@@ -63,7 +74,7 @@ def promote(
     if (broker is None) == (address is None):
         raise OptionError("--broker", broker, "either a name, or --address of the follower")
 
-    async def work(admin: AdminCalls) -> dict[str, Any]:
+    async def work(admin: AdminCalls) -> PromotedRow:
         at = address or await _follower(admin, broker or "", id)
         before = await admin.ha_status(at)
         _check(at, before, role)
@@ -71,19 +82,15 @@ def promote(
         return await _after(admin, at, role)
 
     found = run_admin(nameserver, work)
-    columns = ("broker", "address", "role", "log ends at", "registered as leader")
-    output(json).show(found, OutputTable(columns, [tuple(found.values())]))
+    output(json).show(found, table(PromotedRow, [found]))
 
 
 async def _follower(admin: AdminCalls, name: str, id: int | None) -> str:
+    from kerolox.client.admin.servers import Servers
     from kerolox.client.errors import NotFound
-    from kerolox.errors import nearest
 
-    table = (await admin.cluster_info()).broker_addr_table
-    if name not in table:
-        known = ", ".join(sorted(table)) or "none"
-        raise NotFound(f"broker {name!r} is not registered. Registered: {known}.{nearest(name, table)}")
-    followers = {one: at for one, at in sorted(table[name].broker_addrs.items()) if one != 0}
+    members = (await Servers(admin).groups(name))[name]
+    followers = {one: at for one, at in members.items() if one != 0}
     shown = ", ".join(f"{one} at {at}" for one, at in followers.items()) or "none"
     if id is not None and id not in followers:
         raise NotFound(f"broker {name} has no follower {id}. Registered: {shown}")
@@ -122,7 +129,7 @@ async def _change(admin: AdminCalls, address: str, role: LeaderRole, accept_loss
         raise NotPromoted(f"{address}: {error.remark}") from error
 
 
-async def _after(admin: AdminCalls, address: str, role: LeaderRole) -> dict[str, Any]:
+async def _after(admin: AdminCalls, address: str, role: LeaderRole) -> PromotedRow:
     """Return the outcome of a promotion, after waiting until name servers show the new leader."""
     import asyncio
 
@@ -137,13 +144,8 @@ async def _after(admin: AdminCalls, address: str, role: LeaderRole) -> dict[str,
     except (KeroloxError, TimeoutError):
         pass  # the row below reports it: registered is False
     status = await admin.ha_status(address)
-    return {
-        "broker": name,
-        "address": address,
-        "role": role.value,
-        "logEnd": None if status is None else _end(status),
-        "registered": name is not None,
-    }
+    end = None if status is None else _end(status)
+    return PromotedRow(name, address, role.value, end, name is not None)
 
 
 def _end(status: HaStatus) -> int:

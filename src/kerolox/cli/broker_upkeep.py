@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.output import JsonFlag, column, one_line_errors, output, row, table
 from kerolox.cli.settings import KeysArgument, SetOption, changes_of, matching, settings_tables
 from kerolox.errors import OptionError
 
@@ -101,16 +101,31 @@ def undrain(
     _drain(broker, nameserver, json, writable=True)
 
 
+@row
+class DrainRow:
+    """Change of a broker's topics at a name server."""
+
+    nameserver: str = column("name server")
+    broker: str
+    writable: bool
+    topics_changed: int
+
+
 def _drain(broker: str, nameserver: str, json: bool, *, writable: bool) -> None:
     from kerolox.client.admin.servers import Servers
 
     found = run_admin(nameserver, lambda admin: Servers(admin).drain(broker, writable=writable))
-    document: list[dict[str, Any]] = [
-        {"nameserver": address, "broker": broker, "writable": writable, "topicsChanged": count}
-        for address, count in found.items()
-    ]
-    columns = ("name server", "broker", "writable", "topics changed")
-    output(json).show(document, OutputTable(columns, [tuple(row.values()) for row in document]))
+    rows = [DrainRow(address, broker, writable, count) for address, count in found.items()]
+    output(json).show(rows, table(DrainRow, rows))
+
+
+@row
+class ExpireRow:
+    """Broker that was ordered to delete its expired files."""
+
+    broker: str
+    address: str
+    ordered: bool
 
 
 @one_line_errors
@@ -138,6 +153,5 @@ def expire(
         return brokers
 
     ordered = run_admin(nameserver, work)
-    rows = [{"broker": name, "address": at, "ordered": True} for name, at in ordered.items()]
-    table = OutputTable(("broker", "address", "ordered"), [tuple(row.values()) for row in rows])
-    output(json).show(rows, table)
+    rows = [ExpireRow(name, at, True) for name, at in ordered.items()]
+    output(json).show(rows, table(ExpireRow, rows))

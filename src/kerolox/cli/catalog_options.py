@@ -51,12 +51,10 @@ def catalog_place(
     name: str | None, uri: str | None, options: list[str] | None, warehouse: str | None
 ) -> CatalogPlace:
     """Return the catalog chosen by the options, not opened yet."""
-    try:
-        from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
-    except ModuleNotFoundError as error:
-        from kerolox.spark.session import SparkMissing
+    from kerolox.spark.session import spark_packages
 
-        raise SparkMissing(str(error.name)) from error
+    with spark_packages():
+        from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
     if name and uri:
         raise OptionError("--catalog", name, "either --catalog or --catalog-uri")
     given = pairs("--catalog-option", options, hide=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from kerolox.cli import cluster_up
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.output import JsonFlag, column, command, output, row, table
 
 if TYPE_CHECKING:
     from kerolox.client.admin.calls import AdminCalls
@@ -22,58 +22,72 @@ app.command("down", epilog=cluster_up.DOWN_EXAMPLE)(cluster_up.down)
 ASK_S = 1.5  # a broker that does not answer within this time is listed without statistics
 
 
-@app.command("list", epilog="Example: kerolox cluster list -n '10.0.0.1:9876;10.0.0.2:9876'")
-@one_line_errors
+@row
+class BrokerRow:
+    """Registered broker. Its statistics are None if it does not answer."""
+
+    cluster: str
+    broker: str
+    id: int
+    role: str
+    address: str
+    zone: str | None
+    version: str | None
+    in_tps: float | None = column("in/s")
+    out_tps: float | None = column("out/s")
+    in_today: int | None
+    out_today: int | None
+    disk_used: float | None = column("disk")
+    active: bool | None
+
+
+@command(app, "list", "kerolox cluster list -n '10.0.0.1:9876;10.0.0.2:9876'")
 def list_clusters(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
     """List clusters and their registered brokers, with version, rates and disk usage."""
 
-    async def work(admin: AdminCalls) -> list[dict[str, Any]]:
+    async def work(admin: AdminCalls) -> list[BrokerRow]:
         import asyncio
 
         info = await admin.cluster_info()
-        brokers: list[dict[str, Any]] = [
-            {
-                "cluster": cluster,
-                "broker": name,
-                "id": id,
-                "role": "master" if id == 0 else "slave",
-                "address": address,
-                "zone": info.broker_addr_table[name].zone_name,
-            }
-            for cluster, names in sorted(info.cluster_addr_table.items())
-            for name in sorted(names)
-            if name in info.broker_addr_table
-            for id, address in sorted(info.broker_addr_table[name].broker_addrs.items())
-        ]
-        figures = await asyncio.gather(*(ask_figures(admin, broker["address"]) for broker in brokers))
-        return [broker | found for broker, found in zip(brokers, figures, strict=True)]
+        return await asyncio.gather(
+            *(
+                _broker_row(admin, cluster, name, id, address, info.broker_addr_table[name].zone_name)
+                for cluster, names in sorted(info.cluster_addr_table.items())
+                for name in sorted(names)
+                if name in info.broker_addr_table
+                for id, address in sorted(info.broker_addr_table[name].broker_addrs.items())
+            )
+        )
 
     brokers = run_admin(nameserver, work)
-    columns = (
-        *("cluster", "broker", "id", "role", "address", "zone"),
-        *("version", "in/s", "out/s", "in today", "out today", "disk", "active"),
-    )
-    rows = [tuple(broker.values()) for broker in brokers]
-    output(json).show(brokers, OutputTable(columns, rows, empty=f"no broker is registered at {nameserver}"))
+    output(json).show(brokers, table(BrokerRow, brokers, empty=f"no broker is registered at {nameserver}"))
 
 
-async def ask_figures(admin: AdminCalls, address: str) -> dict[str, Any]:
-    """Return the statistics of a broker; every value is None if it does not answer."""
+async def _broker_row(
+    admin: AdminCalls, cluster: str, name: str, id: int, address: str, zone: str | None
+) -> BrokerRow:
+    """Ask a broker for its statistics."""
     from kerolox.errors import KeroloxError
 
     try:
         info = await admin.runtime_info(address, timeout_s=ASK_S)
     except KeroloxError:
         info = {}
-    return {
-        "version": info.get("brokerVersionDesc"),
-        "inTps": _rate(info.get("putTps")),
-        "outTps": _rate(info.get("getTransferredTps") or info.get("getTransferedTps")),
-        "inToday": _difference(info, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
-        "outToday": _difference(info, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
-        "diskUsed": _rate(info.get("commitLogDiskRatio")),
-        "active": None if not info else info.get("brokerActive") == "true",
-    }
+    return BrokerRow(
+        cluster,
+        name,
+        id,
+        "master" if id == 0 else "slave",
+        address,
+        zone,
+        version=info.get("brokerVersionDesc"),
+        in_tps=_rate(info.get("putTps")),
+        out_tps=_rate(info.get("getTransferredTps") or info.get("getTransferedTps")),
+        in_today=_difference(info, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
+        out_today=_difference(info, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
+        disk_used=_rate(info.get("commitLogDiskRatio")),
+        active=None if not info else info.get("brokerActive") == "true",
+    )
 
 
 def _rate(text: str | None) -> float | None:

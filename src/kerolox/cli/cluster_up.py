@@ -10,27 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.output import JsonFlag, OutputTable, echo, json_text, one_line_errors, output, say
+from kerolox.cli.output import JsonFlag, OutputTable, echo, json_text, one_line_errors, output, plain, say
 from kerolox.cli.posture import AccessFlag, OpenFlag
-from kerolox.errors import KeroloxError, OptionError
+from kerolox.errors import OptionError
 
 if TYPE_CHECKING:
     import asyncio
 
-    from kerolox.cli.access_folder import AccessFolder
-    from kerolox.cli.cluster_folder import ClusterFolder
-    from kerolox.cli.cluster_layouts import Planned
-    from kerolox.cli.cluster_servers import ClusterServers
-    from kerolox.net.dialer import Dialer
+    from kerolox.access.folder import AccessFolder
+    from kerolox.supervise.cluster import ClusterServers, ServerExit
+    from kerolox.supervise.folder import ClusterFolder, ServerEntry
+    from kerolox.supervise.layouts import Planned
 
 UP_EXAMPLE = "Example: kerolox cluster up --like 2m-2s-sync --data ./cluster"
 STATUS_EXAMPLE = "Example: kerolox cluster status --data ./cluster"
 DOWN_EXAMPLE = "Example: kerolox cluster down --data ./cluster"
 
-COPYING_S = 30.0  # limit until all followers replicate; then the cluster is reported as up anyway
-ASK_S = 3.0
 DOWN_S = 180.0
 COLUMNS = ("name", "role", "broker", "id", "address", "followers at", "state", "pid", "restarts")
+KEYS = ("name", "role", "broker", "broker_id", "address", "ha_address", "state", "pid", "restarts")
 
 # Options that the cluster chooses for each broker.
 _CHOSEN = "nothing: the cluster chooses it for each broker. To change it, edit the files in DIR/conf"
@@ -92,15 +90,15 @@ def up(
 
     Servers that exit are restarted. Non-loopback addresses require --access or --open.
     """
+    from kerolox.access.folder import AccessFolder
     from kerolox.broker.options import BrokerOptions
-    from kerolox.cli.access_folder import AccessFolder
     from kerolox.cli.broker import by_key, refuse_own
-    from kerolox.cli.cluster_folder import ClusterFolder
-    from kerolox.cli.cluster_layouts import layout
-    from kerolox.cli.cluster_servers import ClusterServers
-    from kerolox.cli.posture import check_posture, secured
+    from kerolox.cli.posture import check_posture
     from kerolox.cli.serving import listen_address
     from kerolox.net.loop import run
+    from kerolox.supervise.cluster import ClusterServers
+    from kerolox.supervise.folder import ClusterFolder
+    from kerolox.supervise.layouts import layout
 
     layout(like)
     folder, users = ClusterFolder(data), AccessFolder(data)
@@ -118,10 +116,10 @@ def up(
     check_posture([host], access=access or folder.is_secured, open_to_all=open_to_all, folder=users)
     lock = folder.take()
     try:
-        secure = secured(users, [host], given) if access or folder.is_secured else {}
+        secure = users.secured_settings([host], given) if access or folder.is_secured else {}
         new = folder.prepare(like, planned, nameserver_listen, given, etcd, secure)
         events = _Events(json, users, secure)
-        servers = ClusterServers(folder, like, planned, events.tell)
+        servers = ClusterServers(folder, like, planned, lock, events.ended, events.started)
         if new:
             added = sorted({key for one in planned for key in one.added})
             stock = next((one.source.rpartition("/")[0] for one in planned if one.source), f"conf/{like}")
@@ -130,7 +128,7 @@ def up(
                 f"machine: ports, paths, name server; and {', '.join(added)}. To change settings, edit these "
                 "files: they are not overwritten."
             )
-        run(_run(folder, servers, lock, events))
+        run(_run(folder, servers, events))
     finally:
         folder.release()
 
@@ -139,9 +137,9 @@ def _planned(
     folder: ClusterFolder, like: str, controllers: int | None, etcd: str | None
 ) -> tuple[Planned, ...]:
     """Return the servers to run; for an existing cluster, those of the previous run. Raises OptionError."""
-    from kerolox.cli.cluster_layouts import CONTROLLED, layout
     from kerolox.controller.etcd_access import read_endpoints
-    from kerolox.testing.etcd import find_etcd
+    from kerolox.supervise.etcd import find_etcd
+    from kerolox.supervise.layouts import CONTROLLED, layout
 
     if like != CONTROLLED:
         if controllers is not None or etcd is not None:
@@ -173,26 +171,27 @@ def _planned(
     return layout(like, controllers or 1, own)
 
 
-async def _run(folder: ClusterFolder, servers: ClusterServers, lock: int, events: _Events) -> None:
-    from kerolox.cli.serving import stop_signals
+async def _run(folder: ClusterFolder, servers: ClusterServers, events: _Events) -> None:
+    from kerolox.supervise.stopping import stop_signals
 
-    told = stop_signals()
+    stop = stop_signals()
     try:
-        starting = _start(folder, servers, lock)
-        if await _unless_told(starting, told):
+        if await _unless_told(_start(folder, servers), stop):
             events.up(servers.entries())
-            await servers.keep(told)
+            await servers.keep(stop)
     finally:
         events.note("Stopping: controllers and leaders first, then followers, then the others.")
         await servers.stop()
-    events.tell("stopped", {})
+    events.stopped()
 
 
-async def _start(folder: ClusterFolder, servers: ClusterServers, lock: int) -> None:
-    await servers.start(lock)
+async def _start(folder: ClusterFolder, servers: ClusterServers) -> None:
+    from kerolox.supervise.replicas import missing_replicas
+
+    await servers.start()
     async with folder.dialer() as dialer:
-        await _copying(servers, dialer)
-        await _in_sync(servers, dialer)
+        async for sentence in missing_replicas(servers.entries(), dialer):
+            say(sentence)
 
 
 async def _unless_told(work: Any, told: asyncio.Event) -> bool:
@@ -214,61 +213,6 @@ async def _unless_told(work: Any, told: asyncio.Event) -> bool:
     return True
 
 
-async def _copying(servers: ClusterServers, dialer: Dialer) -> None:
-    """Wait until every leader has its followers; earlier synchronous sends would lack a replica."""
-    import asyncio
-
-    from kerolox.protocol.bodies.stats import HaStatus
-    from kerolox.protocol.codes import RequestCode
-
-    entries = servers.entries()
-    for leader in (one for one in entries if one["role"] == "leader"):
-        wanted = sum(one["role"] == "follower" and one["broker"] == leader["broker"] for one in entries)
-        try:
-            async with asyncio.timeout(COPYING_S):
-                while wanted:
-                    answer = await dialer.call(
-                        leader["address"], RequestCode.GET_BROKER_HA_STATUS, timeout_s=ASK_S
-                    )
-                    if HaStatus.decode(answer.body).in_sync_slave_nums >= wanted:
-                        break
-                    await asyncio.sleep(0.05)
-        except (KeroloxError, TimeoutError):
-            say(
-                f"{leader['name']} does not have all of its followers after {COPYING_S:.0f} s. Check them: "
-                f"kerolox broker followers -b {leader['address']}"
-            )
-
-
-async def _in_sync(servers: ClusterServers, dialer: Dialer) -> None:
-    """Wait until the controllers have elected a master, and all replicas are in sync with it."""
-    import asyncio
-
-    from kerolox.client.admin.controllers import Controllers
-
-    entries = servers.entries()
-    at = [one["address"] for one in entries if one["role"] == "controller"]
-    wanted = sum(one["role"] == "replica" for one in entries)
-    if not wanted:
-        return
-    controllers = Controllers(dialer, at)
-    try:
-        async with asyncio.timeout(COPYING_S):
-            while True:
-                try:
-                    found = await controllers.groups(await controllers.leader(), None)
-                    if sum(len(one.in_sync_replicas) for one in found.values()) >= wanted:
-                        return
-                except KeroloxError:
-                    pass  # retried below
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        say(
-            f"some replicas are not in sync after {COPYING_S:.0f} s. Check them: kerolox controller status "
-            f"-a '{';'.join(at)}'"
-        )
-
-
 class _Events:
     """Event lines on stdout: sentences for people, or JSON objects with ``json``."""
 
@@ -282,60 +226,57 @@ class _Events:
         if not self._json:
             self._line(text)
 
-    def up(self, entries: list[dict[str, Any]]) -> None:
-        nameserver = next(one["address"] for one in entries if one["role"] == "nameserver")
+    def up(self, entries: list[ServerEntry]) -> None:
+        nameserver = next(one.address for one in entries if one.role == "nameserver")
         if self._json:
             variables = self._users.client_variables(nameserver, self._access) if self._access else {}
-            self._object({"event": "up", "nameserver": nameserver, "servers": entries, "client": variables})
+            self._event("up", nameserver=nameserver, servers=entries, client=variables)
             return
         output(False).show(entries, _table(entries))
-        controllers = ";".join(one["address"] for one in entries if one["role"] == "controller")
+        controllers = ";".join(one.address for one in entries if one.role == "controller")
         told = f"; show the master: kerolox controller status -a '{controllers}'" if controllers else ""
         self._line(f"kerolox cluster ready: nameserver {nameserver}{told}")
         if self._access:
             for line in self._users.client_lines(nameserver, self._access):
                 self._line(line)
 
-    def tell(self, what: str, entry: dict[str, Any]) -> None:
+    def ended(self, one: ServerExit) -> None:
         if self._json:
-            self._object({"event": what, **entry})
-        elif what == "ended":
-            code = entry["code"]
-            how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-            self._line(
-                f"{entry['name']} (process {entry['pid']}) {how}; restart in "
-                f"{entry['again_in_s']:g} s. End of its log: {entry['last_words'] or 'empty'}"
-            )
-        elif what == "started":
-            self._line(f"{entry['name']} was restarted as process {entry['pid']}.")
+            details = {"code": one.code, "last_words": one.last_words, "again_in_s": one.again_in_s}
+            self._event("ended", one.server, **details)
+            return
+        how = f"was killed by signal {-one.code}" if one.code < 0 else f"exited with code {one.code}"
+        self._line(
+            f"{one.server.name} (process {one.server.pid}) {how}; restart in {one.again_in_s:g} s. End of "
+            f"its log: {one.last_words or 'empty'}"
+        )
 
-    def _object(self, document: dict[str, Any]) -> None:
+    def started(self, server: ServerEntry) -> None:
+        if self._json:
+            self._event("started", server)
+        else:
+            self._line(f"{server.name} was restarted as process {server.pid}.")
 
-        self._line(json_text(document))
+    def stopped(self) -> None:
+        if self._json:
+            self._event("stopped")
+
+    def _event(self, what: str, server: ServerEntry | None = None, **details: Any) -> None:
+        self._line(json_text({"event": what, **(plain(server) if server else {}), **details}))
 
     def _line(self, text: str) -> None:
         echo(text)
         sys.stdout.flush()
 
 
-def _table(entries: list[dict[str, Any]]) -> OutputTable:
-    rows = [
-        tuple(
-            one.get(key)
-            for key in (
-                *("name", "role", "broker", "broker_id", "address", "ha_address"),
-                *("state", "pid", "restarts"),
-            )
-        )
-        for one in entries
-    ]
-    return OutputTable(COLUMNS, rows)
+def _table(entries: list[ServerEntry]) -> OutputTable:
+    return OutputTable(COLUMNS, [tuple(getattr(one, key) for key in KEYS) for one in entries])
 
 
 @one_line_errors
 def status(data: DataOption = Path("cluster"), json: JsonFlag = False) -> None:
     """Show the servers of a cluster created by ``cluster up``, running or not."""
-    from kerolox.cli.cluster_folder import ClusterFolder, NoCluster
+    from kerolox.supervise.folder import ClusterFolder, NoCluster
 
     folder = ClusterFolder(data)
     entries = folder.read()
@@ -344,7 +285,7 @@ def status(data: DataOption = Path("cluster"), json: JsonFlag = False) -> None:
     holder = folder.holder()
     if holder is None and not folder.is_left():
         for one in entries:  # a killed supervisor could not record the stop
-            one["pid"], one["state"] = None, "stopped"
+            one.pid, one.state = None, "stopped"
     output(json).note(
         f"run by process {holder}" if holder else "not running. Start it again: kerolox cluster up"
     )
@@ -357,7 +298,7 @@ def down(data: DataOption = Path("cluster"), json: JsonFlag = False) -> None:
     import signal
     import time
 
-    from kerolox.cli.cluster_folder import ClusterFolder, ClusterRuns, NoCluster
+    from kerolox.supervise.folder import ClusterFolder, ClusterRuns, NoCluster
 
     folder = ClusterFolder(data)
     holder = folder.holder() if folder.file.exists() else None
@@ -372,6 +313,4 @@ def down(data: DataOption = Path("cluster"), json: JsonFlag = False) -> None:
                 f"{folder.path / 'logs'}"
             )
         time.sleep(0.05)
-    output(json).note(f"stopped: process {holder} and its servers")
-    if json:
-        output(json).show({"stopped": holder})
+    output(json).report(f"stopped: process {holder} and its servers", {"stopped": holder})

@@ -10,7 +10,11 @@ import typer
 from kerolox.cli import controller_admin
 from kerolox.cli.output import JsonFlag, one_line_errors
 from kerolox.cli.serving import (
+    ListenOption,
     LogLevel,
+    LogLevelOption,
+    ParentOption,
+    PrintConfigFlag,
     listen_address,
     load_options,
     log_to_stderr,
@@ -35,18 +39,14 @@ def serve(
         Path | None,
         typer.Option("--config-file", "-c", help="Properties file, such as RocketMQ's controller.conf."),
     ] = None,
-    listen: Annotated[
-        str | None, typer.Option(help="Listen address. Port 0 picks a free port.", metavar="HOST:PORT")
-    ] = None,
+    listen: ListenOption = None,
     store: Annotated[
         Path | None, typer.Option(help="Directory of the controller's state.", metavar="DIR", file_okay=False)
     ] = None,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print every option with its value and source, then exit.")
-    ] = False,
+    print_config: PrintConfigFlag = False,
     json: JsonFlag = False,
-    log_level: Annotated[LogLevel, typer.Option(help="Lowest log level, on stderr.")] = LogLevel.INFO,
-    parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")] = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+    parent: ParentOption = None,
 ) -> None:
     """Run a controller until SIGTERM or SIGINT. It elects the masters of broker groups.
 

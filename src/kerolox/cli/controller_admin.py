@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.output import JsonFlag, OutputTable, column, one_line_errors, output, row, table
 from kerolox.cli.settings import KeysArgument, SetOption, changes_of, matching, settings_tables
 from kerolox.errors import KeroloxError, OptionError
 
@@ -22,9 +22,6 @@ CLEAN_EXAMPLE = "Example: kerolox controller clean --broker broker-a --id 3 --ye
 SETTINGS_EXAMPLE = "Example: kerolox controller settings unclean --set enableElectUncleanMaster=true"
 
 DEFAULT_ADDRESS = "127.0.0.1:9878"
-MEMBER_COLUMNS = ("controller", "address", "leads", "why not")
-GROUP_COLUMNS = ("broker", "master", "address", "epoch", "in sync", "set epoch", "replicas", "alive")
-REPLICA_COLUMNS = ("broker", "id", "address", "role", "in sync", "alive", "log ends at", "behind")
 REFUSED = "refused"  # role of a replica that its leader rejects
 UNKNOWN = "-"  # value that Apache's controllers do not report
 
@@ -41,6 +38,50 @@ ControllerOption = Annotated[
     ),
 ]
 BrokerOption = Annotated[str, typer.Option("--broker", help="Broker name of the replicas.", metavar="NAME")]
+
+
+@row
+class ReplicaRow:
+    """Replica of a broker name."""
+
+    broker: str = column("broker", in_json=False)
+    id: int
+    address: str
+    role: str = column("role", in_json=False)
+    in_sync: bool
+    alive: bool
+    max_offset: int | None = column("log ends at")
+    confirm_offset: int | None = column(None)
+    behind_bytes: int | None = column("behind")
+    lacks_bytes: int | None = column(None)
+    refused: str | None = column(None)
+
+
+@row
+class BrokerRow:
+    """Broker name and its replicas."""
+
+    broker: str = column("broker", in_json=False)
+    master: int | None = column("master", lambda id: "none" if id is None else id)
+    address: str | None = column("address", lambda address: address or UNKNOWN)
+    master_epoch: int | None = column("epoch")
+    in_sync: str = column("in sync", in_json=False)
+    in_sync_epoch: int | None = column("set epoch")
+    confirmed: int | None = column(None)
+    waits_for: list[int] | None = column(None)
+    replicas: list[ReplicaRow] = column("replicas", len)
+    alive: int = column("alive", in_json=False)
+
+
+@row
+class ElectedRow:
+    """Result of an election."""
+
+    broker: str
+    master: int | None
+    address: str | None
+    master_epoch: int | None = column("epoch")
+    before: int | None
 
 
 class SettingsIncomplete(KeroloxError):
@@ -98,19 +139,19 @@ def status(
         (one.id or UNKNOWN, one.address, UNKNOWN if one.leads is None else one.leads, one.error)
         for one in seen.members
     ]
-    tables = [OutputTable(MEMBER_COLUMNS, members)]
+    tables = [OutputTable(("controller", "address", "leads", "why not"), members)]
+    brokers = [_broker_row(name, one) for name, one in found.items()]
     if seen.leader is not None:
         empty = f"no broker is registered with the controller at {seen.leader}"
-        groups = [_group_row(name, one) for name, one in found.items()]
-        tables.append(OutputTable(GROUP_COLUMNS, groups, empty=empty))
-        if found:
-            replicas = [row for each in found.items() for row in _replica_rows(*each)]
-            tables.append(OutputTable(REPLICA_COLUMNS, replicas))
+        tables.append(table(BrokerRow, brokers, empty=empty, unknown=UNKNOWN))
+        if brokers:
+            replicas = [replica for one in brokers for replica in one.replicas]
+            tables.append(table(ReplicaRow, replicas, unknown=UNKNOWN))
     document = {
         "group": seen.group,
         "leader": seen.leader,
         "controllers": [one._asdict() for one in seen.members],
-        "brokers": {name: _document(one) for name, one in found.items()},
+        "brokers": {one.broker: one for one in brokers},
     }
     out.show(document, *tables)
     for name, one in found.items():
@@ -172,7 +213,7 @@ def elect(
     from kerolox.client.admin.controllers import is_master_already
     from kerolox.errors import RequestFailed
 
-    async def work(controllers: Controllers) -> dict[str, Any]:
+    async def work(controllers: Controllers) -> ElectedRow:
         leader = await controllers.leader()
         before = await controllers.group(leader, broker, [id])
         try:
@@ -183,17 +224,16 @@ def elect(
                     f"replica {id} of {broker} is the master already, in epoch {before.master_epoch}"
                 ) from error
             raise NotElected(f"replica {id} of {broker} was not elected: {error.remark or error}") from error
-        return {
-            "broker": broker,
-            "master": elected.master_broker_id,
-            "address": elected.master_address,
-            "masterEpoch": elected.master_epoch,
-            "before": before.master_broker_id,
-        }
+        return ElectedRow(
+            broker,
+            elected.master_broker_id,
+            elected.master_address,
+            elected.master_epoch,
+            before.master_broker_id,
+        )
 
     found = _run(controller, work)
-    columns = ("broker", "master", "address", "epoch", "before")
-    output(json).show(found, OutputTable(columns, [tuple(found.values())]))
+    output(json).show(found, table(ElectedRow, [found]))
 
 
 @one_line_errors
@@ -232,10 +272,7 @@ def clean(
             raise NotForgotten(f"no replica was removed: {error.remark or error}") from error
 
     _run(controller, work)
-    out = output(json)
-    out.note(f"{which} of {broker} were removed")
-    if json:
-        out.show({"broker": broker, "ids": ids or None})
+    output(json).report(f"{which} of {broker} were removed", {"broker": broker, "ids": ids or None})
 
 
 def _run(addresses: str, work: Callable[[Controllers], Coroutine[Any, Any, T]]) -> T:
@@ -303,56 +340,32 @@ def _behind(info: ReplicasInfo, one: ReplicaIdentity) -> int | None:
     return None if master is None or one.max_offset is None else max(0, master - one.max_offset)
 
 
-def _group_row(name: str, info: ReplicasInfo) -> tuple[object, ...]:
-    replicas = _replicas(info)
-    return (
-        name,
-        "none" if info.master_broker_id is None else info.master_broker_id,
-        info.master_address or UNKNOWN,
-        info.master_epoch,
-        ", ".join(str(one.broker_id) for one, in_sync in replicas if in_sync) or "none",
-        info.sync_state_set_epoch,
-        len(replicas),
-        sum(one.alive for one, _ in replicas),
-    )
-
-
-def _replica_rows(name: str, info: ReplicasInfo) -> list[tuple[object, ...]]:
-    return [
-        (
+def _broker_row(name: str, info: ReplicasInfo) -> BrokerRow:
+    replicas = [
+        ReplicaRow(
             name,
             one.broker_id,
             one.broker_address,
             _role(info, one),
             in_sync,
             one.alive,
-            UNKNOWN if one.max_offset is None else one.max_offset,
-            UNKNOWN if (behind := _behind(info, one)) is None else behind,
+            one.max_offset,
+            one.confirm_offset,
+            _behind(info, one),
+            one.lacks,
+            one.refused,
         )
         for one, in_sync in _replicas(info)
     ]
-
-
-def _document(info: ReplicasInfo) -> dict[str, Any]:
-    return {
-        "master": info.master_broker_id,
-        "address": info.master_address,
-        "masterEpoch": info.master_epoch,
-        "inSyncEpoch": info.sync_state_set_epoch,
-        "confirmed": info.confirmed,
-        "waitsFor": None if info.waits_for is None else list(info.waits_for),
-        "replicas": [
-            {
-                "id": one.broker_id,
-                "address": one.broker_address,
-                "inSync": in_sync,
-                "alive": one.alive,
-                "maxOffset": one.max_offset,
-                "confirmOffset": one.confirm_offset,
-                "behindBytes": _behind(info, one),
-                "lacksBytes": one.lacks,
-                "refused": one.refused,
-            }
-            for one, in_sync in _replicas(info)
-        ],
-    }
+    return BrokerRow(
+        name,
+        info.master_broker_id,
+        info.master_address,
+        info.master_epoch,
+        ", ".join(str(one.id) for one in replicas if one.in_sync) or "none",
+        info.sync_state_set_epoch,
+        info.confirmed,
+        None if info.waits_for is None else list(info.waits_for),
+        replicas,
+        sum(one.alive for one in replicas),
+    )

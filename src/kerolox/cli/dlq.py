@@ -9,12 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from kerolox.cli import completion
-from kerolox.cli.messages import body_text, document, documents
+from kerolox.cli.messages import Begin, End, KeyFilter, LimitOption, body_text, document, documents
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, OutputTable, json_text, one_line_errors, output, say, say_document
+from kerolox.cli.output import (
+    JsonFlag,
+    OutputTable,
+    column,
+    command,
+    json_text,
+    output,
+    row,
+    say,
+    say_document,
+    table,
+)
 from kerolox.cli.progress import ProgressLine
-from kerolox.cli.times import parse_time, time_text
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.times import parse_time, time_text
 
 if TYPE_CHECKING:
     from kerolox.client.admin.calls import AdminCalls
@@ -32,15 +43,20 @@ DeadGroupArgument = Annotated[
     ),
 ]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="Offset id or unique key. Repeatable.")]
-KeyFilter = Annotated[str | None, typer.Option(help="Only messages with this key.")]
-Begin = Annotated[
-    str | None, typer.Option("--from", help="Only messages stored at this time or later, such as 2h (ago).")
-]
-End = Annotated[str | None, typer.Option("--to", help="Only messages stored at this time or earlier.")]
 
 
-@app.command("list", epilog="Example: kerolox dlq list")
-@one_line_errors
+@row
+class DeadLetterRow:
+    """Dead letters of a group, in numbers."""
+
+    group: str
+    messages: int
+    oldest: int | None = column("oldest", time_text)
+    newest: int | None = column("newest", time_text)
+    brokers: list[str] = column("brokers", ", ".join)
+
+
+@command(app, "list", "kerolox dlq list")
 def list_topics(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
     """List groups with dead letters: number, oldest and newest."""
     from kerolox.client.admin.dead_letters import DeadLetters, DeadTopic
@@ -48,34 +64,21 @@ def list_topics(nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag =
     async def work(admin: AdminCalls) -> list[DeadTopic]:
         return await DeadLetters(admin).topics()
 
-    found = run_admin(nameserver, work)
-    shown = [
-        {
-            "group": topic.group,
-            "messages": topic.messages,
-            "oldest": topic.oldest_ms,
-            "newest": topic.newest_ms,
-            "brokers": topic.brokers,
-        }
-        for topic in found
-    ]
     rows = [
-        (t.group, t.messages, time_text(t.oldest_ms), time_text(t.newest_ms), ", ".join(t.brokers))
-        for t in found
+        DeadLetterRow(one.group, one.messages, one.oldest_ms, one.newest_ms, one.brokers)
+        for one in run_admin(nameserver, work)
     ]
-    columns = ("group", "messages", "oldest", "newest", "brokers")
-    output(json).show(shown, OutputTable(columns, rows, empty="no group has dead letters"))
+    output(json).show(rows, table(DeadLetterRow, rows, empty="no group has dead letters"))
 
 
-@app.command("show", epilog="Example: kerolox dlq show billing --from 1d --max 20")
-@one_line_errors
+@command(app, "show", "kerolox dlq show billing --from 1d --max 20")
 def show(
     group: DeadGroupArgument,
     ids: Ids = None,
     key: KeyFilter = None,
     begin: Begin = None,
     end: End = None,
-    limit: Annotated[int, typer.Option("--max", help="Maximum number of messages.", min=1)] = 100,
+    limit: LimitOption = 100,
     marks: Annotated[
         bool, typer.Option("--marks", help="Show which were resent to their original topic.")
     ] = False,
@@ -114,8 +117,7 @@ def show(
         say(f"truncated: {cut}")
 
 
-@app.command("resend", epilog="Example: kerolox dlq resend billing --all --rate 50 --dry-run")
-@one_line_errors
+@command(app, "resend", "kerolox dlq resend billing --all --rate 50 --dry-run")
 def resend(
     group: DeadGroupArgument,
     ids: Ids = None,
@@ -204,8 +206,7 @@ def resend(
         raise typer.Exit(1)
 
 
-@app.command("export", epilog="Example: kerolox dlq export billing --out billing.jsonl")
-@one_line_errors
+@command(app, "export", "kerolox dlq export billing --out billing.jsonl")
 def export(
     group: DeadGroupArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="Output file; -: stdout.")] = Path("-"),

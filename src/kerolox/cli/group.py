@@ -2,58 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, Output, OutputTable, one_line_errors, output
-from kerolox.cli.times import parse_time, time_text
+from kerolox.cli.output import (
+    JsonFlag,
+    Output,
+    OutputTable,
+    column,
+    command,
+    output,
+    row,
+    table,
+)
 from kerolox.errors import OptionError
+from kerolox.times import parse_time, time_text
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.calls import AdminCalls
-    from kerolox.client.admin.results import Group, GroupMembers, OffsetChange, QueueProgress
+    from kerolox.client.admin.groups import GroupAdmin
+    from kerolox.client.admin.results import Group, QueueProgress
 
 app = typer.Typer(help="Manage consumer groups.", no_args_is_help=True)
 
 GroupArgument = Annotated[str, typer.Argument(help="Name of the group.", autocompletion=completion.groups)]
 
 
-@app.command("list", epilog="Example: kerolox group list")
-@one_line_errors
+T = TypeVar("T")
+
+
+def _run(nameserver: str, work: Callable[[GroupAdmin], Coroutine[Any, Any, T]]) -> T:
+    from kerolox.client.admin.groups import GroupAdmin
+
+    return run_admin(nameserver, lambda admin: work(GroupAdmin(admin)))
+
+
+@row
+class GroupRow:
+    """Consumer group and its settings."""
+
+    group: str
+    brokers: list[str] = column("brokers", len)
+    consume_enabled: bool = column("may consume")
+    orderly: bool
+    retry_max: int = column("retries")
+    disabled: dict[str, str] = column(None)
+
+
+@command(app, "list", "kerolox group list")
 def list_groups(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     broker: Annotated[str | None, typer.Option(help="Name of the broker. Default: all brokers.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """List consumer groups, with the number of brokers that have each."""
-
-    async def work(admin: AdminCalls) -> list[Group]:
-        from kerolox.client.admin.groups import GroupAdmin
-
-        return await GroupAdmin(admin).list_groups(broker=broker)
-
-    groups = run_admin(nameserver, work)
-    document = [
-        {
-            "group": group.name,
-            "brokers": [one.broker for one in group.brokers],
-            "consumeEnabled": all(one.consume for one in group.brokers),
-            "orderly": any(one.ordered for one in group.brokers),
-            "retryMax": max(one.retries for one in group.brokers),
-            "disabled": group.disabled,
-        }
+    groups = _run(nameserver, lambda groups: groups.list_groups(broker=broker))
+    rows = [
+        GroupRow(
+            group.name,
+            [one.broker for one in group.brokers],
+            all(one.consume for one in group.brokers),
+            any(one.ordered for one in group.brokers),
+            max(one.retries for one in group.brokers),
+            group.disabled,
+        )
         for group in groups
     ]
-    rows = [
-        (row["group"], len(row["brokers"]), row["consumeEnabled"], row["orderly"], row["retryMax"])  # type: ignore[arg-type]
-        for row in document
-    ]
     out = output(json)
-    out.show(document, OutputTable(("group", "brokers", "may consume", "orderly", "retries"), rows))
+    out.show(rows, table(GroupRow, rows))
     for group in groups:
         tell_disabled(out, group.name, group.disabled)
 
@@ -63,8 +82,7 @@ def tell_disabled(out: Output, group: str, why: Mapping[str, str]) -> None:
         out.note(f"{group} was disabled at {broker}: {reason}. Enable it again: kerolox group enable {group}")
 
 
-@app.command("enable", epilog="Example: kerolox group enable billing")
-@one_line_errors
+@command(app, "enable", "kerolox group enable billing")
 def enable(
     group: GroupArgument,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
@@ -74,8 +92,7 @@ def enable(
     _let_consume(group, True, nameserver, json)
 
 
-@app.command("disable", epilog="Example: kerolox group disable billing")
-@one_line_errors
+@command(app, "disable", "kerolox group disable billing")
 def disable(
     group: GroupArgument,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
@@ -86,21 +103,18 @@ def disable(
 
 
 def _let_consume(group: str, may: bool, nameserver: str, json: bool) -> None:
-    async def work(admin: AdminCalls) -> Group:
-        from kerolox.client.admin.groups import GroupAdmin
-
-        groups = GroupAdmin(admin)
+    async def work(groups: GroupAdmin) -> Group:
         before = await groups.describe_group(group)
         await groups.update_group(group, consume=may)
         return before
 
-    before = {one.broker: one.consume for one in run_admin(nameserver, work).brokers}
+    before = {one.broker: one.consume for one in _run(nameserver, work).brokers}
     changed = [name for name, could in before.items() if could != may]
-    out = output(json)
     what = "may consume" if may else "may not consume"
-    out.note(f"{group} {what} at {', '.join(before)}" + ("" if changed else ", as before"))
-    if json:
-        out.show({"group": group, "consumeEnabled": may, "brokers": list(before), "changed": changed})
+    output(json).report(
+        f"{group} {what} at {', '.join(before)}" + ("" if changed else ", as before"),
+        {"group": group, "consumeEnabled": may, "brokers": list(before), "changed": changed},
+    )
 
 
 RetriesOption = Annotated[
@@ -118,8 +132,7 @@ BroadcastOption = Annotated[
 ClusterOption = Annotated[str | None, typer.Option(help="Name of the cluster. Default: all clusters.")]
 
 
-@app.command("create", epilog="Example: kerolox group create billing --retries 16")
-@one_line_errors
+@command(app, "create", "kerolox group create billing --retries 16")
 def create(
     group: GroupArgument,
     retries: RetriesOption = 16,
@@ -131,24 +144,21 @@ def create(
     json: JsonFlag = False,
 ) -> None:
     """Create a group. Fails if the group exists."""
-
-    async def work(admin: AdminCalls) -> Group:
-        from kerolox.client.admin.groups import GroupAdmin
-
-        return await GroupAdmin(admin).create_group(
+    made = _run(
+        nameserver,
+        lambda groups: groups.create_group(
             group,
             retries=16 if retries is None else retries,
             consume=consume is not False,
             ordered=bool(orderly),
             broadcast=broadcast is not False,
             cluster=cluster,
-        )
+        ),
+    )
+    _say_brokers(made, "was created", json)
 
-    _say_brokers(run_admin(nameserver, work), "was created", json)
 
-
-@app.command("update", epilog="Example: kerolox group update billing --retries 3")
-@one_line_errors
+@command(app, "update", "kerolox group update billing --retries 3")
 def update(
     group: GroupArgument,
     retries: RetriesOption = None,
@@ -162,32 +172,22 @@ def update(
     """Change settings of a group. Settings without an option stay as they are."""
     if all(given is None for given in (retries, consume, orderly, broadcast)):
         raise OptionError("--retries", None, "at least one setting to change")
-
-    async def work(admin: AdminCalls) -> Group:
-        from kerolox.client.admin.groups import GroupAdmin
-
-        return await GroupAdmin(admin).update_group(
-            group,
-            retries=retries,
-            consume=consume,
-            ordered=orderly,
-            broadcast=broadcast,
-            cluster=cluster,
-        )
-
-    _say_brokers(run_admin(nameserver, work), "was changed", json)
+    changed = _run(
+        nameserver,
+        lambda groups: groups.update_group(
+            group, retries=retries, consume=consume, ordered=orderly, broadcast=broadcast, cluster=cluster
+        ),
+    )
+    _say_brokers(changed, "was changed", json)
 
 
 def _say_brokers(group: Group, what: str, json: bool) -> None:
     brokers = [one.broker for one in group.brokers]
-    out = output(json)
-    out.note(f"{group.name} {what} at {', '.join(brokers)}")
-    if json:
-        out.show({"group": group.name, "brokers": brokers})
+    done = f"{group.name} {what} at {', '.join(brokers)}"
+    output(json).report(done, {"group": group.name, "brokers": brokers})
 
 
-@app.command("delete", epilog="Example: kerolox group delete billing --yes")
-@one_line_errors
+@command(app, "delete", "kerolox group delete billing --yes")
 def delete(
     group: GroupArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
@@ -199,21 +199,40 @@ def delete(
     """Delete a group's settings and progress. Connected members may create the group again."""
     if not yes:
         typer.confirm(f"Delete group {group}?", abort=True, err=True)
-
-    async def work(admin: AdminCalls) -> list[str]:
-        from kerolox.client.admin.groups import GroupAdmin
-
-        return await GroupAdmin(admin).delete_group(group, keep_progress=keep_progress, cluster=cluster)
-
-    brokers = run_admin(nameserver, work)
-    out = output(json)
-    out.note(f"{group} was deleted")
-    if json:
-        out.show({"group": group, "brokers": brokers})
+    brokers = _run(
+        nameserver,
+        lambda groups: groups.delete_group(group, keep_progress=keep_progress, cluster=cluster),
+    )
+    output(json).report(f"{group} was deleted", {"group": group, "brokers": brokers})
 
 
-@app.command("lag", epilog="Example: kerolox group lag billing")
-@one_line_errors
+@row
+class QueueLagRow:
+    """Progress of a group in one queue."""
+
+    topic: str
+    broker: str
+    queue_id: int = column("queue")
+    broker_offset: int
+    consumer_offset: int
+    lag: int
+    in_flight: int
+    last_consumed_store_time: int | None = column("consumed", time_text)
+
+
+@row
+class TopicLagRow:
+    """Progress of a group in one topic."""
+
+    group: str
+    topic: str
+    queues: int
+    lag: int
+    in_flight: int
+    last_consumed_store_time: int | None = column("consumed", time_text)
+
+
+@command(app, "lag", "kerolox group lag billing")
 def lag(
     group: Annotated[
         str | None,
@@ -228,34 +247,20 @@ def lag(
         _lag_of_all(topic, nameserver, json)
         return
 
-    async def work(admin: AdminCalls) -> tuple[list[QueueProgress], Group]:
-        from kerolox.client.admin.groups import GroupAdmin
-
-        groups = GroupAdmin(admin)
+    async def work(groups: GroupAdmin) -> tuple[list[QueueProgress], Group]:
         return await groups.group_lag(group, topic), await groups.describe_group(group)
 
-    found, settings = run_admin(nameserver, work)
-    queues: list[dict[str, Any]] = [
-        {
-            "topic": one.queue.topic,
-            "broker": one.queue.broker,
-            "queueId": one.queue.queue_id,
-            "brokerOffset": one.end,
-            "consumerOffset": one.committed,
-            "lag": one.lag,
-            "inFlight": one.in_flight,
-            "lastConsumedStoreTime": one.consumed_ms,
-        }
+    found, settings = _run(nameserver, work)
+    rows = [
+        QueueLagRow(*one.queue, one.end, one.committed, one.lag, one.in_flight, one.consumed_ms)
         for one in found
     ]
-    total = sum(queue["lag"] for queue in queues)
-    columns = ("topic", "broker", "queue", "broker offset", "consumer offset", "lag", "in flight", "consumed")
-    rows = [(*list(queue.values())[:-1], time_text(queue["lastConsumedStoreTime"])) for queue in queues]
+    total = sum(one.lag for one in found)
     out = output(json)
     out.show(
-        {"group": group, "lag": total, "queues": queues, "disabled": settings.disabled},
-        OutputTable(
-            columns,
+        {"group": group, "lag": total, "queues": rows, "disabled": settings.disabled},
+        table(
+            QueueLagRow,
             rows,
             title=f"group {group} is {total} messages behind",
             empty=f"group {group} has no progress yet",
@@ -266,89 +271,78 @@ def lag(
 
 def _lag_of_all(topic: str | None, nameserver: str, json: bool) -> None:
     """Show a line for each group and topic, and a note with the number of groups without progress."""
-
-    async def work(admin: AdminCalls) -> dict[str, list[QueueProgress]]:
-        from kerolox.client.admin.groups import GroupAdmin
-
-        return await GroupAdmin(admin).group_lags(topic)
-
-    found = run_admin(nameserver, work)
-    rows: list[dict[str, Any]] = []
+    found = _run(nameserver, lambda groups: groups.group_lags(topic))
+    rows: list[TopicLagRow] = []
     for name, queues in found.items():
         by_topic: dict[str, list[QueueProgress]] = {}
         for one in queues:
             by_topic.setdefault(one.queue.topic, []).append(one)
         for in_topic, of_topic in by_topic.items():
             rows.append(
-                {
-                    "group": name,
-                    "topic": in_topic,
-                    "queues": len(of_topic),
-                    "lag": sum(each.lag for each in of_topic),
-                    "inFlight": sum(each.in_flight for each in of_topic),
-                    "lastConsumedStoreTime": max(each.consumed_ms or 0 for each in of_topic) or None,
-                }
+                TopicLagRow(
+                    name,
+                    in_topic,
+                    len(of_topic),
+                    sum(each.lag for each in of_topic),
+                    sum(each.in_flight for each in of_topic),
+                    max(each.consumed_ms or 0 for each in of_topic) or None,
+                )
             )
-    rows.sort(key=lambda row: (-row["lag"], row["group"], row["topic"]))
+    rows.sort(key=lambda row: (-row.lag, row.group, row.topic))
     idle = [name for name, queues in found.items() if not queues]
-    columns = ("group", "topic", "queues", "lag", "in flight", "consumed")
-    shown = [(*list(row.values())[:-1], time_text(row["lastConsumedStoreTime"])) for row in rows]
     out = output(json)
     out.show(
         {"groups": rows, "withoutProgress": idle},
-        OutputTable(columns, shown, empty="no group has progress yet"),
+        table(TopicLagRow, rows, empty="no group has progress yet"),
     )
     if idle:
         out.note(f"{len(idle)} groups have no progress: {', '.join(idle[:10])}{', ...' * (len(idle) > 10)}")
 
 
-@app.command("members", epilog="Example: kerolox group members billing")
-@one_line_errors
+@row
+class MemberRow:
+    """Connected member of a group."""
+
+    client_id: str = column("client")
+    address: str
+    language: str
+    version: str
+    brokers: tuple[str, ...] = column("brokers", ", ".join)
+
+
+@command(app, "members", "kerolox group members billing")
 def members(
     group: GroupArgument, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
 ) -> None:
     """Show a group's members and their subscriptions."""
-
-    async def work(admin: AdminCalls) -> GroupMembers:
-        from kerolox.client.admin.groups import GroupAdmin
-
-        return await GroupAdmin(admin).group_members(group)
-
-    found = run_admin(nameserver, work)
-    clients = [
-        {
-            "clientId": one.client_id,
-            "address": one.address,
-            "language": one.language,
-            "version": one.version,
-            "brokers": list(one.brokers),
-        }
-        for one in found.members
+    found = _run(nameserver, lambda groups: groups.group_members(group))
+    rows = [
+        MemberRow(one.client_id, one.address, one.language, one.version, one.brokers) for one in found.members
     ]
     document = {
         "group": group,
         "model": found.model,
         "type": found.type,
-        "members": clients,
+        "members": rows,
         "subscriptions": dict(found.subscriptions),
     }
-    columns = ("client", "address", "language", "version", "brokers")
-    rows = [
-        (one.client_id, one.address, one.language, one.version, ", ".join(one.brokers))
-        for one in found.members
-    ]
-    shown = [
-        OutputTable(
-            columns, rows, title=f"members of {group}", empty=f"no member of group {group} is connected"
-        )
-    ]
+    empty = f"no member of group {group} is connected"
+    shown = [table(MemberRow, rows, title=f"members of {group}", empty=empty)]
     if found.subscriptions:
         shown.append(OutputTable(("topic", "subscription"), sorted(found.subscriptions.items())))
     output(json).show(document, *shown)
 
 
-@app.command("reset", epilog="Example: kerolox group reset billing TopicTest --to 2h")
-@one_line_errors
+@row
+class OffsetRow:
+    """Offset of a group in a queue."""
+
+    broker: str
+    queue_id: int = column("queue")
+    offset: int
+
+
+@command(app, "reset", "kerolox group reset billing TopicTest --to 2h")
 def reset(
     group: GroupArgument,
     topic: Annotated[
@@ -368,16 +362,6 @@ def reset(
     if not yes:
         where = to if to in words else time_text(time_ms)
         typer.confirm(f"Move group {group} in topic {topic} to {where}?", abort=True, err=True)
-
-    async def work(admin: AdminCalls) -> list[OffsetChange]:
-        from kerolox.client.admin.groups import GroupAdmin
-
-        return await GroupAdmin(admin).reset_offsets(group, topic, words.get(to, time_ms))
-
-    document = [
-        {"broker": one.queue.broker, "queueId": one.queue.queue_id, "offset": one.after}
-        for one in run_admin(nameserver, work)
-    ]
-    output(json).show(
-        document, OutputTable(("broker", "queue", "offset"), [tuple(row.values()) for row in document])
-    )
+    found = _run(nameserver, lambda groups: groups.reset_offsets(group, topic, words.get(to, time_ms)))
+    rows = [OffsetRow(one.queue.broker, one.queue.queue_id, one.after) for one in found]
+    output(json).show(rows, table(OffsetRow, rows))

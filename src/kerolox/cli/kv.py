@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_with
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.output import JsonFlag, OutputTable, command, output
 from kerolox.errors import KeroloxError, RequestFailed, nearest
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ Namespace = Annotated[str, typer.Argument(help="Namespace of the setting.")]
 KeyArgument = Annotated[str, typer.Argument(help="Key of the setting.")]
 
 
-@app.command("get", epilog="Example: kerolox kv get ORDER_TOPIC_CONFIG TopicTest")
-@one_line_errors
+@command(app, "get", "kerolox kv get ORDER_TOPIC_CONFIG TopicTest")
 def get(
     namespace: Namespace,
     key: KeyArgument,
@@ -75,8 +74,7 @@ async def _values(servers: NameServers, namespace: str) -> dict[str, str]:
     return KVTable.decode((await servers.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, asked)).body).table
 
 
-@app.command("put", epilog="Example: kerolox kv put ORDER_TOPIC_CONFIG TopicTest 'broker-a:4;broker-b:4'")
-@one_line_errors
+@command(app, "put", "kerolox kv put ORDER_TOPIC_CONFIG TopicTest 'broker-a:4;broker-b:4'")
 def put(
     namespace: Namespace,
     key: KeyArgument,
@@ -90,14 +88,11 @@ def put(
 
     told = PutKvRequest(namespace=namespace, key=key, value=value)
     run_with(nameserver, lambda servers: servers.tell_all(RequestCode.PUT_KV_CONFIG, told))
-    out = output(json)
-    out.note(f"{namespace} {key} was set")
-    if json:
-        out.show({"namespace": namespace, "key": key, "value": value})
+    document = {"namespace": namespace, "key": key, "value": value}
+    output(json).report(f"{namespace} {key} was set", document)
 
 
-@app.command("delete", epilog="Example: kerolox kv delete ORDER_TOPIC_CONFIG TopicTest")
-@one_line_errors
+@command(app, "delete", "kerolox kv delete ORDER_TOPIC_CONFIG TopicTest")
 def delete(
     namespace: Namespace,
     key: KeyArgument,
@@ -120,14 +115,10 @@ def delete(
             raise missing[0]
 
     run_with(nameserver, work)
-    out = output(json)
-    out.note(f"{namespace} {key} was deleted")
-    if json:
-        out.show({"namespace": namespace, "key": key})
+    output(json).report(f"{namespace} {key} was deleted", {"namespace": namespace, "key": key})
 
 
-@app.command("list", epilog="Example: kerolox kv list ORDER_TOPIC_CONFIG --json")
-@one_line_errors
+@command(app, "list", "kerolox kv list ORDER_TOPIC_CONFIG --json")
 def list_values(
     namespace: Namespace, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
 ) -> None:

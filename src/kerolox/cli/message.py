@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kerolox.cli import completion
-from kerolox.cli.messages import COLUMNS, document, documents, row
+from kerolox.cli.messages import COLUMNS, Begin, End, KeyFilter, LimitOption, document, documents, row
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, OutputTable, echo, one_line_errors, output
-from kerolox.cli.times import parse_time, time_text
+from kerolox.cli.output import JsonFlag, OutputTable, command, echo, output
 from kerolox.errors import OptionError
+from kerolox.times import parse_time, time_text
 
 if TYPE_CHECKING:
     from kerolox.client.admin.calls import AdminCalls
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Show and find stored messages.", no_args_is_help=True)
 
 
-@app.command("get", epilog="Example: kerolox message get 7F00000100002A9F00000000000003E8")
-@one_line_errors
+@command(app, "get", "kerolox message get 7F00000100002A9F00000000000003E8")
 def get(
     id: Annotated[
         str, typer.Argument(help="Offset id or unique key of the message; with --topic also a user key.")
@@ -44,19 +43,13 @@ def get(
     )
 
 
-@app.command("find", epilog="Example: kerolox message find TopicTest --key order-42 --from 2h")
-@one_line_errors
+@command(app, "find", "kerolox message find TopicTest --key order-42 --from 2h")
 def find(
     topic: Annotated[str, typer.Argument(help="Topic of the messages.", autocompletion=completion.topics)],
-    key: Annotated[str | None, typer.Option(help="Only messages with this key.")] = None,
-    begin: Annotated[
-        str | None,
-        typer.Option("--from", help="Only messages stored at this time or later, such as 2h (ago)."),
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", help="Only messages stored at this time or earlier.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--max", help="Maximum number of messages.", min=1)] = 100,
+    key: KeyFilter = None,
+    begin: Begin = None,
+    end: End = None,
+    limit: LimitOption = 100,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     json: JsonFlag = False,
 ) -> None:
@@ -95,8 +88,7 @@ def find(
         echo(f"truncated: {found.cut}", err=True)
 
 
-@app.command("resume", epilog="Example: kerolox message resume 7F00000100002A9F00000000000003E8")
-@one_line_errors
+@command(app, "resume", "kerolox message resume 7F00000100002A9F00000000000003E8")
 def resume(
     id: Annotated[str, typer.Argument(help="Offset id of the half message.", metavar="ID")],
     nameserver: NameServerOption = DEFAULT_ADDRESS,
@@ -115,10 +107,8 @@ def resume(
         raise OptionError("ID", id, "an offset id of 32 or 56 hexadecimal digits, as message get shows it")
     address = host_text(place.store_host)
     run_admin(nameserver, lambda admin: Servers(admin).resume_check(address, id, None))
-    out = output(json)
-    out.note(f"the broker at {address} will ask the producer of {id} again")
-    if json:
-        out.show({"id": id, "broker": address})
+    sentence = f"the broker at {address} will ask the producer of {id} again"
+    output(json).report(sentence, {"id": id, "broker": address})
 
 
 def _shown(key: str, value: Any) -> object:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from kerolox.cli.times import time_text
+import typer
+
 from kerolox.protocol.flags import COMPRESSED
 from kerolox.protocol.limits import INFLATED_BLOCK_BYTES_MAX, INFLATED_BODY_BYTES_MAX
+from kerolox.times import time_text
 
 if TYPE_CHECKING:
     from kerolox.protocol.message import StoredMessage
+
+KeyFilter = Annotated[str | None, typer.Option(help="Only messages with this key.")]
+Begin = Annotated[
+    str | None, typer.Option("--from", help="Only messages stored at this time or later, such as 2h (ago).")
+]
+End = Annotated[str | None, typer.Option("--to", help="Only messages stored at this time or earlier.")]
+LimitOption = Annotated[int, typer.Option("--max", help="Maximum number of messages.", min=1)]
 
 COLUMNS = ("stored", "broker", "queue", "offset", "tag", "keys", "id", "body")
 BODY_SHOWN = 80

@@ -9,7 +9,11 @@ import typer
 
 from kerolox.cli.output import JsonFlag, one_line_errors
 from kerolox.cli.serving import (
+    ListenOption,
     LogLevel,
+    LogLevelOption,
+    ParentOption,
+    PrintConfigFlag,
     listen_address,
     load_options,
     log_to_stderr,
@@ -31,15 +35,11 @@ def serve(
         Path | None,
         typer.Option("--config-file", "-c", help="Properties file, such as RocketMQ's namesrv.conf."),
     ] = None,
-    listen: Annotated[
-        str | None, typer.Option(help="Listen address. Port 0 picks a free port.", metavar="HOST:PORT")
-    ] = None,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print every option with its value and source, then exit.")
-    ] = False,
+    listen: ListenOption = None,
+    print_config: PrintConfigFlag = False,
     json: JsonFlag = False,
-    log_level: Annotated[LogLevel, typer.Option(help="Lowest log level, on stderr.")] = LogLevel.INFO,
-    parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")] = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+    parent: ParentOption = None,
 ) -> None:
     """Run a name server until SIGTERM or SIGINT."""
     from kerolox.nameserver.options import NamesrvOptions

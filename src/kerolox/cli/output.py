@@ -1,8 +1,9 @@
 """Output of commands: one interface with a text renderer and a JSON renderer.
 
-A command builds a document (plain values, for ``--json``) and tables of the same content (for people); the
-renderer prints one of them. Results go to stdout, everything else to stderr. An error is one line of text or,
-with ``--json``, one JSON object on a line.
+A command returns rows (:func:`row`), whose fields are both columns of a table (for people) and keys of JSON
+objects (for programs). ``queue_id`` is the column "queue id" and the key "queueId", unless :func:`column`
+says otherwise. Results go to stdout, everything else to stderr. An error is one line of text or, with
+``--json``, one JSON object on a line.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ParamSpec, Protocol, TypeVar
+from dataclasses import Field, dataclass, field, fields
+from typing import Annotated, Any, ParamSpec, Protocol, TypeVar, dataclass_transform
 
 import typer
 
@@ -21,8 +22,10 @@ from kerolox.shown_text import shortened, visible
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 PART_CHARS = 1 << 20  # of a JSON document, written at once
+NOTHING = "there is nothing to show"
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -34,7 +37,60 @@ class OutputTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[object]] = field(default_factory=list)
     title: str | None = None
-    empty: str = "there is nothing to show"  # printed instead of a table without rows
+    empty: str = NOTHING  # printed instead of a table without rows
+
+
+def column(title: str | None, shown: Callable[[Any], object] | None = None, *, in_json: bool = True) -> Any:
+    """Declare a field of a row: title of its column, and a function that makes its cells.
+
+    Without a title the field is only in JSON; without ``in_json`` it is only in the table.
+    """
+    return field(metadata={"title": title, "shown": shown, "in_json": in_json})
+
+
+@dataclass_transform(field_specifiers=(column,))
+def row(cls: type[T]) -> type[T]:
+    """Decorate a class of rows: a dataclass."""
+    return dataclass(cls)
+
+
+def table(
+    kind: type[Any],
+    rows: Sequence[object],
+    *,
+    title: str | None = None,
+    empty: str = NOTHING,
+    unknown: str | None = None,
+) -> OutputTable:
+    """Return the table of rows of one class. ``unknown`` is shown for values that are None."""
+    columns = [one for one in fields(kind) if one.metadata.get("title", "") is not None]
+    titles = [one.metadata.get("title") or one.name.replace("_", " ") for one in columns]
+    cells = [tuple(_shown(one, getattr(each, one.name), unknown) for one in columns) for each in rows]
+    return OutputTable(titles, cells, title, empty)
+
+
+def _shown(one: Field[Any], value: object, unknown: str | None) -> object:
+    shown = one.metadata.get("shown")
+    value = value if shown is None else shown(value)
+    return unknown if value is None else value
+
+
+def plain(value: Any) -> Any:
+    """Return a row or a struct as plain values for JSON."""
+    if hasattr(value, "__struct_fields__"):
+        import msgspec
+
+        return msgspec.to_builtins(value)
+    return {
+        _camel(one.name): getattr(value, one.name)
+        for one in fields(value)
+        if one.metadata.get("in_json", True)
+    }
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
 
 
 def echo(text: object, *, err: bool = False) -> None:
@@ -50,7 +106,7 @@ def json_text(document: Any, indent: int | None = None) -> str:
     """Return a document as JSON; escape also the non-ASCII characters that control a terminal."""
     import json
 
-    return _escaped(json.dumps(document, ensure_ascii=False, indent=indent))
+    return _escaped(json.dumps(document, ensure_ascii=False, indent=indent, default=plain))
 
 
 def _escaped(text: str) -> str:
@@ -70,7 +126,10 @@ class Output(Protocol):
         """Print an intermediate table. Omitted from JSON output."""
 
     def show(self, document: Any, *tables: OutputTable) -> None:
-        """Print the result."""
+        """Print the result: the tables, or the document as JSON."""
+
+    def report(self, sentence: str, document: Any) -> None:
+        """Print a result that is one sentence, or the document as JSON."""
 
 
 class TableOutput:
@@ -81,6 +140,9 @@ class TableOutput:
 
     def table(self, table: OutputTable) -> None:
         self.show(None, table)
+
+    def report(self, sentence: str, document: Any) -> None:
+        echo(sentence)
 
     def show(self, document: Any, *tables: OutputTable) -> None:
         if not tables:
@@ -120,13 +182,16 @@ class JsonOutput:
     def table(self, table: OutputTable) -> None:
         pass
 
+    def report(self, sentence: str, document: Any) -> None:
+        self.show(document)
+
     def show(self, document: Any, *tables: OutputTable) -> None:
         import json
 
         # In parts: bodies of messages, each byte of which may take six, need no copies of the whole text.
         parts: list[str] = []
         size = 0
-        for part in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(document):
+        for part in json.JSONEncoder(ensure_ascii=False, indent=2, default=plain).iterencode(document):
             parts.append(part)
             size += len(part)
             if size > PART_CHARS:
@@ -175,6 +240,15 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(1) from error
 
     return run
+
+
+def command(app: typer.Typer, name: str, example: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a command of ``app`` whose help ends with an example."""
+
+    def register(function: Callable[P, R]) -> Callable[P, R]:
+        return app.command(name, epilog=f"Example: {example}")(one_line_errors(function))
+
+    return register
 
 
 def _cell(value: object) -> str:

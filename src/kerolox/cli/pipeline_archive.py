@@ -22,6 +22,8 @@ from kerolox.cli.catalog_options import (
 )
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
+from kerolox.cli.pipeline_job import INTERRUPTED, ConfOption, MasterOption
+from kerolox.cli.progress import bars
 from kerolox.cli.storage_options import (
     StorageFile,
     StorageOptions,
@@ -29,8 +31,9 @@ from kerolox.cli.storage_options import (
     read_storage_options,
     storage_at,
 )
-from kerolox.cli.times import parse_span
 from kerolox.errors import OptionError
+from kerolox.sizes import size_text
+from kerolox.times import parse_span
 
 if TYPE_CHECKING:
     from kerolox.pipeline.archive.archive import Archive
@@ -45,7 +48,6 @@ EXAMPLE = (
 INTERVAL_S_MIN = 0.1
 EXPIRE_S_MIN = 3600.0  # an hour that is not over still receives messages
 LINES_EVERY_S = 10.0  # if stderr is not a terminal
-INTERRUPTED = 130  # exit code of shells for Ctrl-C
 
 
 @one_line_errors
@@ -120,12 +122,8 @@ def archive(
     ] = None,
     storage_options: StorageOptions = None,
     storage_file: StorageFile = None,
-    master: Annotated[
-        str, typer.Option(help="Spark master: local[N], spark://HOST:PORT, yarn, k8s://URL.")
-    ] = "local[*]",
-    conf: Annotated[
-        list[str] | None, typer.Option(help="Spark setting. Repeatable.", metavar="NAME=VALUE")
-    ] = None,
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Archive topics to Parquet files or a table, exactly once, partitioned by topic and hour of storage.
@@ -254,7 +252,10 @@ def _run(
             run.check()
             try:
                 spark = session.session(
-                    "kerolox-archive", _with_retries(master), conf={**QUICK, **conf}, sources=False
+                    "kerolox-archive",
+                    session.with_retries(master),
+                    conf={**session.QUICK, **conf},
+                    sources=False,
                 )
                 interrupts.install()  # again, because PySpark has replaced the handlers
                 interrupts.archive = run
@@ -286,15 +287,6 @@ def _iceberg(name: str, place: CatalogPlace, storage_options: dict[str, Any]) ->
     from kerolox.pipeline.archive.iceberg import IcebergArchive
 
     return IcebergArchive(name, place, storage_options=storage_options)
-
-
-# Tasks run in Python; the JVM only schedules them. Its optimizing compiler costs more than it saves.
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-
-
-def _with_retries(master: str) -> str:
-    """Return a local master that retries failed tasks, as clusters do; other masters unchanged."""
-    return f"{master[:-1]},4]" if master.startswith("local[") and "," not in master else master
 
 
 class Interrupts:
@@ -351,19 +343,12 @@ class ArchiveProgress:
     """Progress: a bar on a terminal, otherwise lines; nothing with ``quiet``."""
 
     def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
+        from rich.progress import MofNCompleteColumn, TextColumn
 
         from kerolox.clock import SYSTEM_CLOCK
 
-        console = Console(stderr=True)
-        self._lines = not quiet and not console.is_terminal
-        self._bar = Bar(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
-            console=console, disable=quiet or self._lines,
-        )  # fmt: skip
+        self._bar = bars(MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), quiet=quiet)
+        self._lines = self._bar.disable and not quiet
         self._task = self._bar.add_task("Spark starts", total=None, rate="")
         self._now_s = SYSTEM_CLOCK.monotonic_s
         self._began_s = self._said_s = self._now_s()
@@ -386,15 +371,6 @@ class ArchiveProgress:
         if self._lines and now_s - self._said_s >= LINES_EVERY_S:
             self._said_s = now_s
             say(f"{summary.rows:,} messages archived, {left:,} left, {rate}")
-
-
-def size_text(size: int) -> str:
-    amount = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
 
 
 def _sentence(summary: Summary, rate: float, to: str) -> str:

@@ -6,11 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kerolox.cli.output import JsonFlag, OutputTable, output, say, say_error
-from kerolox.cli.pipeline_archive import QUICK
-from kerolox.cli.storage_options import StorageFile, StorageOptions, storage_at
-from kerolox.cli.times import parse_time
-from kerolox.errors import KeroloxError, OptionError
+from kerolox.cli.output import JsonFlag, OutputTable, output, say_error
+from kerolox.cli.pipeline_job import (
+    ConfOption,
+    MasterOption,
+    SinceOption,
+    TopicsOption,
+    UntilOption,
+    spark_errors,
+)
+from kerolox.cli.progress import bars
+from kerolox.cli.storage_options import StorageFile, StorageOptions, pairs, storage_at
+from kerolox.errors import KeroloxError
+from kerolox.sizes import size_text
+from kerolox.times import parse_time
 
 if TYPE_CHECKING:
     from kerolox.pipeline.audit.audit import Audit
@@ -41,17 +50,13 @@ def audit(
             metavar="ADDRESS",
         ),
     ],
-    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic. Repeatable.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Only messages stored at this time or later, such as 2h.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Only messages stored before this time.")] = None,
+    topics: TopicsOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     storage_options: StorageOptions = None,
     storage_file: StorageFile = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
-    conf: Annotated[
-        list[str] | None, typer.Option(help="Spark setting. Repeatable.", metavar="KEY=VALUE")
-    ] = None,
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Verify whole stores and report on their traffic, as an HTML page and as tables.
@@ -69,7 +74,7 @@ def audit(
             "since_ms": None if since is None else parse_time(since, now_ms, "--since"),
             "until_ms": None if until is None else parse_time(until, now_ms, "--until"),
         }
-        settings = dict(_setting(each) for each in conf or ())
+        settings = pairs("--conf", conf)
         places = [storage_at("STORE_DIR", store, storage_options, storage_file) for store in stores]
         target = storage_at("--to", to, storage_options, storage_file)
         made = _run(places, target, master, settings, choice, quiet=json)
@@ -94,49 +99,29 @@ def _run(
     *,
     quiet: bool,
 ) -> Audit:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import DownloadColumn
 
     from kerolox.spark import session
 
-    try:
+    with session.spark_packages():
         from kerolox.pipeline.audit.audit import audit, check_request
-    except ModuleNotFoundError as error:
-        raise session.SparkMissing(str(error.name)) from error
     session.settings(master)
     check_request(stores, to, **choice)  # raises before Spark starts
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
-        TimeRemainingColumn(), console=console, disable=quiet or not console.is_terminal, transient=True,
-    )  # fmt: skip
-    try:
-        with bar:
-            task = bar.add_task("Spark starts", total=None)
-            spark = session.session("kerolox-audit", master, conf={**QUICK, **conf}, sources=False)
+    bar = bars(DownloadColumn(binary_units=True), quiet=quiet, transient=True)
+    interrupted = "interrupted; no report was written"
+    with spark_errors(lambda: interrupted, lambda why: f"the audit failed: {why}"), bar:
+        task = bar.add_task("Spark starts", total=None)
+        spark = session.session("kerolox-audit", master, conf={**session.QUICK, **conf}, sources=False)
 
-            def progress(done: int, total: int) -> None:
-                words = "comparing queues and keys" if done == total else "reading logs"
-                bar.update(task, description=words, completed=done, total=total)
+        def progress(done: int, total: int) -> None:
+            words = "comparing queues and keys" if done == total else "reading logs"
+            bar.update(task, description=words, completed=done, total=total)
 
-            return audit(spark, stores, to, progress=progress, **choice)
-    except KeyboardInterrupt:
-        say("interrupted; no report was written")
-        raise typer.Exit(130) from None
-    except (KeroloxError, OSError):
-        raise
-    except Exception as error:  # Spark raises many classes, with long texts
-        from kerolox.spark.shipping import cause_of
-
-        say(f"the audit failed: {cause_of(error)}")
-        raise typer.Exit(2) from error
-    finally:
-        session.stop()
+        return audit(spark, stores, to, progress=progress, **choice)
 
 
 def _tables(made: Audit, page: str) -> list[OutputTable]:
     from kerolox.pipeline.audit.finding_kinds import KINDS
-    from kerolox.pipeline.audit.report import size_text
 
     rows = [
         ("messages", f"{made.messages:,} in {len(made.topics)} topics, {size_text(made.bytes_read)} of log"),
@@ -155,10 +140,3 @@ def _tables(made: Audit, page: str) -> list[OutputTable]:
     if found:
         tables.append(OutputTable(("problems", "count", "the first one"), found, title="findings"))
     return tables
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise OptionError("--conf", text, "KEY=VALUE, such as spark.driver.memory=2g")
-    return key, value

@@ -16,10 +16,11 @@ from kerolox.cli.catalog_options import (
     catalog_place,
 )
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
-from kerolox.cli.pipeline_archive import EXPIRE_S_MIN, size_text
+from kerolox.cli.pipeline_archive import EXPIRE_S_MIN
 from kerolox.cli.storage_options import StorageFile, StorageOptions, read_storage_options, storage_at
-from kerolox.cli.times import parse_span
 from kerolox.errors import OptionError
+from kerolox.sizes import size_text
+from kerolox.times import parse_span
 
 if TYPE_CHECKING:
     from kerolox.pipeline.archive.upkeep import Place
@@ -62,10 +63,8 @@ def compact(
     from kerolox.pipeline.archive.upkeep import compact as work
 
     joined = work(place, older_than_ms=round(over_s * 1000), format=Format(rows_max=rows_max))
-    shown = output(json)
-    if json:
-        shown.show({"address": text, "filesJoined": joined})
-    shown.note(f"{joined:,} small files compacted: {text}" if joined else f"No files to compact in {text}.")
+    sentence = f"{joined:,} small files compacted: {text}" if joined else f"No files to compact in {text}."
+    output(json).report(sentence, {"address": text, "filesJoined": joined})
 
 
 @one_line_errors

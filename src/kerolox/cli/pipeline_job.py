@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from kerolox.cli.output import say
-from kerolox.cli.pipeline_archive import INTERRUPTED, QUICK
 from kerolox.cli.progress import ProgressLine
-from kerolox.errors import KeroloxError, OptionError
+from kerolox.cli.storage_options import pairs
+from kerolox.errors import KeroloxError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Made = TypeVar("Made")
-MasterOption = Annotated[str, typer.Option(help="Spark master.")]
-ConfOption = Annotated[list[str] | None, typer.Option(help="Spark setting. Repeatable.", metavar="KEY=VALUE")]
+MasterOption = Annotated[
+    str, typer.Option(help="Spark master: local[N], spark://HOST:PORT, yarn, k8s://URL.")
+]
+ConfOption = Annotated[
+    list[str] | None, typer.Option(help="Spark setting. Repeatable.", metavar="NAME=VALUE")
+]
+TopicsOption = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic. Repeatable.")]
+SinceOption = Annotated[
+    str | None, typer.Option(help="Only messages stored at this time or later, such as 2h.")
+]
+UntilOption = Annotated[str | None, typer.Option(help="Only messages stored before this time.")]
 ToOption = Annotated[
     Path,
     typer.Option(
@@ -26,6 +36,7 @@ ToOption = Annotated[
     ),
 ]
 _MIB_FROM = 1 << 20
+INTERRUPTED = 130  # exit code of shells for Ctrl-C
 
 
 class Steps:
@@ -60,30 +71,37 @@ def run_job(
     """
     from kerolox.spark import session
 
-    settings = dict(_setting(each) for each in conf or ())
+    settings = pairs("--conf", conf)
     session.settings(master)
     before()  # raises before Spark starts
     steps = Steps()
+    again = "Run the same command again to continue"
+    with spark_errors(lambda: f"interrupted. {again}", lambda why: f"not finished: {why}. {again}."):
+        try:
+            spark = session.session(app, master, conf={**session.QUICK, **settings}, sources=False)
+            return work(spark, steps)
+        finally:
+            steps.end()
+
+
+@contextmanager
+def spark_errors(
+    interrupted: Callable[[], str], failed: Callable[[str], str], code: int = 2
+) -> Iterator[None]:
+    """Stop Spark after the work. Ctrl-C and Spark's errors become one line on stderr and an exit code."""
+    from kerolox.spark import session
+
     try:
-        spark = session.session(app, master, conf={**QUICK, **settings}, sources=False)
-        return work(spark, steps)
+        yield
     except KeyboardInterrupt:
-        say("interrupted. Run the same command again to continue")
+        say(interrupted())
         raise typer.Exit(INTERRUPTED) from None
     except (KeroloxError, OSError):
         raise
     except Exception as error:  # Spark raises many classes, with long texts
         from kerolox.spark.shipping import cause_of
 
-        say(f"not finished: {cause_of(error)}. Run the same command again to continue.")
-        raise typer.Exit(2) from error
+        say(failed(cause_of(error)))
+        raise typer.Exit(code) from error
     finally:
-        steps.end()
         session.stop()
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise OptionError("--conf", text, "KEY=VALUE, such as spark.driver.memory=2g")
-    return key, value

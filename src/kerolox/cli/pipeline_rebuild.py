@@ -64,12 +64,10 @@ def rebuild(
     the broker first. Every task must be able to read the store and to write to DIR. After an interruption,
     the same command continues; for a finished rebuild, --in-place only replaces the files.
     """
-    from kerolox.spark.session import SparkMissing
+    from kerolox.spark.session import spark_packages
 
-    try:
+    with spark_packages():
         from kerolox.pipeline.rebuild import rebuild as made_by
-    except ModuleNotFoundError as error:
-        raise SparkMissing(str(error.name)) from error
     layout = layout_of(store, config_file)
     request = made_by.RebuildRequest(
         layout,

@@ -10,10 +10,18 @@ import typer
 from kerolox.cli.catalog_options import CatalogName, CatalogOptions, CatalogUri, catalog_place
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, split_addresses
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
-from kerolox.cli.pipeline_archive import _with_retries
+from kerolox.cli.pipeline_job import (
+    ConfOption,
+    MasterOption,
+    SinceOption,
+    TopicsOption,
+    UntilOption,
+    spark_errors,
+)
+from kerolox.cli.progress import bars
 from kerolox.cli.storage_options import StorageFile, StorageOptions, pairs, read_storage_options
-from kerolox.cli.times import parse_time
-from kerolox.errors import KeroloxError, OptionError
+from kerolox.errors import OptionError
+from kerolox.times import parse_time
 
 if TYPE_CHECKING:
     from kerolox.pipeline.replay.plan import ReplayChoice, ReplayPlan
@@ -40,11 +48,9 @@ def replay(
     topic_map: Annotated[
         list[str] | None, typer.Option(help="Target for one topic. Repeatable.", metavar="OLD=NEW")
     ] = None,
-    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic. Repeatable.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Only messages stored at this time or later, such as 2h.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Only messages stored before this time.")] = None,
+    topics: TopicsOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     tags: Annotated[str | None, typer.Option(help="Only messages with one of these tags: 'a || b'.")] = None,
     keys: Annotated[str | None, typer.Option(help="Only messages with one of these keys: 'a,b'.")] = None,
     where: Annotated[
@@ -62,12 +68,8 @@ def replay(
     catalog_options: CatalogOptions = None,
     storage_options: StorageOptions = None,
     storage_file: StorageFile = None,
-    master: Annotated[
-        str, typer.Option(help="Spark master: local[N], spark://HOST:PORT, yarn, k8s://URL.")
-    ] = "local[*]",
-    conf: Annotated[
-        list[str] | None, typer.Option(help="Spark setting. Repeatable.", metavar="NAME=VALUE")
-    ] = None,
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be sent.")] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -140,8 +142,7 @@ def _run(
     *,
     quiet: bool,
 ) -> Replayed:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import MofNCompleteColumn
 
     from kerolox import ClientOptions
     from kerolox.pipeline.replay.replay import check, replay
@@ -150,11 +151,7 @@ def _run(
     cluster = ClientOptions(split_addresses(nameserver))
     session.settings(master)
     check(source, cluster, choice=choice, **how)  # raises before Spark starts
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=console, disable=quiet or not console.is_terminal,
-    )  # fmt: skip
+    bar = bars(MofNCompleteColumn(), quiet=quiet)
     planned = False
 
     def on_plan(plan: ReplayPlan) -> None:
@@ -164,32 +161,22 @@ def _run(
         if bar.disable:
             say(f"replay {plan.id}: {plan.count} messages of {len(plan.queues)} queues")
 
-    try:
-        with bar:
-            task = bar.add_task("Spark starts", total=None)
-            spark = session.session("kerolox-replay", _with_retries(master), conf=conf)
-            bar.update(task, description="counting messages")
-            return replay(
-                spark,
-                source,
-                cluster,
-                choice=choice,
-                on_plan=on_plan,
-                on_progress=lambda done: bar.update(task, completed=done),
-                **how,
-            )
-    except KeyboardInterrupt:
-        say(f"interrupted. {_go_on(how['id']) if planned else 'Nothing was sent.'}")
-        raise typer.Exit(130) from None
-    except (KeroloxError, OSError):
-        raise
-    except Exception as error:  # Spark raises many classes, with long texts
-        from kerolox.spark.shipping import cause_of
+    def stopped(why: str) -> str:
+        return f"{why}. {_go_on(how['id']) if planned else 'Nothing was sent.'}"
 
-        say(f"stopped: {cause_of(error)}. {_go_on(how['id']) if planned else 'Nothing was sent.'}")
-        raise typer.Exit(1) from error
-    finally:
-        session.stop()
+    with spark_errors(lambda: stopped("interrupted"), lambda why: stopped(f"stopped: {why}"), 1), bar:
+        task = bar.add_task("Spark starts", total=None)
+        spark = session.session("kerolox-replay", session.with_retries(master), conf=conf)
+        bar.update(task, description="counting messages")
+        return replay(
+            spark,
+            source,
+            cluster,
+            choice=choice,
+            on_plan=on_plan,
+            on_progress=lambda done: bar.update(task, completed=done),
+            **how,
+        )
 
 
 def _totals(result: Replayed) -> OutputTable:

@@ -22,7 +22,7 @@ from kerolox.cli.output import (
     say_document,
     say_error,
 )
-from kerolox.cli.pipeline_archive import QUICK
+from kerolox.cli.pipeline_job import INTERRUPTED, ConfOption, MasterOption
 from kerolox.cli.storage_options import pairs
 from kerolox.errors import KeroloxError
 
@@ -38,19 +38,12 @@ RUN_EXAMPLE = (
 )
 CHECK_EXAMPLE = "Example: kerolox pipeline check orders.yaml --plan   (exit code 0: valid, 1: problems)"
 FAILED = 3
-INTERRUPTED = 130
 LINES_EVERY_S = 10.0
 
 FileArgument = Annotated[Path, typer.Argument(help="File of the pipeline.", metavar="PIPELINE.YAML")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Value for ${NAME} in the file. Repeatable.", metavar="NAME=VALUE"),
-]
-MasterOption = Annotated[
-    str, typer.Option(help="Spark master: local[N], spark://HOST:PORT, yarn, k8s://URL.")
-]
-ConfOption = Annotated[
-    list[str] | None, typer.Option(help="Spark setting. Repeatable.", metavar="NAME=VALUE")
 ]
 
 
@@ -178,14 +171,9 @@ def _session(pipeline: Pipeline, master: str, conf: dict[str, str]) -> Any:
     for name in ("py4j", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.WARNING if is_shown else logging.CRITICAL + 1)
     return session.session(
-        f"kerolox-{pipeline.name}", _with_retries(master), memory=pipeline.spark.memory,
-        conf={**QUICK, **pipeline.spark.conf, **conf}, log_level="WARN" if is_shown else "OFF",
+        f"kerolox-{pipeline.name}", session.with_retries(master), memory=pipeline.spark.memory,
+        conf={**session.QUICK, **pipeline.spark.conf, **conf}, log_level="WARN" if is_shown else "OFF",
     )  # fmt: skip
-
-
-def _with_retries(master: str) -> str:
-    """Return a local master that retries failed tasks, as clusters do; other masters unchanged."""
-    return f"{master[:-1]},4]" if master.startswith("local[") and "," not in master else master
 
 
 def _analysed(plan: Plan, document: Document, master: str, conf: dict[str, str]) -> dict[str, str]:

@@ -101,12 +101,10 @@ def merge(
 
 def _told_apart(sources: list[str]) -> tuple[list[Path], list[str]]:
     """Return the sources that are stores, and those that are archives."""
-    from kerolox.spark.session import SparkMissing
+    from kerolox.spark.session import spark_packages
 
-    try:
+    with spark_packages():
         from kerolox.pipeline.transfer.archives import is_archive
-    except ModuleNotFoundError as error:
-        raise SparkMissing(str(error.name)) from error
     archives = [source for source in sources if is_archive(source)]
     return [Path(source) for source in sources if source not in archives], archives
 
@@ -123,13 +121,11 @@ def _run(
     json: bool,
     archives: Sequence[str] = (),
 ) -> None:
-    from kerolox.spark.session import SparkMissing
+    from kerolox.spark.session import spark_packages
 
-    try:
+    with spark_packages():
         from kerolox.pipeline.rebuild.rebuild import not_in_use
         from kerolox.pipeline.transfer import transfer as made_by
-    except ModuleNotFoundError as error:
-        raise SparkMissing(str(error.name)) from error
     request = made_by.TransferRequest(
         layouts,
         str(to.absolute()),

@@ -7,7 +7,7 @@ control.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +15,7 @@ import typer
 from kerolox.errors import KeroloxError, OptionError
 
 if TYPE_CHECKING:
-    from kerolox.cli.access_folder import AccessFolder
+    from kerolox.access.folder import AccessFolder
 
 AccessFlag = Annotated[
     bool,
@@ -56,24 +56,3 @@ def check_posture(hosts: Iterable[str], *, access: bool, open_to_all: bool, fold
             f"{beyond[0]} is reachable from other machines: give --access to require authentication, or "
             "--open to accept all clients"
         )
-
-
-def secured(
-    folder: AccessFolder, hosts: Iterable[str], chosen: Mapping[str, str], *, make: bool = True
-) -> dict[str, str]:
-    """Return the settings of secured servers, by RocketMQ's keys. Beyond loopback they accept only TLS.
-
-    With ``make``, create missing users and certificates; without it, write nothing.
-    """
-    from kerolox.net.address import is_loopback
-    from kerolox.net.signing import Credentials
-
-    inner = folder.make().inner if make else Credentials("inner", "made at the start")
-    settings = folder.settings(inner)
-    if not all(map(is_loopback, hosts)):
-        settings["tls.server.mode"] = "enforcing"
-        if chosen.get("tls.server.mode", "enforcing") == "enforcing" and "tls.server.certPath" not in chosen:
-            if make:
-                folder.make_certificate()
-            settings |= folder.tls_settings()
-    return settings | {key: value for key, value in chosen.items() if key.startswith("tls.")}

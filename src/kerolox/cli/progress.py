@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
 PROGRESS_EVERY_S = 0.5
 LINES_EVERY_S = 10.0  # if stderr is not a terminal
+
+
+def bars(*columns: ProgressColumn, quiet: bool, transient: bool = False) -> Progress:
+    """Return progress bars on stderr; none with ``quiet`` or if it is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn(),
+        console=console, disable=quiet or not console.is_terminal, transient=transient,
+    )  # fmt: skip
 
 
 class ProgressLine:

@@ -12,10 +12,10 @@ import typer
 
 from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, split_addresses
-from kerolox.cli.output import JsonFlag, OutputTable, echo, one_line_errors, output
+from kerolox.cli.output import JsonFlag, column, echo, one_line_errors, output, row, table
 from kerolox.cli.progress import ProgressLine
-from kerolox.cli.times import parse_moment, parse_span
 from kerolox.errors import KeroloxError, OptionError, sentences
+from kerolox.times import parse_moment, parse_span
 
 if TYPE_CHECKING:
     from kerolox import Message, Producer, Queue
@@ -66,7 +66,7 @@ def send(
     from kerolox.clock import SYSTEM_CLOCK
     from kerolox.net.loop import run
 
-    table = dict(_property(text) for text in properties or ())
+    extra = dict(_property(text) for text in properties or ())
     if bool(delay_level) + (delay is not None) + (deliver_at is not None) > 1:
         given = delay if delay is not None else deliver_at
         raise OptionError(
@@ -89,7 +89,7 @@ def send(
             body,
             tags=tag,
             keys=keys or (),
-            properties=table,
+            properties=extra,
             delay_level=delay_level,
             delay=delay_s,
             deliver_at=at_s,
@@ -105,14 +105,23 @@ def send(
         "notTriedFrom": sending.not_tried_from,
         "first": sending.shown,
     }
-    columns = ("id", "broker", "queue", "offset", "status")
-    rows = [tuple(row.values()) for row in sending.shown]
-    output(json).show(document, OutputTable(columns, rows, empty="nothing was sent"))
-    more = f", the first {len(rows)} shown" if sending.sent > len(rows) else ""
+    output(json).show(document, table(SentRow, sending.shown, empty="nothing was sent"))
+    more = f", the first {len(sending.shown)} shown" if sending.sent > len(sending.shown) else ""
     echo(f"{sending.sent} sent{more}", err=True)
     if sending.failed:
         echo(f"kerolox: {sending.what_failed('message' if bodies or whole else 'line')}", err=True)
         raise typer.Exit(1)
+
+
+@row
+class SentRow:
+    """Acknowledged message."""
+
+    message_id: str = column("id")
+    broker: str
+    queue_id: int = column("queue")
+    queue_offset: int = column("offset")
+    status: str
 
 
 class LineSending:
@@ -129,7 +138,7 @@ class LineSending:
         self.sent = 0
         self.failed: dict[int, str] = {}  # number of the message, from 1 → error text
         self.not_tried_from: int | None = None
-        self.shown: list[dict[str, object]] = []
+        self.shown: list[SentRow] = []
         self._topic = topic
         self._queue_id = queue_id
         self._order_key = order_key
@@ -185,14 +194,9 @@ class LineSending:
             return
         self.sent += 1
         if len(self.shown) < SHOWN_MAX:
+            queue, status = receipt.queue, "SEND_OK" if receipt.ok else receipt.status.name
             self.shown.append(
-                {
-                    "messageId": receipt.msg_id,
-                    "broker": receipt.queue.broker,
-                    "queueId": receipt.queue.queue_id,
-                    "queueOffset": receipt.queue_offset,
-                    "status": "SEND_OK" if receipt.ok else receipt.status.name,
-                }
+                SentRow(receipt.msg_id, queue.broker, queue.queue_id, receipt.queue_offset, status)
             )
 
     def _choose(self, queues: Sequence[Queue], message: Message) -> Queue:

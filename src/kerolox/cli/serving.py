@@ -8,20 +8,29 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+
+import typer
 
 from kerolox.cli.output import OutputTable, echo, output, say
 from kerolox.errors import OptionError
 
-PARENT_CHECK_S = 0.25
 PORT_MAX = 65535
 
 if TYPE_CHECKING:
-    import asyncio
-
     from kerolox.options import Loaded, Options
 
     T = TypeVar("T", bound=Options)
+
+
+ListenOption = Annotated[
+    str | None,
+    typer.Option("--listen", help="Listen address. Port 0 picks a free port.", metavar="HOST:PORT"),
+]
+PrintConfigFlag = Annotated[
+    bool, typer.Option("--print-config", help="Print every option with its value and source, then exit.")
+]
+ParentOption = Annotated[int | None, typer.Option(hidden=True, help="Stop when this process ends.")]
 
 
 class LogLevel(Enum):
@@ -34,6 +43,9 @@ class LogLevel(Enum):
 class Listening(Protocol):
     @property
     def address(self) -> str: ...
+
+
+LogLevelOption = Annotated[LogLevel, typer.Option(help="Lowest log level, on stderr.")]
 
 
 def load_options(cls: type[T], file: Path | None, flags: Mapping[str, Any]) -> Loaded[T]:
@@ -95,30 +107,15 @@ async def serve_until_told(
 
     With a ``parent``, also stop the server when that process has ended: no other process would stop it.
     """
-    import asyncio
+    from kerolox.supervise.stopping import stop_signals, wait_for_stop
 
-    told = stop_signals()
+    stop = stop_signals()
     async with server as running:
-        echo(f"kerolox {role} ready on {running.address}")
-        sys.stdout.flush()
-        while not told.is_set() and (parent is None or os.getppid() == parent):
-            try:
-                async with asyncio.timeout(None if parent is None else PARENT_CHECK_S):
-                    await told.wait()
-            except TimeoutError:
-                pass
+        say_ready(role, running.address)
+        await wait_for_stop(stop, parent)
 
 
-def stop_signals() -> asyncio.Event:
-    """Return an event that SIGTERM and SIGINT set."""
-    import asyncio
-    import signal
-
-    told = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            loop.add_signal_handler(number, told.set)
-        except NotImplementedError:  # Windows
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(told.set))
-    return told
+def say_ready(role: str, address: str) -> None:
+    """Print the line that a parent process waits for (kerolox/supervise/process.py)."""
+    echo(f"kerolox {role} ready on {address}")
+    sys.stdout.flush()

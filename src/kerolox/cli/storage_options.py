@@ -29,12 +29,10 @@ StorageFile = Annotated[
 
 def storage_at(option: str, address: str, given: list[str] | None, file: Path | None) -> Storage:
     """Return the storage at an address, not opened yet. Raises OptionError with ``option`` as its name."""
-    try:
-        from kerolox.pipeline.lake.storage import open_storage
-    except ModuleNotFoundError as error:
-        from kerolox.spark.session import SparkMissing
+    from kerolox.spark.session import spark_packages
 
-        raise SparkMissing(str(error.name)) from error
+    with spark_packages():
+        from kerolox.pipeline.lake.storage import open_storage
     try:
         found = open_storage(address, read_storage_options(given, file))
         found.check_driver()

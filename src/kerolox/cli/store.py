@@ -14,13 +14,14 @@ from kerolox.cli.output import (
     JsonFlag,
     Output,
     OutputTable,
+    command,
     echo,
     json_text,
-    one_line_errors,
     output,
     say_error,
 )
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.times import time_text
 
 if TYPE_CHECKING:
     from kerolox.store.disk.lock import StoreLock
@@ -58,10 +59,7 @@ _COLUMNS = {  # columns of tables; JSON has all fields
 }
 
 
-@app.command(
-    "inspect", epilog="Example: kerolox store inspect store/commitlog/00000000000000000000 --count 5"
-)
-@one_line_errors
+@command(app, "inspect", "kerolox store inspect store/commitlog/00000000000000000000 --count 5")
 def inspect(
     path: Annotated[Path, typer.Argument(help="File of a store, or its directory for a summary.")],
     kind: Annotated[
@@ -132,8 +130,7 @@ def verify(
     raise typer.Exit(0 if report.clean else 1)
 
 
-@app.command("repair", epilog="Example: kerolox store repair store --skip 1073742000")
-@one_line_errors
+@command(app, "repair", "kerolox store repair store --skip 1073742000")
 def repair(
     directory: StoreDirectory,
     queues: Annotated[bool, typer.Option("--queues", help="Rebuild the consume queues.")] = False,
@@ -212,7 +209,7 @@ def _cut(repair: Repair, layout: Layout, offset: int, out: Output, yes: bool) ->
     if plan is None:
         out.note(f"the log ends at {offset} already")
         return {"offset": offset, "records": 0, "putAside": []}
-    since = f", stored from {when(plan.first_ms)} on," if plan.first_ms else ""
+    since = f", stored from {time_text(plan.first_ms)} on," if plan.first_ms else ""
     out.note(
         f"The log will be truncated at {offset}: {plan.records} messages{since} of {plan.bytes_used} bytes "
         f"are removed. {len(plan.later_files)} whole files and the rest of {plan.path} are moved aside. "
@@ -362,17 +359,6 @@ def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
     yield line
 
 
-def when(ms: int) -> str:
-    from datetime import datetime
-
-    if ms <= 0:
-        return ""
-    try:
-        return datetime.fromtimestamp(ms / 1000).isoformat(" ", "milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return str(ms)
-
-
 # --- printing ----------------------------------------------------------------------------------------
 
 
@@ -428,7 +414,7 @@ def _cell(name: str, value: Any) -> Any:
     if isinstance(value, int) and (
         name.endswith(("Timestamp", "Ms")) or name in ("logFlushed", "queuesFlushed")
     ):
-        return when(value)
+        return time_text(value)
     if isinstance(value, dict):
         return " ".join(f"{key}={item}" for key, item in value.items())
     if isinstance(value, str):
@@ -447,9 +433,9 @@ def _show_summary(layout: Layout, out: Output) -> None:
             "log",
             f"{log['from']} to {log['toAtLeast']} at least, {log['files']} files of {log['fileBytes']} bytes",
         ),
-        ("oldest message", when(log["firstStoreTimestamp"])),
-        ("log flushed", when(checkpoint["logFlushed"])),
-        ("queues flushed", when(checkpoint["queuesFlushed"])),
+        ("oldest message", time_text(log["firstStoreTimestamp"])),
+        ("log flushed", time_text(checkpoint["logFlushed"])),
+        ("queues flushed", time_text(checkpoint["queuesFlushed"])),
         ("index files", f"{len(index)} with {sum(file['entries'] for file in index)} keys"),
         *(("missing in the log", f"{low} to {high}") for low, high in log["gaps"]),
         *(("problem", problem) for problem in found["problems"]),

@@ -10,8 +10,9 @@ import typer
 
 from kerolox.cli.nameservers import new_dialer, run_admin
 from kerolox.cli.output import JsonFlag, Output, OutputTable, one_line_errors, output
-from kerolox.cli.store import ConfigFileOption, StoreDirectory, ask, layout_of, options_of, progress_of, when
+from kerolox.cli.store import ConfigFileOption, StoreDirectory, ask, layout_of, options_of, progress_of
 from kerolox.errors import OptionError
+from kerolox.times import time_text
 
 if TYPE_CHECKING:
     from kerolox.client.admin.calls import AdminCalls
@@ -140,11 +141,11 @@ def _tell(parting: Parting, address: str, out: Output) -> None:
     rows = [
         ("log", f"{parting.own.low} to {parting.own.end}", f"{there.low} to {there.end}"),
         ("common log ends at", common, common),
-        ("stored", when(parting.common_ms) or None, when(parting.common_ms) or None),
+        ("stored", time_text(parting.common_ms) or None, time_text(parting.common_ms) or None),
         ("bytes after it", behind.size_bytes, max(0, there.end - max(there.low, parting.keep_to))),
         ("messages after it", behind.records, None),
-        ("first of them stored", when(behind.first_ms) or None, when(parting.leader_ms) or None),
-        ("last of them stored", when(behind.last_ms) or None, None),
+        ("first of them stored", time_text(behind.first_ms) or None, time_text(parting.leader_ms) or None),
+        ("last of them stored", time_text(behind.last_ms) or None, None),
     ]
     out.note(f"{parting.found.value[:1].upper()}{parting.found.value[1:]}.")
     out.table(OutputTable(("", "here", f"leader {address}"), rows))

@@ -10,8 +10,8 @@ from kerolox.cli import completion
 from kerolox.cli.messages import body_text, document
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
 from kerolox.cli.output import JsonFlag, echo, json_text, one_line_errors, say
-from kerolox.cli.times import parse_time, time_text
 from kerolox.shown_text import visible
+from kerolox.times import parse_time, time_text
 
 if TYPE_CHECKING:
     import asyncio

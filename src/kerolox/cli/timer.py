@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
+from kerolox.cli.output import JsonFlag, OutputTable, column, command, output, row, table
 
 if TYPE_CHECKING:
     from kerolox.client.admin.calls import AdminCalls
@@ -18,8 +18,20 @@ _DUE = "timerDueWithin_"
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
-@app.command("pending", epilog="Example: kerolox timer pending --json")
-@one_line_errors
+@row
+class TimerRow:
+    """Scheduled messages of a broker."""
+
+    broker: str
+    address: str = column(None)
+    waiting: int
+    not_entered: int = column("not yet entered")
+    late_s: int = column("late by s")
+    due_within: dict[str, int] = column(None)
+    topics: dict[str, int] = column(None)
+
+
+@command(app, "pending", "kerolox timer pending --json")
 def pending(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     cluster: Annotated[str | None, typer.Option(help="Name of the cluster. Default: all clusters.")] = None,
@@ -28,24 +40,21 @@ def pending(
 ) -> None:
     """Show the number of scheduled messages, by time of delivery and by topic."""
 
-    async def work(admin: AdminCalls) -> list[dict[str, Any]]:
+    async def work(admin: AdminCalls) -> list[TimerRow]:
         from kerolox.client.admin.calls import at_all
 
         brokers = await admin.masters(cluster=cluster, broker=broker)
         found = await at_all(brokers, lambda address: _ask(admin, address))
-        return [{"broker": name, "address": brokers[name], **figures} for name, figures in found.items()]
+        return [TimerRow(name, brokers[name], *figures) for name, figures in found.items()]
 
     brokers = run_admin(nameserver, work)
     due = [
-        (each["broker"], _span(low), _span(high), count)
+        (each.broker, _span(low), _span(high), count)
         for each in brokers
-        for (low, high), count in _steps(each["dueWithin"]).items()
+        for (low, high), count in _steps(each.due_within).items()
     ]
-    topics = [
-        (each["broker"], topic, count) for each in brokers for topic, count in sorted(each["topics"].items())
-    ]
-    figures = [(each["broker"], each["waiting"], each["notEntered"], each["lateS"]) for each in brokers]
-    tables = [OutputTable(("broker", "waiting", "not yet entered", "late by s"), figures)]
+    topics = [(each.broker, topic, count) for each in brokers for topic, count in sorted(each.topics.items())]
+    tables = [table(TimerRow, brokers)]
     if due:
         tables.append(OutputTable(("broker", "due from", "to", "messages"), due))
     if topics:
@@ -53,7 +62,8 @@ def pending(
     output(json).show(brokers, *tables)
 
 
-async def _ask(admin: AdminCalls, address: str) -> dict[str, Any]:
+async def _ask(admin: AdminCalls, address: str) -> tuple[int, int, int, dict[str, int], dict[str, int]]:
+    """Return the figures of a broker's row."""
     from kerolox.protocol.bodies.stats import TimerMetrics
     from kerolox.protocol.codes import RequestCode, ResponseCode
 
@@ -61,18 +71,18 @@ async def _ask(admin: AdminCalls, address: str) -> dict[str, Any]:
     # A broker without a timer answers with an error.
     answer = await admin.ask(address, RequestCode.GET_TIMER_METRICS, ok=(0, ResponseCode.SYSTEM_ERROR, 3))
     topics = TimerMetrics.decode(answer.body).timing_count if answer.code == 0 else {}
-    return {
-        "waiting": int(info.get("timerCongestNum", 0)),
-        "notEntered": int(info.get("timerOffsetBehind", 0)),
-        "lateS": int(info.get("timerReadBehind", 0)),
-        # Apache's brokers do not report these.
-        "dueWithin": {
-            key.removeprefix(_DUE): int(value)
-            for key, value in sorted(info.items(), key=lambda item: (len(item[0]), item[0]))
-            if key.startswith(_DUE)
-        },
-        "topics": {topic: metric.count for topic, metric in topics.items() if metric.count},
+    due_within = {  # Apache's brokers do not report it
+        key.removeprefix(_DUE): int(value)
+        for key, value in sorted(info.items(), key=lambda item: (len(item[0]), item[0]))
+        if key.startswith(_DUE)
     }
+    return (
+        int(info.get("timerCongestNum", 0)),
+        int(info.get("timerOffsetBehind", 0)),
+        int(info.get("timerReadBehind", 0)),
+        due_within,
+        {topic: metric.count for topic, metric in topics.items() if metric.count},
+    )
 
 
 def _steps(due: dict[str, int]) -> dict[tuple[int, int], int]:

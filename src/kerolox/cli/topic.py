@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from kerolox.cli import completion
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption, run_admin
-from kerolox.cli.output import JsonFlag, Output, OutputTable, one_line_errors, output, say
-from kerolox.cli.times import time_text
+from kerolox.cli.output import (
+    JsonFlag,
+    Output,
+    OutputTable,
+    column,
+    command,
+    output,
+    row,
+    say,
+    table,
+)
 from kerolox.errors import OptionError
+from kerolox.times import time_text
 
 if TYPE_CHECKING:
-    from kerolox.client.admin.calls import AdminCalls
-    from kerolox.client.admin.results import QueueStats, Topic, TopicGroup
+    from kerolox.client.admin.results import Topic
+    from kerolox.client.admin.topics import TopicAdmin
     from kerolox.protocol.bodies.routes import TopicRoute
 
 app = typer.Typer(help="Manage topics.", no_args_is_help=True)
@@ -30,9 +41,16 @@ AttributeOption = Annotated[
     typer.Option("--attribute", help="Attribute: name=value sets it, -name removes it. Repeatable."),
 ]
 
+T = TypeVar("T")
 
-@app.command("list", epilog="Example: kerolox topic list --all")
-@one_line_errors
+
+def _run(nameserver: str, work: Callable[[TopicAdmin], Coroutine[Any, Any, T]]) -> T:
+    from kerolox.client.admin.topics import TopicAdmin
+
+    return run_admin(nameserver, lambda admin: work(TopicAdmin(admin)))
+
+
+@command(app, "list", "kerolox topic list --all")
 def list_topics(
     nameserver: NameServerOption = DEFAULT_ADDRESS,
     cluster: Annotated[str | None, typer.Option(help="Only topics with queues in this cluster.")] = None,
@@ -44,22 +62,18 @@ def list_topics(
 ) -> None:
     """List topics."""
 
-    async def work(admin: AdminCalls) -> tuple[list[str], list[str]]:
-        from kerolox.client.admin.topics import TopicAdmin
-
-        topics = TopicAdmin(admin)
+    async def work(topics: TopicAdmin) -> tuple[list[str], list[str]]:
         shown = await topics.list_topics(cluster=cluster, system=everything)
         return shown, shown if everything else await topics.list_topics(cluster=cluster, system=True)
 
-    topics, known = run_admin(nameserver, work)
+    topics, known = _run(nameserver, work)
     empty = "no topics. Create one: kerolox topic create NAME"
     output(json).show(topics, OutputTable(("topic",), [(topic,) for topic in topics], empty=empty))
     if len(topics) < len(known) and not json:
         say(f"{len(known) - len(topics)} system, retry and dead-letter topics are hidden. Show them: --all")
 
 
-@app.command("route", epilog="Example: kerolox topic route TopicTest")
-@one_line_errors
+@command(app, "route", "kerolox topic route TopicTest")
 def route(
     topic: TopicName,
     nameserver: NameServerOption = DEFAULT_ADDRESS,
@@ -101,8 +115,7 @@ def perm_words(perm: int) -> str:
     return ", ".join(words) or "none"
 
 
-@app.command("create", epilog="Example: kerolox topic create TopicTest --queues 8")
-@one_line_errors
+@command(app, "create", "kerolox topic create TopicTest --queues 8")
 def create(
     topic: TopicName,
     queues: QueuesOption = 8,
@@ -120,10 +133,9 @@ def create(
     if removed := [name for name, value in changes.items() if value is None]:
         raise OptionError("--attribute", f"-{removed[0]}", "name=value: a new topic has no attributes yet")
 
-    async def work(admin: AdminCalls) -> Topic:
-        from kerolox.client.admin.topics import TopicAdmin
-
-        return await TopicAdmin(admin).create_topic(
+    made = _run(
+        nameserver,
+        lambda topics: topics.create_topic(
             topic,
             queues=8 if queues is None else queues,
             read_queues=read_queues,
@@ -132,13 +144,12 @@ def create(
             attributes={name: value for name, value in changes.items() if value is not None},
             cluster=cluster,
             broker=broker,
-        )
+        ),
+    )
+    _show(made, json)
 
-    _show(run_admin(nameserver, work), json)
 
-
-@app.command("update", epilog="Example: kerolox topic update TopicTest --queues 16 --perm 4")
-@one_line_errors
+@command(app, "update", "kerolox topic update TopicTest --queues 16 --perm 4")
 def update(
     topic: TopicName,
     queues: QueuesOption = None,
@@ -154,11 +165,9 @@ def update(
     json: JsonFlag = False,
 ) -> None:
     """Change settings of a topic on the brokers that have it. Other settings stay as they are."""
-
-    async def work(admin: AdminCalls) -> Topic:
-        from kerolox.client.admin.topics import TopicAdmin
-
-        return await TopicAdmin(admin).update_topic(
+    changed = _run(
+        nameserver,
+        lambda topics: topics.update_topic(
             topic,
             queues=queues,
             read_queues=read_queues,
@@ -167,9 +176,9 @@ def update(
             attributes=_attributes(attributes),
             cluster=cluster,
             broker=broker,
-        )
-
-    _show(run_admin(nameserver, work), json)
+        ),
+    )
+    _show(changed, json)
 
 
 def _attributes(given: list[str] | None) -> dict[str, str | None]:
@@ -186,24 +195,27 @@ def _attributes(given: list[str] | None) -> dict[str, str | None]:
     return found
 
 
+@row
+class TopicRow:
+    """Settings of a topic at one broker."""
+
+    broker: str
+    topic: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    order: bool
+
+
 def _show(topic: Topic, json: bool) -> None:
-    document = [
-        {
-            "broker": one.broker,
-            "topic": topic.name,
-            "readQueues": one.read_queues,
-            "writeQueues": one.write_queues,
-            "perm": one.perm,
-            "order": one.ordered,
-        }
+    rows = [
+        TopicRow(one.broker, topic.name, one.read_queues, one.write_queues, one.perm, one.ordered)
         for one in topic.brokers
     ]
-    columns = ("broker", "topic", "read queues", "write queues", "perm", "order")
-    output(json).show(document, OutputTable(columns, [tuple(row.values()) for row in document]))
+    output(json).show(rows, table(TopicRow, rows))
 
 
-@app.command("delete", epilog="Example: kerolox topic delete TopicTest --yes")
-@one_line_errors
+@command(app, "delete", "kerolox topic delete TopicTest --yes")
 def delete(
     topic: TopicName,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
@@ -214,60 +226,47 @@ def delete(
     """Delete a topic with its messages and the progress of its groups, on all brokers."""
     if not yes:
         typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
-
-    async def work(admin: AdminCalls) -> list[str]:
-        from kerolox.client.admin.topics import TopicAdmin
-
-        return await TopicAdmin(admin).delete_topic(topic, cluster=cluster)
-
-    deleted = run_admin(nameserver, work)
-    out = output(json)
-    out.note(f"{topic} was deleted" if deleted else f"no broker had {topic}; its route was deleted")
-    if json:
-        out.show({"topic": topic, "brokers": deleted})
+    deleted = _run(nameserver, lambda topics: topics.delete_topic(topic, cluster=cluster))
+    done = f"{topic} was deleted" if deleted else f"no broker had {topic}; its route was deleted"
+    output(json).report(done, {"topic": topic, "brokers": deleted})
 
 
-@app.command("stats", epilog="Example: kerolox topic stats TopicTest")
-@one_line_errors
+@row
+class QueueRow:
+    """Offsets of a queue."""
+
+    broker: str
+    queue_id: int = column("queue")
+    min_offset: int
+    max_offset: int
+    messages: int
+    last_store_time: int | None = column("last stored", time_text)
+
+
+@command(app, "stats", "kerolox topic stats TopicTest")
 def stats(topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False) -> None:
     """Show the offsets of every queue of a topic, and the time of its last message."""
-
-    async def work(admin: AdminCalls) -> list[QueueStats]:
-        from kerolox.client.admin.topics import TopicAdmin
-
-        return await TopicAdmin(admin).topic_stats(topic)
-
-    document = [
-        {
-            "broker": one.queue.broker,
-            "queueId": one.queue.queue_id,
-            "minOffset": one.first,
-            "maxOffset": one.end,
-            "messages": one.messages,
-            "lastStoreTime": one.stored_ms,
-        }
-        for one in run_admin(nameserver, work)
+    rows = [
+        QueueRow(one.queue.broker, one.queue.queue_id, one.first, one.end, one.messages, one.stored_ms)
+        for one in _run(nameserver, lambda topics: topics.topic_stats(topic))
     ]
-    rows = [(*list(row.values())[:-1], time_text(row["lastStoreTime"])) for row in document]  # type: ignore[arg-type]
-    columns = ("broker", "queue", "min offset", "max offset", "messages", "last stored")
-    output(json).show(document, OutputTable(columns, rows, empty=f"no broker has queues of topic {topic}"))
+    output(json).show(rows, table(QueueRow, rows, empty=f"no broker has queues of topic {topic}"))
 
 
-@app.command("consumers", epilog="Example: kerolox topic consumers TopicTest")
-@one_line_errors
+@row
+class ConsumerRow:
+    """Group that consumes a topic."""
+
+    group: str
+    members: int
+    lag: int | None
+
+
+@command(app, "consumers", "kerolox topic consumers TopicTest")
 def consumers(
     topic: TopicName, nameserver: NameServerOption = DEFAULT_ADDRESS, json: JsonFlag = False
 ) -> None:
     """List the groups that consume a topic, with the number of members and the lag."""
-
-    async def work(admin: AdminCalls) -> list[TopicGroup]:
-        from kerolox.client.admin.topics import TopicAdmin
-
-        return await TopicAdmin(admin).topic_groups(topic)
-
-    rows = [
-        {"group": one.group, "members": one.members, "lag": one.lag} for one in run_admin(nameserver, work)
-    ]
-    shown = [tuple(row.values()) for row in rows]
-    table = OutputTable(("group", "members", "lag"), shown, empty=f"no group consumes topic {topic}")
-    output(json).show(rows, table)
+    found = _run(nameserver, lambda topics: topics.topic_groups(topic))
+    rows = [ConsumerRow(one.group, one.members, one.lag) for one in found]
+    output(json).show(rows, table(ConsumerRow, rows, empty=f"no group consumes topic {topic}"))

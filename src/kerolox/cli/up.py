@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,41 +15,36 @@ from kerolox.cli.output import JsonFlag, echo, one_line_errors, output
 from kerolox.cli.posture import AccessFlag, OpenFlag
 from kerolox.cli.serving import (
     LogLevel,
+    LogLevelOption,
+    PrintConfigFlag,
     listen_address,
     load_options,
     log_to_stderr,
     options_document,
     options_table,
-    stop_signals,
 )
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.protocol.bodies.properties_text import read_properties
+from kerolox.supervise.embedded import (
+    EMBEDDED,
+    PORTS_APART,
+    bracketed,
+    nameserver_in,
+    reachable,
+)
 
 if TYPE_CHECKING:
     import asyncio
-    from asyncio.subprocess import Process
 
     from kerolox.broker.options import BrokerOptions
     from kerolox.nameserver.server import NameServer
     from kerolox.options import Loaded, Options
+    from kerolox.supervise.process import ServerProcess
 
 EXAMPLE = "Example: kerolox up --data ./kerolox-data"
 
 BROKERS_MAX = 26
-PORTS_APART = 10  # between brokers: each takes its own port, the one two below, and the next
-CHILD_READY_S = 60.0
-CHILD_STOP_S = 30.0
-
-# Small files: an embedded store uses megabytes of disk instead of gigabytes, and opens at once.
-EMBEDDED: dict[str, int | str] = {
-    "mappedFileSizeCommitLog": 64 << 20,
-    "mappedFileSizeConsumeQueue": 30_000 * 20,
-    "maxHashSlotNum": 50_000,  # also in store/options.py, which the offline tools use to read these files
-    "maxIndexNum": 200_000,
-    "diskSpaceFreeEnough": 256 << 20,  # laptop disks are often 90% full
-    "enablePropertyFilter": "true",  # so that `sql=` works without further settings
-}
-
+BROKER_STOP_S = 30.0
 
 # Options that have separate flags here. The checks of open addresses use the values of these flags.
 OWN = {
@@ -99,11 +93,9 @@ def serve(
         list[str] | None,
         typer.Option("--set", help="Set a broker option by RocketMQ's key. Repeatable.", metavar="KEY=VALUE"),
     ] = None,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print every option with its value and source, then exit.")
-    ] = False,
+    print_config: PrintConfigFlag = False,
     json: JsonFlag = False,
-    log_level: Annotated[LogLevel, typer.Option(help="Lowest log level, on stderr.")] = LogLevel.WARNING,
+    log_level: LogLevelOption = LogLevel.WARNING,
 ) -> None:
     """Run a name server and a broker in one process until SIGTERM or SIGINT.
 
@@ -111,8 +103,8 @@ def serve(
     """
     import tempfile
 
+    from kerolox.access.folder import AccessFolder
     from kerolox.broker.options import BrokerOptions
-    from kerolox.cli.access_folder import AccessFolder
     from kerolox.cli.posture import check_posture
     from kerolox.net.loop import run
 
@@ -163,18 +155,12 @@ class _Servers:
             path.write_text("# Options of this broker; changes at run time are written here.\n")
         return path
 
-    def embedded(self, file: Path) -> list[str]:
-        """Return the ``--set`` values for small files, without those that the broker's file sets."""
-        kept = read_properties(file.read_bytes()) if file.exists() else {}
-        return [f"{key}={value}" for key, value in EMBEDDED.items() if key not in kept]
-
     def secure(self, *, make: bool) -> None:
-        from kerolox.cli.access_folder import AccessFolder
-        from kerolox.cli.posture import secured
+        from kerolox.access.folder import AccessFolder
 
         given = dict(setting.split("=", 1) for setting in self.settings)
         hosts = (self.nameserver_at[0], self.broker_at[0])
-        self.access = secured(AccessFolder(self.data), hosts, given, make=make)
+        self.access = AccessFolder(self.data).secured_settings(hosts, given, make=make)
         if "brokerClusterName" in given:
             self.access["accessCluster"] = given["brokerClusterName"]
 
@@ -183,13 +169,31 @@ class _Servers:
         from kerolox.options import specs
 
         known = {spec.key for spec in specs(cls)}
-        return by_key(cls, [f"{key}={value}" for key, value in self.access.items() if key in known])
+        return by_key(cls, _texts({key: value for key, value in self.access.items() if key in known}))
 
     def nameserver(self, brokers_awaited: int) -> NameServer:
         from kerolox.nameserver.options import NamesrvOptions
 
         access = self.access_of(NamesrvOptions)
         return nameserver_in(self.data, self.nameserver_at, brokers_awaited, access)
+
+    def own_settings(self, nameserver: str, number: int, file: Path) -> dict[str, str]:
+        """Return the settings of a broker that the operator has not chosen, by RocketMQ's keys."""
+        from kerolox.broker.options import BrokerOptions
+        from kerolox.options import specs
+
+        name = broker_name(number)
+        known = {spec.key for spec in specs(BrokerOptions)}
+        kept = read_properties(file.read_bytes()) if file.exists() else {}
+        return {
+            "bindAddress": self.broker_at[0],
+            "listenPort": str(_port(self.broker_at, number)),
+            "brokerName": name,
+            "storePathRootDir": str(self.data / name),
+            "namesrvAddr": _reachable(nameserver),
+            **{key: str(value) for key, value in EMBEDDED.items() if key not in kept},
+            **{key: value for key, value in self.access.items() if key in known},
+        }
 
     def broker_options(
         self, nameserver: str, number: int, *, show_only: bool = False
@@ -198,24 +202,35 @@ class _Servers:
 
         name = broker_name(number)
         file = self.data / name / "broker.conf" if show_only else self.config_file(name)
-        own: dict[str, Any] = {
-            "bind_address": self.broker_at[0],
-            "listen_port": _port(self.broker_at, number),
-            "broker_name": name,
-            "store_path": str(self.data / name),
-            "nameservers": _reachable(nameserver),
-            "config_path": str(file),
-            **by_key(BrokerOptions, self.embedded(file)),
-            **self.access_of(BrokerOptions),
-        }
+        settings = self.own_settings(nameserver, number, file)
+        own = {"config_path": str(file), **by_key(BrokerOptions, _texts(settings))}
         chosen = {"advertised_host": self.advertised_host, **by_key(BrokerOptions, self.settings)}
         loaded = load_options(BrokerOptions, file if file.exists() else None, {**own, **chosen})
         for key in own.keys() - chosen.keys():
             loaded.sources[key] = "kerolox up"
         return loaded
 
+    def broker_process(self, nameserver: str, number: int, log_level: LogLevel) -> ServerProcess:
+        """Return a broker in a process of its own."""
+        from kerolox.broker.options import BrokerOptions
+        from kerolox.options import specs
+        from kerolox.supervise.process import ServerProcess
+
+        name = broker_name(number)
+        file = self.config_file(name)
+        settings = self.own_settings(nameserver, number, file)
+        # Every user of the machine can read command lines, so secrets are passed in the environment.
+        secret = {spec.key: spec.environment for spec in specs(BrokerOptions) if spec.secret}
+        environment = {secret[key]: settings.pop(key) for key in secret.keys() & settings.keys()}
+        texts = [*_texts(settings), *self.settings]
+        words = ["broker", "--config-file", str(file), "--log-level", log_level.value]
+        words += [word for text in texts for word in ("--set", text)]
+        if self.advertised_host:
+            words += ["--advertised-host", self.advertised_host]
+        return ServerProcess(name, words, environment=environment, stop_s=BROKER_STOP_S)
+
     def say_ready(self, nameserver: str, brokers: list[str]) -> None:
-        from kerolox.cli.access_folder import AccessFolder
+        from kerolox.access.folder import AccessFolder
 
         host = brokers[0].rpartition(":")[0]
         port = nameserver.rpartition(":")[2]
@@ -227,40 +242,17 @@ class _Servers:
         sys.stdout.flush()
 
 
-def nameserver_in(
-    data: Path,
-    at: tuple[str, int],
-    brokers_awaited: int = 1,
-    access: Mapping[str, Any] = MappingProxyType({}),
-) -> NameServer:
-    """Return a name server with its files in ``data``.
-
-    It answers clients only after ``brokers_awaited`` brokers have registered. Otherwise it would report an
-    existing topic as unknown.
-    """
-    from kerolox.nameserver.options import NamesrvOptions
-    from kerolox.nameserver.server import NameServer
-
-    options = NamesrvOptions(
-        bind_address=at[0],
-        listen_port=at[1],
-        kv_config_path=str(data / "nameserver" / "kvConfig.json"),
-        config_store_path=str(data / "nameserver" / "namesrv.properties"),
-        **access,
-    )
-    return NameServer(options, brokers_awaited=brokers_awaited)
-
-
 async def _serve_in_process(servers: _Servers) -> None:
     from kerolox.broker.broker import Broker
+    from kerolox.supervise.stopping import stop_signals
 
-    told = stop_signals()
+    stop = stop_signals()
     # A broker that registers elsewhere never registers here, so the name server must not wait for it.
     async with servers.nameserver(0 if servers.registers_elsewhere else 1) as nameserver:
         loaded = servers.broker_options(nameserver.address, 0)
         async with Broker(loaded.options) as broker:
             servers.say_ready(nameserver.address, [broker.address])
-            await told.wait()
+            await stop.wait()
 
 
 def _print_config(servers: _Servers, json: bool) -> None:
@@ -268,7 +260,7 @@ def _print_config(servers: _Servers, json: bool) -> None:
     from kerolox.options import Loaded
 
     host, port = servers.nameserver_at
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = f"{bracketed(host)}:{port}"
     options = servers.nameserver(servers.count).options
     given = {"bind_address", "listen_port", "kv_config_path", "config_store_path"}
     given |= servers.access_of(type(options)).keys()
@@ -282,20 +274,42 @@ def _print_config(servers: _Servers, json: bool) -> None:
 async def _serve_processes(servers: _Servers, log_level: LogLevel) -> None:
     import asyncio
 
-    told = stop_signals()
+    from kerolox.supervise.stopping import stop_signals
+
+    stop = stop_signals()
     async with servers.nameserver(0 if servers.registers_elsewhere else servers.count) as nameserver:
-        children: list[Process] = []
+        brokers = [
+            servers.broker_process(nameserver.address, number, log_level) for number in range(servers.count)
+        ]
         try:
-            for number in range(servers.count):  # one by one, so that each started process is ended on errors
-                child = await _spawn(servers, nameserver.address, number, log_level)
-                children.append(child)
-            ready = asyncio.gather(*(_ready(number, child) for number, child in enumerate(children)))
-            async with asyncio.timeout(CHILD_READY_S):
-                addresses = await ready
-            servers.say_ready(nameserver.address, addresses)
-            await _told_or_ended(told, children)
+            for broker in brokers:  # one by one, so that each started process is ended on errors
+                await broker.launch()
+            await asyncio.gather(*(broker.ready() for broker in brokers))
+            servers.say_ready(nameserver.address, [broker.address for broker in brokers])
+            await _told_or_ended(stop, brokers)
         finally:
-            await asyncio.gather(*map(_end, children))
+            await asyncio.gather(*(broker.stop() for broker in brokers))
+
+
+async def _told_or_ended(stop: asyncio.Event, brokers: list[ServerProcess]) -> None:
+    """Wait until ``stop`` is set. Raises BrokerEnded when a broker exits before."""
+    import asyncio
+
+    waits = [asyncio.ensure_future(broker.ended()) for broker in brokers]
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([stopping, *waits], return_when=asyncio.FIRST_COMPLETED)
+    for wait in (stopping, *waits):
+        wait.cancel()
+    for broker, wait in zip(brokers, waits, strict=True):
+        if wait.done() and not wait.cancelled() and not stop.is_set():
+            raise BrokerEnded(
+                f"{broker.name} exited with code {wait.result()}. The other brokers were stopped. See its "
+                "output above"
+            )
+
+
+def _texts(settings: Mapping[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in settings.items()]
 
 
 def broker_name(number: int) -> str:
@@ -312,82 +326,5 @@ def _port(broker_at: tuple[str, int], number: int) -> int:
 
 def _reachable(address: str) -> str:
     """Return the loopback address for a server that listens on all addresses."""
-    return address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
-
-
-# --- brokers as processes --------------------------------------------------------------------------------
-
-
-async def _spawn(servers: _Servers, nameserver: str, number: int, log_level: LogLevel) -> Process:
-    import asyncio
-    import os
-
-    from kerolox.broker.options import BrokerOptions
-    from kerolox.options import specs
-
-    host, port = servers.broker_at[0], _port(servers.broker_at, number)
-    name = broker_name(number)
-    known = {spec.key: spec for spec in specs(BrokerOptions)}
-    access = {known[key]: value for key, value in servers.access.items() if key in known}
-    # Every user of the machine can read command lines, so secrets are passed in the environment.
-    secret = {spec.environment: value for spec, value in access.items() if spec.secret}
-    told = [f"{spec.key}={value}" for spec, value in access.items() if not spec.secret]
-    file = servers.config_file(name)
-    embedded = servers.embedded(file)
-    flags = [word for setting in [*embedded, *told, *servers.settings] for word in ("--set", setting)]
-    if not servers.registers_elsewhere:
-        flags += ["--nameserver", _reachable(nameserver)]
-    if servers.advertised_host:
-        flags += ["--advertised-host", servers.advertised_host]
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "kerolox", "broker",
-        "--listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-        "--name", name,
-        "--store", str(servers.data / name),
-        "--config-file", str(file),
-        "--parent", str(os.getpid()),
-        "--log-level", log_level.value,
-        *flags,
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, **secret},
-        start_new_session=True,  # Ctrl-C reaches only this process, which then stops the brokers
-    )  # fmt: skip
-
-
-async def _ready(number: int, child: Process) -> str:
-    assert child.stdout is not None
-    line = (await child.stdout.readline()).decode()
-    if " ready on " not in line:
-        raise BrokerEnded(f"{broker_name(number)} did not start. See its output above")
-    return line.split()[-1]
-
-
-async def _told_or_ended(told: asyncio.Event, children: list[Process]) -> None:
-    import asyncio
-
-    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(told.wait())]
-    waits += [asyncio.ensure_future(child.wait()) for child in children]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
-    if not told.is_set():
-        for number, child in enumerate(children):
-            if child.returncode is not None:
-                raise BrokerEnded(
-                    f"{broker_name(number)} exited with code {child.returncode}. The other brokers were "
-                    "stopped. See its output above"
-                )
-
-
-async def _end(child: Process) -> None:
-    import asyncio
-
-    if child.returncode is not None:
-        return
-    child.terminate()
-    try:
-        async with asyncio.timeout(CHILD_STOP_S):
-            await child.wait()
-    except TimeoutError:
-        child.kill()
-        await child.wait()
+    host, _, port = address.rpartition(":")
+    return f"{bracketed(reachable(host.strip('[]')))}:{port}"

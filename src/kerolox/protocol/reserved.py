@@ -57,8 +57,9 @@ SYSTEM_GROUPS: Final = (
 
 
 def is_of_system(topic: str, servers: Container[str] = ()) -> bool:
-    """Return whether brokers created a topic for themselves or for a group, so that clients do not send to it
-    by name. ``servers`` are the names of clusters and brokers, which have topics of their own."""
+    """Return whether brokers created a topic for themselves or for a group: a system, retry, dead-letter or
+    reply topic. All others are topics of users. ``servers`` are the names of clusters and brokers, which have
+    topics of their own."""
     return (
         topic in SYSTEM_TOPICS
         or topic in servers

@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any, Final
 
 from kerolox.client.environment import (
@@ -32,6 +32,7 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
+from kerolox.times import span_s, time_ms
 
 SECRETIVE: Final = ("secret", "password", "token", "key")  # values of misspelled secrets are hidden too
 
@@ -224,44 +225,15 @@ def number(low: int, high: int | None = None) -> OptionReader:
     return read
 
 
-SIZES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-
-
-def size(value: str) -> int:
-    """Parse a size in bytes, with an optional unit k, m or g: ``64m``."""
-    lower = value.lower().removesuffix("b")
-    times = SIZES.get(lower[-1:], 0)
-    found = _whole(lower[:-1] if times else lower) * (times or 1)
-    if found < 1:
-        raise ValueError("out of range")
-    return found
-
-
-UNITS_MS: Final = {
-    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1_000),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
-    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
-    **dict.fromkeys(("d", "day", "days"), 86_400_000),
-}
-_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 SPAN: Final = "milliseconds, or with a unit: 500ms, 30s, 15m, 2h, 1d"
-
-
-def _span(value: str) -> int | None:
-    """Return the milliseconds of a number with a unit; None if it has no unit."""
-    found = _SPAN.fullmatch(value)
-    unit = UNITS_MS.get(found[2].lower()) if found else None
-    return None if found is None or unit is None else round(float(found[1]) * unit)
 
 
 def span(low: int, high: int | None = None) -> OptionReader:
     """Return a parser of durations in milliseconds: ``900000``, ``15m``, ``15 minutes``."""
 
     def read(value: str) -> int:
-        found = _span(value)
-        if found is None:
-            found = _whole(value)
+        seconds = span_s(value)
+        found = _whole(value) if seconds is None else round(seconds * 1000)
         if found < low or (high is not None and found > high):
             raise ValueError("out of range")
         return found
@@ -295,13 +267,7 @@ MOMENT: Final = "milliseconds since 1970, a time like 2026-01-31T12:00:00+01:00,
 
 def moment(value: str) -> int:
     """Parse milliseconds since 1970, an ISO date (UTC without a zone), or a duration before now."""
-    if value.lstrip("-").isdigit():
-        return int(value)
-    ago = _span(value.lower().removesuffix("ago").rstrip())
-    if ago is not None:
-        return SYSTEM_CLOCK.wall_ms() - ago
-    found = datetime.fromisoformat(value)
-    return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    return time_ms(value, SYSTEM_CLOCK.wall_ms(), UTC)
 
 
 def _shown(value: object) -> str:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ARROW_BYTES = 4 << 20
+# Settings of jobs whose tasks run in Python: the JVM only schedules them, and its optimizing compiler costs
+# more than it saves.
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?$")
 _jvm: SparkJvm | None = None
@@ -46,6 +49,15 @@ class SparkMissing(KeroloxError):
         super().__init__(f"{what} is not installed. Install it: pip install 'kerolox[spark]'")
 
 
+@contextmanager
+def spark_packages() -> Iterator[None]:
+    """Turn the failure of an import inside into SparkMissing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise SparkMissing(str(error.name)) from error
+
+
 def local_cores(master: str) -> int | None:
     """Return the number of parallel tasks of a local master; None for a cluster."""
     found = _LOCAL.match(master)
@@ -54,6 +66,11 @@ def local_cores(master: str) -> int | None:
     if found[1] == "*":
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return int(found[1] or 1)
+
+
+def with_retries(master: str) -> str:
+    """Return a local master that retries failed tasks, as clusters do; other masters unchanged."""
+    return f"{master[:-1]},4]" if master.startswith("local[") and "," not in master else master
 
 
 def settings(master: str, *, memory: str = "1g", ui: bool = False) -> dict[str, str]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from kerolox.errors import KeroloxError
+from kerolox.supervise.process import kerolox_command
 from kerolox.testing.offsets import isolate_offsets
 
 _READY = re.compile(r"^kerolox ready: nameserver (\S+), broker (\S+)")
@@ -40,11 +40,11 @@ class BrokerProcess:
 
     @property
     def command(self) -> list[str]:
-        return [
-            sys.executable, "-m", "kerolox", "up", "--data", str(self.directory),
-            "--nameserver-listen", self.nameserver_address, "--broker-listen", self.address,
+        return kerolox_command(
+            *("up", "--data", str(self.directory)),
+            *("--nameserver-listen", self.nameserver_address, "--broker-listen", self.address),
             *(word for setting in self._settings for word in ("--set", setting)),
-        ]  # fmt: skip
+        )
 
     def start(self) -> None:
         """Start the process, and wait until it is ready."""

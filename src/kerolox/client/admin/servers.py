@@ -80,20 +80,25 @@ class Servers:
         """
         if address is not None:
             return {address: address}
-        table = (await self._admin.cluster_info()).broker_addr_table
-        if name is not None and name not in table:
-            known = ", ".join(sorted(table)) or "none"
-            raise NotFound(f"broker {name!r} is not registered. Registered: {known}.{nearest(name, table)}")
         found = {
             f"{one}:{number}": at
-            for one in (sorted(table) if name is None else [name])
-            for number, at in sorted(table[one].broker_addrs.items())
+            for one, members in (await self.groups(name)).items()
+            for number, at in members.items()
             if id is None or number == id
         }
         if not found:
             of = "no broker is registered" if name is None else f"broker {name} has no id {id}"
             raise NotFound(f"{of} at {'; '.join(self._admin.nameservers.addresses)}")
         return found
+
+    async def groups(self, name: str | None = None) -> dict[str, dict[int, str]]:
+        """Return registered brokers as name → id → address: all, or those of a name. Raises NotFound."""
+        table = (await self._admin.cluster_info()).broker_addr_table
+        if name is not None and name not in table:
+            known = ", ".join(sorted(table)) or "none"
+            raise NotFound(f"broker {name!r} is not registered. Registered: {known}.{nearest(name, table)}")
+        wanted = sorted(table) if name is None else [name]
+        return {one: dict(sorted(table[one].broker_addrs.items())) for one in wanted}
 
     async def drain(self, broker: str, *, writable: bool) -> dict[str, int]:
         """Remove or restore the write permission of a broker's topics in routes.

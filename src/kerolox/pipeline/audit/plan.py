@@ -13,15 +13,7 @@ from kerolox.errors import KeroloxError, OptionError, ProtocolError
 from kerolox.pipeline.audit.log_blocks import LogBlocks, LogSpan
 from kerolox.pipeline.lake.store_files import Address, files_at
 from kerolox.protocol import json_dialect
-from kerolox.protocol.reserved import (
-    BENCHMARK_TOPIC,
-    DEAD_LETTER_PREFIX,
-    HALF_GROUP,
-    HALF_TOPIC,
-    RETRY_PREFIX,
-    SYSTEM_PREFIX,
-    SYSTEM_TOPICS,
-)
+from kerolox.protocol.reserved import BENCHMARK_TOPIC, HALF_GROUP, HALF_TOPIC, is_of_system
 from kerolox.spark.store.files import FileRun, LogFiles, find_run
 from kerolox.store.disk.progress_notes import NAME as MARKS_NAME
 from kerolox.store.disk.progress_notes import ProgressNotesFile
@@ -34,10 +26,8 @@ NAME_BYTES_MAX = 255  # length of a directory name on Linux
 
 
 def is_users(topic: str) -> bool:
-    """Return True for topics of producers, False for internal topics of the broker."""
-    return (topic not in SYSTEM_TOPICS or topic == BENCHMARK_TOPIC) and not topic.startswith(
-        (RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX)
-    )
+    """Return True for topics with messages of producers: those of users, and the benchmark's."""
+    return topic == BENCHMARK_TOPIC or not is_of_system(topic)
 
 
 class StorePlan(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from kerolox.pipeline.audit import finding_kinds as kinds
 from kerolox.pipeline.audit.finding_kinds import KINDS, FindingKind, TableRow
 from kerolox.pipeline.audit.findings import duration
 from kerolox.pipeline.page_style import STYLE
+from kerolox.sizes import size_text
 
 if TYPE_CHECKING:
     from kerolox.pipeline.audit.audit import Audit
@@ -383,13 +384,6 @@ def _table(heads: Sequence[tuple[str, Cell]], rows: Sequence[TableRow]) -> str:
 
 def _text(value: object) -> str:
     return "" if value is None else escape(str(value))
-
-
-def size_text(size_bytes: float) -> str:
-    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size_bytes >= size:
-            return f"{charts.three_digits(size_bytes / size)} {unit}"
-    return f"{charts.three_digits(size_bytes)} B"
 
 
 def time_text(ms: int) -> str:

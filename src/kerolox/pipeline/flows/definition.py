@@ -12,10 +12,10 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from kerolox.times import span_s
+
 LAKES: Final = ("parquet", "delta", "iceberg")
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
-UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 
 
 class Span(float):
@@ -23,10 +23,10 @@ class Span(float):
 
     @classmethod
     def read(cls, text: object) -> Span:
-        found = _SPAN.fullmatch(str(text).strip())
+        found = span_s(str(text))
         if found is None:
             raise ValueError(f"{text!r} is not a span of time: expected 500ms, 10s, 15m, 2h or 30d")
-        return cls(float(found[1]) * UNITS_S[found[2]])
+        return cls(found)
 
 
 class Trigger:

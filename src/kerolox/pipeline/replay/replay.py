@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kerolox.client.calls.readers import LEADER_ALONE
 from kerolox.client.errors import NoPermission
 from kerolox.client.messages import Queue
-from kerolox.client.names import check_topic_for_sending, is_system
+from kerolox.client.names import check_topic_for_sending
 from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK, Clock
@@ -40,7 +40,7 @@ from kerolox.pipeline.replay.plan import (
 )
 from kerolox.pipeline.replay.send_task import COLUMNS, RESULT_COLUMNS, SendTasks
 from kerolox.pipeline.replay.source import check_topics, chosen, find_source
-from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from kerolox.protocol.reserved import is_of_system
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -161,7 +161,7 @@ def check(
     if choice.to_topic:
         targets = {choice.to_topic}
     else:
-        topics = choice.topics or [topic for topic in found.topics or () if not _is_internal(topic)]
+        topics = choice.topics or [topic for topic in found.topics or () if not is_of_system(topic)]
         targets = {choice.target(topic) for topic in topics} or set(choice.topic_map.values())
     with SocketCluster(options) as plain, plain.once():
         if not targets:
@@ -194,7 +194,7 @@ def make_plan(
     ends: dict[Queue, int] = {}
     queues = []
     for row in sorted(found, key=lambda each: (each["topic"], each["broker"], each["queue_id"])):
-        if not choice.topics and _is_internal(row["topic"]):
+        if not choice.topics and is_of_system(row["topic"]):
             continue
         topic = choice.target(row["topic"])
         check_topic_for_sending(topic)
@@ -207,10 +207,6 @@ def make_plan(
             ends[target] = cluster.max_offset(target)
         queues.append(SourceQueue(queue, row["first"], row["last"], row["count"], target, ends[target]))
     return ReplayPlan(id=id, begun_ms=now_ms, source=source, choice=choice, queues=queues)
-
-
-def _is_internal(topic: str) -> bool:
-    return is_system(topic) or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
 
 
 # --- sending ------------------------------------------------------------------------------------------------

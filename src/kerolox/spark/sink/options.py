@@ -13,6 +13,7 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.sending import IN_FLIGHT, RETRIES
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.protocol.limits import MESSAGE_BODY_BYTES_MAX
+from kerolox.sizes import size_bytes
 from kerolox.spark.bodies.options import OF_SINKS, find_declared
 from kerolox.spark.option_table import (
     CLUSTER,
@@ -24,7 +25,6 @@ from kerolox.spark.option_table import (
     flag,
     number,
     one_of,
-    size,
     span,
     text,
 )
@@ -47,7 +47,7 @@ SINK: Final = OptionTable(
            f"{AT_LEAST_ONCE} or {EFFECTIVELY_ONCE}",
            "a repeated task or batch sends all its rows again, or only missing ones",
            default=AT_LEAST_ONCE),
-    Option("batchBytes", size, f"bytes, or 256k; at most {BATCH_BYTES_MAX}",
+    Option("batchBytes", size_bytes, f"bytes, or 256k; at most {BATCH_BYTES_MAX}",
            "maximum size of a batch request", default=BATCH_BYTES),
     Option("batchRows", number(1, 65_536), "a number of messages", "maximum number of messages in a request",
            default=BATCH_COUNT),
@@ -60,7 +60,7 @@ SINK: Final = OptionTable(
     Option("sendTimeoutMs", span(1), SPAN, "timeout of a request including all retries", default=120_000),
     Option("compressFromBytes", number(0), "bytes; 0: never",
            "compress bodies of at least this size (zlib), and send them one by one", default=0),
-    Option("maxMessageSize", size, f"bytes, or 4m; at most {MESSAGE_BYTES_MAX}",
+    Option("maxMessageSize", size_bytes, f"bytes, or 4m; at most {MESSAGE_BYTES_MAX}",
            "maximum size of a body, as in the brokers' setting of this name. Larger ones are rejected before "
         "they are sent; a batch has at most a quarter of it",
            default=MESSAGE_BODY_BYTES_MAX),

@@ -15,6 +15,7 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import InvalidRequest, OptionError
 from kerolox.protocol.subscription import SQL92, TAG, subscription
+from kerolox.sizes import size_bytes
 from kerolox.spark.bodies.options import OF_SOURCES, find_declared
 from kerolox.spark.offsets import QueueOffsets, in_namespace, read_offsets
 from kerolox.spark.option_table import (
@@ -30,7 +31,6 @@ from kerolox.spark.option_table import (
     number,
     numbers,
     one_of,
-    size,
     span,
     text,
     words,
@@ -48,7 +48,7 @@ _TIMES: Final = '{"topic": TIME} or {"topic": {"broker": {"0": TIME}}}, each as 
 
 
 def _scan_size(value: str) -> int:
-    found = 0 if value.strip() == "0" else size(value)
+    found = 0 if value.strip() == "0" else size_bytes(value)
     if found > SCAN_BYTES_MAX:
         raise ValueError("out of range")
     return found
@@ -88,7 +88,7 @@ SOURCE: Final = OptionTable(
     # --- how much at a time
     Option("maxOffsetsPerTrigger", number(1), "a number of messages", "maximum number of messages in a batch",
            only="streaming"),
-    Option("maxBytesPerTrigger", size, "bytes, or 64m",
+    Option("maxBytesPerTrigger", size_bytes, "bytes, or 64m",
            "approximate maximum size of a batch, estimated from the first messages of each queue",
            only="streaming"),
     Option("minOffsetsPerTrigger", number(1), "a number of messages", "minimum number of messages in a batch",

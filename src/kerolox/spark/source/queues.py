@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from kerolox.client.messages import Queue
-from kerolox.client.names import is_system, without_namespace
+from kerolox.client.names import without_namespace
 from kerolox.client.sockets.socket_cluster import Edges, SocketCluster
 from kerolox.errors import KeroloxError, OptionError, sentences
-from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
+from kerolox.protocol.reserved import is_of_system
 from kerolox.spark.last_read import LastReads
 from kerolox.spark.offsets import EARLIEST, LATEST, QueueOffsets, queue_text
 from kerolox.spark.source.last_messages import Replaced, replaced
@@ -132,7 +132,7 @@ class ClusterQueues:
         return [
             topic
             for topic in self.cluster.topics()
-            if not is_internal(topic)
+            if not is_of_system(topic)
             and topic.startswith(f"{namespace}%" if namespace else "")
             and self._matches(without_namespace(namespace, topic))
         ]
@@ -240,12 +240,3 @@ class ClusterQueues:
             self._warned.add((queue, at))
             log.warning("data_lost queue=%s asked=%d has=%s", queue_text(queue), at, edges)
         return edges.first
-
-
-def is_internal(topic: str) -> bool:
-    """Topics of the servers, and of groups: read when named, not matched by patterns."""
-    return (
-        is_system(topic)
-        or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-        or topic.endswith(REPLY_SUFFIX)
-    )

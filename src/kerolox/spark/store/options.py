@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kerolox.errors import OptionError
+from kerolox.sizes import size_bytes
 from kerolox.spark.bodies.options import OF_SOURCES
 from kerolox.spark.offsets import QueueOffsets, read_offsets
 from kerolox.spark.option_table import (
@@ -24,7 +25,6 @@ from kerolox.spark.option_table import (
     number,
     numbers,
     one_of,
-    size,
     words,
 )
 
@@ -67,7 +67,7 @@ OPTIONS: Final = OptionTable(
     Option("endingOffsets", _read_offsets, _OFFSETS, "end offsets, exclusive", default="latest"),
     Option("startingTimestamp", moment, MOMENT, "only messages stored at this time or later"),
     Option("endingTimestamp", moment, MOMENT, "only messages stored before this time"),
-    Option("maxSplitBytes", size, "bytes, such as 64m", "maximum size of a task", default=128 << 20),
+    Option("maxSplitBytes", size_bytes, "bytes, such as 64m", "maximum size of a task", default=128 << 20),
     Option("minPartitions", number(1), "a number", "minimum number of tasks, if possible", default=1),
     Option(
         "properties", one_of("map", "string", "none"), "map, string or none", "form of the properties",

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kerolox.cli.up import EMBEDDED
 from kerolox.errors import OptionError, nearest
+from kerolox.supervise.embedded import EMBEDDED
 
 # Settings that all of RocketMQ's files of these clusters share.
 COMMON = {

@@ -1,15 +1,13 @@
-"""Load of ``kerolox bench``: sender tasks, and the figures that senders and consumers print."""
+"""Sending load: tasks with one message or batch in flight each."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from kerolox.cli.output import echo, output
-from kerolox.cli.times import time_text
 from kerolox.client.admin.calls import AdminCalls, BrokerQueue, NoSuchTopic
 from kerolox.client.cluster.client import Client
 from kerolox.client.ids import unique_keys
@@ -18,6 +16,7 @@ from kerolox.client.options import ClientOptions
 from kerolox.client.send.tracing import TraceKind, Tracer
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError, OptionError, RequestFailed
+from kerolox.load.figures import LoadFigures
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.compression import compress
@@ -35,7 +34,6 @@ from kerolox.protocol.reserved import TEMPLATE_TOPIC, TRACE_TOPIC
 STORED = (0, 10, 11, 12)  # the last three: stored, but not flushed or replicated as required
 TIMEOUT_S = 3.0
 AFTER_FAILURE_S = 3.0  # a sender that failed waits, as in RocketMQ
-SNAPSHOTS = 10  # a line covers the last ten seconds
 NEW_TOPIC_QUEUES = 4
 PRODUCER_GROUP = "benchmark_producer"
 
@@ -94,55 +92,26 @@ async def tracing(
             await tracer.close()
 
 
-class BenchFigures:
-    """Figures of a run: a snapshot every second, and periodic lines about the last ten snapshots."""
+@dataclass(frozen=True)
+class SentLoad:
+    """Figures of a whole run."""
 
-    def __init__(
-        self,
-        snapshot: Callable[[], tuple[float, ...]],
-        line: Callable[[float, tuple[float, ...], tuple[float, ...]], str],
-        interval_ms: int,
-        *,
-        to_stderr: bool = False,
-    ) -> None:
-        self._to_stderr = to_stderr
-        self._snapshot = snapshot
-        self._line = line
-        self._interval_s = interval_ms / 1000
-        self._taken: deque[tuple[float, tuple[float, ...]]] = deque(maxlen=SNAPSHOTS)
-        self.snap()
-        self._first = self._taken[0]
-
-    async def run(self) -> None:
-        began_s = printed_s = SYSTEM_CLOCK.monotonic_s()
-        step_s = min(1.0, self._interval_s)
-        while True:
-            await SYSTEM_CLOCK.sleep(step_s)
-            now_s = SYSTEM_CLOCK.monotonic_s()
-            if now_s - self._taken[-1][0] >= min(0.99, step_s):
-                self.snap()
-            if now_s - printed_s >= self._interval_s - step_s / 2 and now_s > began_s:
-                printed_s = now_s
-                now = time_text(SYSTEM_CLOCK.wall_ms()).replace(".", ",")
-                echo(f"Current Time: {now} | {self._text(self._taken[0])}", err=self._to_stderr)
-
-    def snap(self) -> None:
-        self._taken.append((SYSTEM_CLOCK.monotonic_s(), self._snapshot()))
-
-    def since_start(self) -> str:
-        return self._text(self._first)
-
-    @property
-    def seconds(self) -> float:
-        return max(self._taken[-1][0] - self._first[0], 1e-9)
-
-    def _text(self, first: tuple[float, tuple[float, ...]]) -> str:
-        last = self._taken[-1]
-        return self._line(max(last[0] - first[0], 1e-9), first[1], last[1])
+    topic: str
+    messages: int
+    requests: int
+    failed: int
+    failed_messages: int
+    seconds: float
+    messages_per_second: int
+    average_ms: float | None
+    max_ms: float
 
 
 class Senders:
-    """Tasks that send to the queues of a topic in turn, and their figures."""
+    """Tasks that send to the queues of a topic in turn, and their figures.
+
+    ``say`` gets lines about the progress, ``done`` the figures when the run ends, also by an error.
+    """
 
     def __init__(
         self,
@@ -151,9 +120,13 @@ class Senders:
         message: Callable[[int], OutgoingMessage],
         batch: int,
         quantity: int,
+        say: Callable[[str], object],
+        done: Callable[[SentLoad], object],
         compression: Compression | None = None,
         tracer: Tracer | None = None,
     ) -> None:
+        self._say = say
+        self._done = done
         self._admin = admin
         self._topic = topic
         self._message = message
@@ -165,7 +138,7 @@ class Senders:
         self.requests = self.messages = self.failed = self.refused = self.failed_messages = 0
         self.time_ms = self.max_ms = 0.0
 
-    async def run(self, count: int, interval_ms: int, *, json: bool = False) -> None:
+    async def run(self, count: int, interval_ms: int) -> None:
         self._queues = await self._admin.queues(self._topic, for_sending=True)
         if not await self._exists():
             # The queues of the template topic, which has more queues than the new topic will have.
@@ -173,16 +146,15 @@ class Senders:
         if not self._queues:
             raise OptionError("-t", self._topic, "a topic with a writable queue")
         self._keys = unique_keys()
-        figures = BenchFigures(self.snapshot, self.line, interval_ms, to_stderr=json)
+        figures = LoadFigures(self.snapshot, self.line, interval_ms, self._say)
         reports = asyncio.create_task(figures.run())
         try:
             await asyncio.gather(*(self._send_on() for _ in range(count)))
         finally:
             reports.cancel()
             figures.snap()
-            echo(self.complete(figures), err=json)
-            if json:
-                output(json).show(self.document(figures.seconds))
+            self._say(self.complete(figures))
+            self._done(self.total(figures.seconds))
 
     async def _exists(self) -> bool:
         try:
@@ -279,19 +251,19 @@ class Senders:
             f"Send Failed: {self.failed + self.refused} | Send Message Failed: {self.failed_messages}"
         )
 
-    def document(self, seconds: float) -> dict[str, object]:
-        """Return the figures of the whole run as a JSON document."""
-        return {
-            "topic": self._topic,
-            "messages": self.messages,
-            "requests": self.requests,
-            "failed": self.failed + self.refused,
-            "failedMessages": self.failed_messages,
-            "seconds": round(seconds, 3),
-            "messagesPerSecond": round(self.messages / seconds),
-            "averageMs": round(self.time_ms / self.requests, 3) if self.requests else None,
-            "maxMs": round(self.max_ms, 3),
-        }
+    def total(self, seconds: float) -> SentLoad:
+        """Return the figures of the whole run."""
+        return SentLoad(
+            self._topic,
+            self.messages,
+            self.requests,
+            self.failed + self.refused,
+            self.failed_messages,
+            seconds=round(seconds, 3),
+            messages_per_second=round(self.messages / seconds),
+            average_ms=round(self.time_ms / self.requests, 3) if self.requests else None,
+            max_ms=round(self.max_ms, 3),
+        )
 
-    def complete(self, figures: BenchFigures) -> str:
+    def complete(self, figures: LoadFigures) -> str:
         return f"[Complete] Send Total: {self.messages + self.failed_messages} | {figures.since_start()}"

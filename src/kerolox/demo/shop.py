@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from kerolox.cli.output import OutputTable
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError
 
 if TYPE_CHECKING:
     from kerolox import Message, Producer, PushConsumer, Received
-    from kerolox.cli.demo_broker import DemoBroker
+    from kerolox.demo.broker import DemoBroker
 
 TOPIC, QUEUES = "demo-orders", 8
 ALERTS, ALERT_FROM = "demo-alerts", 990
@@ -248,28 +247,6 @@ class Shop:
             "twice": sum(times > 1 for times in self.seen.values()),
             "brokerMemoryBytes": max(self.timeline.all("memory"), default=None),
         }
-
-    def tables(self) -> list[OutputTable]:
-        figures = self.figures()
-        rows = [
-            (name, f"{row['messages']:,}", f"{row['perSecond']:,}", row["p50Ms"], row["p99Ms"])
-            for name, row in (
-                ("sent steadily, broker killed", figures["steady"]),
-                (f"sent, {IN_FLIGHT} at a time", figures["sent"]),
-                (f"sent in batches of {BATCH}", figures["sentInBatches"]),
-                ("consumed (since sending)", figures["consumed"]),
-            )
-            if row["messages"]
-        ]
-        away = figures["steady"]["brokerAwayMs"]
-        outcome = (
-            figures["acknowledged"], figures["missing"], figures["twice"], figures["refusedOnce"],
-            None if away is None else f"{away / 1000:.1f} s",
-        )  # fmt: skip
-        return [
-            OutputTable(("load", "messages", "per second", "p50 ms", "p99 ms"), rows),
-            OutputTable(("acknowledged", "missing", "consumed twice", "retried", "broker away"), [outcome]),
-        ]
 
 
 class Timeline:

@@ -1,4 +1,4 @@
-"""Second half of ``kerolox demo``: Spark reads the orders, sums them up, and sends alerts."""
+"""Process of the streaming queries of ``kerolox demo`` (:mod:`kerolox.demo.streams`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kerolox.cli.output import OutputTable
 from kerolox.errors import KeroloxError
 
-MISSING = "Not shown: streaming queries on Spark. To see them: pip install 'kerolox[spark]'"
 STOP_S = 30.0
-BAR = 30
 
 
 def is_installed() -> bool:
@@ -63,7 +60,7 @@ async def queries(*arguments: str, log: Path) -> AsyncIterator[DemoQueries]:
     """Start the streaming queries. Their Python and Java processes are stopped at the exit."""
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "kerolox.cli.demo_query", *arguments,
+            sys.executable, "-m", "kerolox.demo.streams", *arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
@@ -84,20 +81,3 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     except TimeoutError:
         process.kill()  # Java then exits automatically
         await process.wait()
-
-
-# --- results --------------------------------------------------------------------------------------------
-
-
-def table(told: dict[str, Any]) -> OutputTable:
-    most = max((row["amount"] for row in told["regions"]), default=1.0)
-    rows = [
-        (
-            row["region"],
-            f"{row['orders']:,}",
-            f"{row['amount']:,.2f}",
-            "█" * round(BAR * row["amount"] / most),
-        )
-        for row in told["regions"]
-    ]
-    return OutputTable(("region", "orders", "amount", ""), rows)

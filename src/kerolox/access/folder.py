@@ -8,20 +8,23 @@ readable only by their owner.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from kerolox.access.book import Book
+from kerolox.access.book_file import BookBroken, decode_book, lock_book, save_book
+from kerolox.access.key_file import FIRST_USER, INNER_USER, ClientFile, new_secret
+from kerolox.atomic_file import write_atomically
 from kerolox.errors import KeroloxError
+from kerolox.net.address import is_loopback
+from kerolox.net.self_signed import self_signed
+from kerolox.net.signing import Credentials
+from kerolox.net.tls import ClientTls
 
-if TYPE_CHECKING:
-    from kerolox.access.book import Book
-    from kerolox.net.signing import Credentials
-    from kerolox.net.tls import ClientTls
-
-FIRST_USER = "admin"
-INNER_USER = "inner"
 ACCESS_IS_ON = "Access control is on. Set these variables for clients:"
 
 
@@ -37,6 +40,8 @@ class Made(NamedTuple):
 
 
 class AccessFolder:
+    """Folder with the access files of the servers of one machine."""
+
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.access = self.path / "access.json"
@@ -53,11 +58,6 @@ class AccessFolder:
 
         Otherwise return only the existing credentials of the servers. Raises a KeroloxError.
         """
-        from kerolox.access.book import Book
-        from kerolox.access.book_file import lock_book, save_book
-        from kerolox.cli.access_secrets import ClientFile, new_secret
-        from kerolox.net.signing import Credentials
-
         self.path.mkdir(parents=True, exist_ok=True)
         alone = lock_book(str(self.access))
         try:
@@ -77,10 +77,6 @@ class AccessFolder:
             os.close(alone)
 
     def _known(self, inner: str) -> Credentials:
-        from kerolox.access.book_file import save_book
-        from kerolox.cli.access_secrets import new_secret
-        from kerolox.net.signing import Credentials
-
         book = self.read()
         if not any(user.is_super and user.is_enabled for user in book.users.values() if user.name != inner):
             raise NoFirstUser(
@@ -92,8 +88,6 @@ class AccessFolder:
         return Credentials(inner, book.users[inner].password)
 
     def read(self) -> Book:
-        from kerolox.access.book_file import BookBroken, decode_book
-
         try:
             return decode_book(self.access.read_bytes())
         except KeroloxError as error:
@@ -108,13 +102,31 @@ class AccessFolder:
             "innerClientAuthenticationCredentials": credentials_text(inner),
         }
 
+    def secured_settings(
+        self, hosts: Iterable[str], chosen: Mapping[str, str], *, make: bool = True
+    ) -> dict[str, str]:
+        """Return the settings of servers that require authentication; beyond loopback they accept only TLS.
+
+        ``chosen`` are the operator's settings, of which those of TLS apply. With ``make``, create missing
+        users and certificates; without it, write nothing.
+        """
+        inner = self.make().inner if make else Credentials("inner", "made at the start")
+        settings = self.settings(inner)
+        if not all(map(is_loopback, hosts)):
+            settings["tls.server.mode"] = "enforcing"
+            if (
+                chosen.get("tls.server.mode", "enforcing") == "enforcing"
+                and "tls.server.certPath" not in chosen
+            ):
+                if make:
+                    self.make_certificate()
+                settings |= self.tls_settings()
+        return settings | {key: value for key, value in chosen.items() if key.startswith("tls.")}
+
     # --- TLS -----------------------------------------------------------------------------------------
 
     def make_certificate(self) -> None:
         """Create a key and a certificate for all servers of this folder, and a CA file for clients."""
-        from kerolox.atomic_file import write_atomically
-        from kerolox.net.self_signed import self_signed
-
         self_signed(str(self.certificate))
         _, begin, rest = self.certificate.read_bytes().partition(b"-----BEGIN CERTIFICATE-----")
         if not self.authority.exists() or self.authority.read_bytes() != begin + rest:
@@ -144,16 +156,12 @@ class AccessFolder:
 
     def client_lines(self, nameserver: str, settings: Mapping[str, str]) -> list[str]:
         """Return these variables as ``export`` lines for a shell, after a heading."""
-        import shlex
-
         variables = self.client_variables(nameserver, settings)
         return [ACCESS_IS_ON, *(f"export {name}={shlex.quote(value)}" for name, value in variables.items())]
 
 
 def client_tls(settings: Mapping[str, str]) -> ClientTls | None:
     """Return the TLS options of a client of servers with these settings; None without TLS."""
-    from kerolox.net.tls import ClientTls
-
     if settings.get("tls.server.mode") != "enforcing":
         return None
     authority = settings.get("tls.client.trustCertPath")
@@ -161,6 +169,4 @@ def client_tls(settings: Mapping[str, str]) -> ClientTls | None:
 
 
 def credentials_text(own: Credentials) -> str:
-    import json
-
     return json.dumps({"accessKey": own.access_key, "secretKey": own.secret_key})

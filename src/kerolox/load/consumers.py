@@ -1,17 +1,18 @@
-"""Consumers of ``kerolox bench``: consuming tasks and their figures."""
+"""Consuming load: tasks that consume a topic, one for each queue."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from kerolox.cli.bench_load import BenchFigures
-from kerolox.cli.output import echo, output
 from kerolox.client.admin.calls import LATEST_MS, AdminCalls, BrokerQueue, NoSuchTopic
 from kerolox.client.ids import unique_keys
 from kerolox.client.send.tracing import ConsumeOutcome, Tracer
 from kerolox.clock import SYSTEM_CLOCK
+from kerolox.load.figures import LoadFigures
 from kerolox.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     ConsumerData,
@@ -43,11 +44,25 @@ _GOES_ON = (
 )
 
 
+@dataclass(frozen=True)
+class ConsumedLoad:
+    """Figures of a whole run."""
+
+    topic: str
+    group: str
+    messages: int
+    failed: int
+    seconds: float
+    messages_per_second: int
+    average_born_to_consumed_ms: float | None
+    average_stored_to_consumed_ms: float | None
+
+
 class Consumers:
     """Consuming tasks, one for each queue. Every pull commits the consumed offset.
 
     A share ``fail_rate`` of the messages fails and is sent back to the broker, which delivers them again
-    through the retry topic.
+    through the retry topic. ``say`` gets lines about the progress, ``done`` the figures when the run ends.
     """
 
     def __init__(
@@ -58,9 +73,13 @@ class Consumers:
         filter_type: str,
         expression: str,
         quantity: int,
+        say: Callable[[str], object],
+        done: Callable[[ConsumedLoad], object],
         fail_rate: float = 0.0,
         tracer: Tracer | None = None,
     ) -> None:
+        self._say = say
+        self._report = done
         self._admin = admin
         self._topic = topic
         self._group = group
@@ -74,7 +93,7 @@ class Consumers:
         self.born_ms = self.stored_ms = 0
         self.born_max_ms = self.stored_max_ms = 0
 
-    async def run(self, interval_ms: int, *, json: bool = False) -> None:
+    async def run(self, interval_ms: int) -> None:
         self._done = asyncio.Event()
         queues = await self._admin.queues(self._topic)
         await self._heartbeat(queues)
@@ -82,13 +101,13 @@ class Consumers:
         places = [(self._topic, queue) for queue in queues]
         places += [(RETRY_PREFIX + self._group, queue) for queue in again]
         starts = await asyncio.gather(*(self._start(topic, queue) for topic, queue in places))
-        figures = BenchFigures(self.snapshot, self.line, interval_ms, to_stderr=json)
+        figures = LoadFigures(self.snapshot, self.line, interval_ms, self._say)
         tasks = [asyncio.create_task(figures.run()), asyncio.create_task(self._stay_alive(queues))]
         tasks += [
             asyncio.create_task(self._consume(topic, queue, offset))
             for (topic, queue), offset in zip(places, starts, strict=True)
         ]
-        echo("Consumer Started.", err=json)
+        self._say("Consumer Started.")
         ended = asyncio.create_task(self._done.wait())
         try:
             # A task that ends earlier has failed; its error is raised below.
@@ -98,9 +117,8 @@ class Consumers:
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
             figures.snap()
-            echo(f"[Complete] Consume Total: {self.messages} | {figures.since_start()}", err=json)
-            if json:
-                output(json).show(self.document(figures.seconds))
+            self._say(f"[Complete] Consume Total: {self.messages} | {figures.since_start()}")
+            self._report(self.total(figures.seconds))
         for result in results:
             if isinstance(result, Exception):
                 raise result
@@ -224,21 +242,21 @@ class Consumers:
         for address in {queue.address for queue in queues}:
             await self._admin.ask(address, RequestCode.HEART_BEAT, body=data.encode())
 
-    def document(self, seconds: float) -> dict[str, object]:
-        """Return the figures of the whole run as a JSON document."""
-        count = self.messages
-        return {
-            "topic": self._topic,
-            "group": self._group,
-            "messages": count,
-            "failed": self.failed,
-            "seconds": round(seconds, 3),
-            "messagesPerSecond": round(count / seconds),
-            "averageBornToConsumedMs": round(self.born_ms / count, 3) if count else None,
-            "averageStoredToConsumedMs": round(self.stored_ms / count, 3) if count else None,
-        }
-
     # --- figures ------------------------------------------------------------------------------
+
+    def total(self, seconds: float) -> ConsumedLoad:
+        """Return the figures of the whole run."""
+        count = self.messages
+        return ConsumedLoad(
+            self._topic,
+            self._group,
+            count,
+            self.failed,
+            seconds=round(seconds, 3),
+            messages_per_second=round(count / seconds),
+            average_born_to_consumed_ms=round(self.born_ms / count, 3) if count else None,
+            average_stored_to_consumed_ms=round(self.stored_ms / count, 3) if count else None,
+        )
 
     def snapshot(self) -> tuple[float, ...]:
         return self.messages, self.born_ms, self.stored_ms, self.failed

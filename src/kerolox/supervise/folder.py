@@ -7,7 +7,6 @@ updateBrokerConfig, by a promotion) persist. ``cluster.json`` lists the servers 
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -15,18 +14,20 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
+
+import msgspec
 
 from kerolox.atomic_file import write_atomically
-from kerolox.cli.cluster_layouts import NAMESERVER, Planned
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.protocol.bodies.properties_text import edit_properties, read_properties, write_properties
+from kerolox.supervise.embedded import PORTS_APART, bracketed, reachable
+from kerolox.supervise.layouts import NAMESERVER, Planned
 
 if TYPE_CHECKING:
     from kerolox.net.dialer import Dialer
 
 FIRST_PORT = 10911
-PORTS_APART = 10  # between brokers: each takes its own port, the one two below, and the next
 PLACES = 1900  # all ports are below the ephemeral port range
 PORT_KEYS = {"controller": "controllerListenPort"}  # servers whose port key is not listenPort
 NAMESERVER_PORT, CONTROLLER_PORT = 9876, 9878  # default ports of the commands
@@ -43,7 +44,27 @@ class NoCluster(KeroloxError):
     """The folder contains no cluster."""
 
 
+class ServerEntry(msgspec.Struct, kw_only=True):
+    """Entry of a server in ``cluster.json``. Its file may lack fields of other versions."""
+
+    name: str
+    role: str = ""  # nameserver, controller, etcd; brokers: leader, follower, or replica under a controller
+    pid: int | None = None  # None: it does not run
+    address: str = ""
+    broker: str | msgspec.UnsetType = msgspec.UNSET  # name, of brokers
+    broker_id: int | msgspec.UnsetType = msgspec.UNSET
+    ha_address: str | msgspec.UnsetType = msgspec.UNSET
+    state: str = "stopped"  # or starting, up, waiting (for its restart)
+    restarts: int = 0
+    data: str = ""
+    config: str = ""
+    log: str = ""
+    like: str
+
+
 class ClusterFolder:
+    """Folder of one cluster, which one process at a time may run."""
+
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.file = self.path / "cluster.json"
@@ -72,7 +93,7 @@ class ClusterFolder:
         while (theirs := self._lock("servers.lock")) is None:
             # The previous supervisor was killed. Its servers detect this and stop.
             if time.monotonic() >= until_s:
-                left = [f"{one['name']} {one['pid']}" for one in self.read() if one["pid"]]
+                left = [f"{one.name} {one.pid}" for one in self.read() if one.pid]
                 raise ClusterRuns(
                     f"servers of a killed cluster still run in {self.path} after {LEFT_OVER_S:.0f} s: "
                     f"{', '.join(left) or 'unknown'}. Stop these processes, then start the cluster again"
@@ -147,13 +168,13 @@ class ClusterFolder:
         host, port = self.nameserver_at(nameserver)
         ports = _FreePorts(host, self)
         number = port or int(kept.get("listenPort", 0)) or ports.take("the name server")
-        near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        near = reachable(host)
         places = {NAMESERVER.name: number}
         for one in servers:
             if one.name not in places:
                 usual = CONTROLLER_PORT if one.name == "controller-0" and number == NAMESERVER_PORT else 0
                 places[one.name] = port_of(self.settings(one.name)) or ports.take(one.name, usual)
-        around = _Around(servers, _bracketed(near), places, etcd)
+        around = _Around(servers, bracketed(near), places, etcd)
         new: list[Path] = []
         for one in servers:
             asked = {"bindAddress": host, PORT_KEYS.get(one.server, "listenPort"): str(places[one.name])}
@@ -179,7 +200,7 @@ class ClusterFolder:
         """Return host and port of the name server: as given, as in the previous run, or the default."""
         kept = self.settings(NAMESERVER.name)
         if given is None:
-            given = f"{_bracketed(kept['bindAddress'])}:{kept['listenPort']}" if kept else NAMESERVER_ADDRESS
+            given = f"{bracketed(kept['bindAddress'])}:{kept['listenPort']}" if kept else NAMESERVER_ADDRESS
         host, _, port = given.rpartition(":")
         return host.strip("[]") or "0.0.0.0", int(port)
 
@@ -191,7 +212,7 @@ class ClusterFolder:
         """Return a dialer with the credentials and TLS settings that the servers use among themselves."""
         from msgspec.structs import replace
 
-        from kerolox.cli.access_folder import client_tls
+        from kerolox.access.folder import client_tls
         from kerolox.net.dialer import Dialer
         from kerolox.net.signing import parse_credentials
 
@@ -227,7 +248,7 @@ class ClusterFolder:
             return {}
 
     def _check_same(self, like: str) -> None:
-        before = {one["like"] for one in self.read()}
+        before = {one.like for one in self.read()}
         if before and before != {like}:
             raise OptionError(
                 "--like",
@@ -237,19 +258,18 @@ class ClusterFolder:
 
     # --- who runs -------------------------------------------------------------------------------------
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[ServerEntry]:
         try:
-            found = json.loads(self.file.read_bytes())
+            return msgspec.json.decode(self.file.read_bytes(), type=list[ServerEntry])
         except FileNotFoundError:
             return []
-        except ValueError as error:
+        except msgspec.MsgspecError as error:
             raise NoCluster(
                 f"{self.file} does not contain a list of servers: {error}. Move it away and start again"
             ) from error
-        return list(found)
 
-    def write(self, servers: list[dict[str, Any]]) -> None:
-        write_atomically(self.file, (json.dumps(servers, indent=2) + "\n").encode())
+    def write(self, servers: list[ServerEntry]) -> None:
+        write_atomically(self.file, msgspec.json.format(msgspec.json.encode(servers)) + b"\n")
 
 
 class _Around:
@@ -323,10 +343,6 @@ def port_of(settings: Mapping[str, str]) -> int:
     """Return the port in a server's settings; 0 if they have none."""
     text = settings.get("listenPort") or settings.get(PORT_KEYS["controller"]) or ""
     return int(text) if text.isdigit() else 0
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _text(like: str, one: Planned, own: Mapping[str, str]) -> str:

@@ -34,8 +34,7 @@ class QueryStopped(BaseException):
 
 
 def main(address: str, topic: str, alerts: str, limit: str, count: str, step_ms: str, place: str) -> None:
-    from kerolox.cli.pipeline_archive import QUICK
-    from kerolox.spark.session import session, stop
+    from kerolox.spark.session import QUICK, session, stop
 
     threading.Thread(target=_wait_for_the_end, daemon=True).start()
     signal.signal(signal.SIGTERM, _stopped)

@@ -8,12 +8,12 @@ from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from kerolox.cli.demo_shop import ALERT_FROM, BATCH, IN_FLIGHT, STEADY_RATE, STEP_MS
+from kerolox.demo.shop import ALERT_FROM, BATCH, IN_FLIGHT, STEADY_RATE, STEP_MS
 from kerolox.pipeline.charts import Series, TimeMark, bars, curves, legend
 from kerolox.pipeline.page_style import STYLE
 
 if TYPE_CHECKING:
-    from kerolox.cli.demo_shop import Shop
+    from kerolox.demo.shop import Shop
 
 
 def page(shop: Shop, told: dict[str, Any] | None, words: list[str]) -> str:
