@@ -53,7 +53,7 @@ class Piece:
 
 @dataclass
 class Section:
-    """What stands under one heading."""
+    """Section of a page, with its code."""
 
     title: str
     pieces: list[Piece] = field(default_factory=list)
@@ -158,7 +158,7 @@ def test_options_and_errors_in_tables_exist() -> None:
 
 
 def test_no_guide_imports_from_a_room_of_the_client() -> None:
-    """What programs need is in kerolox, kerolox.blocking and kerolox.testing: rooms may be moved."""
+    """Programs import from kerolox, kerolox.blocking and kerolox.testing: rooms may be moved."""
     pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "examples").rglob("*.py")]
     imports = r"^\s*(?:from|import) (kerolox[\w.]*)"
     places = [place for page in pages for place in re.findall(imports, page.read_text(), re.MULTILINE)]

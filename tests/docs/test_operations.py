@@ -33,7 +33,7 @@ APACHE_METRICS = ROOT / "tests" / "broker" / "apache_metrics.json"
 
 
 def commands_named(text: str) -> Iterator[str]:
-    """What a reader would type: lines with a prompt, and what stands in backticks."""
+    """Commands that a reader would type: lines with a prompt, and text in backticks."""
     yield from re.findall(r"^\$ (kerolox [a-z].*)$", text, re.MULTILINE)
     yield from re.findall(r"`(kerolox [a-z][^`]*)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
 

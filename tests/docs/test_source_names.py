@@ -25,6 +25,12 @@ from tests.docs.source_names import (
 from tests.test_architecture import ROOMS
 
 PAGE = ROOT / "docs" / "ARCHITECTURE.md"
+PAGES = {
+    PAGE: 150,
+    ROOT / "docs" / "CHANGING.md": 50,
+    ROOT / "CONTRIBUTING.md": 5,
+}  # names they have at least
+LINKING = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 CODE = re.compile(r"``([^`\n]+)``|:(mod|class|meth|func|attr|data):`~?([\w.]+)`")
 # Names that are not of this repository: of Java, SQL and Linux, and placeholders.
 FOREIGN = {"Integer", "Long", "Double", "COALESCE", "date_trunc", "IntFlag", "linux/tcp_states.h", "file.py"}
@@ -99,10 +105,11 @@ def test_a_name_that_does_not_exist_is_noticed(
     assert problems_of_module(path)
 
 
-def test_the_page_names_what_exists() -> None:
+@pytest.mark.parametrize(("page", "least"), PAGES.items(), ids=lambda page: getattr(page, "stem", ""))
+def test_pages_name_what_exists(page: Path, least: int) -> None:
     problems = []
-    named = re.findall(r"`([^`\n]+)`", unfenced(PAGE.read_text()))
-    assert len(named) > 150
+    named = re.findall(r"`([^`\n]+)`", unfenced(page.read_text()))
+    assert len(named) > least
     for code in named:
         name = re.sub(r"\(.*\)$", "", code)
         if PATH.fullmatch(name) or name.endswith("/"):
@@ -118,10 +125,18 @@ def test_the_page_names_what_exists() -> None:
     assert problems == []
 
 
-def test_links_of_the_page_lead_to_files() -> None:
-    linked = re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", PAGE.read_text())
-    assert linked
-    assert [file for file in linked if not (PAGE.parent / file).exists()] == []
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_titles(page: Path) -> None:
+    for file, title in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", unfenced(page.read_text())):
+        target = page.parent / file if file else page
+        assert target.exists(), file
+        assert not title or title in titles(target), f"{file}#{title}"
+
+
+def titles(page: Path) -> set[str]:
+    """The titles of a page, as links spell them."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in found}
 
 
 def test_the_tree_of_the_page_is_the_tree_of_the_source() -> None:
