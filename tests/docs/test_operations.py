@@ -102,7 +102,7 @@ def test_log_lines_are_there() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    section = TEXT[TEXT.index("### Log lines") : TEXT.index("## When")]
+    section = TEXT[TEXT.index("## Log lines") : TEXT.index("## Metrics of kerolox")]
     named = {
         name
         for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)

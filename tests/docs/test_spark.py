@@ -143,7 +143,7 @@ def test_tables_of_options_are_those_declared() -> None:
 @pytest.mark.parametrize(
     ("begin", "end", "columns"),
     [
-        ("## Columns", "Topics, store files", COLUMNS),
+        ("## Columns", "## Options", COLUMNS),
         ("## Write to a topic", "A batch query writes", SINK_COLUMNS),
     ],
 )
