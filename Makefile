@@ -74,7 +74,7 @@ access-decisions: $(STAMP)
 	$(BIN)/python -m tests.peers.access_decisions --cases $(or $(CASES),20000) \
 	    --out docs/results/access-decisions.json $(ARGS)
 
-# Prints the machine and the figures; keeps them in docs/results and docs/PERFORMANCE.md. The broker part, in full,
+# Prints the machine and the figures; keeps them in docs/results, and makes docs/PERFORMANCE.md of them. The broker part, in full,
 # takes 25 minutes, access 14, replication 10, failover 20; `make bench ARGS="codec store nameserver"` leaves them out.
 bench: $(STAMP)
 	$(BIN)/python -m bench $(ARGS)

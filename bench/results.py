@@ -1,4 +1,4 @@
-"""Results: tables as they are printed, stored as JSON, and shown in docs/PERFORMANCE.md."""
+"""Results: tables as they are printed, stored as JSON, and shown in docs/results/README.md."""
 
 from __future__ import annotations
 

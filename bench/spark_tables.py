@@ -262,8 +262,8 @@ def aims(found: dict[Data, Found], larges: list[Data]) -> Table:
         ["aim", "at least", "found", "met"],
         rows,
         [
-            "Where the time of a missed aim goes, by profiles, and what the limit is: "
-            "[SPARK.md](SPARK.md#where-kafkas-connector-costs-less)."
+            "Profiles of the missed aims, and their limits: "
+            "[SPARK.md](../SPARK.md#where-kafkas-connector-costs-less)."
         ],
     )
 

@@ -272,10 +272,10 @@ class Broker:
         began_s = time.monotonic()
         self.process.terminate()
         try:
-            self.process.wait(STOP_S_MAX)
+            self.process.communicate(timeout=STOP_S_MAX)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+            self.process.communicate()
         return time.monotonic() - began_s
 
 

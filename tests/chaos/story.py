@@ -93,10 +93,14 @@ class Query:
 
     @staticmethod
     def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+        assert process.stdin is not None
         assert process.stdout is not None
-        for line in process.stdout:
-            lines.put(line)
+        with process.stdout:
+            for line in process.stdout:
+                lines.put(line)
         lines.put(None)
+        with suppress(OSError):  # the process has ended
+            process.stdin.close()
 
     @property
     def running(self) -> bool:

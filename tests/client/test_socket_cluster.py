@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
-from kerolox import Message, Producer, Queue
+from kerolox import ClientOptions, Message, Producer, Queue
 from kerolox.client.errors import NameServerUnreachable, TopicNotFound
+from kerolox.client.sockets import lines
 from kerolox.client.sockets.socket_cluster import OffsetGone, SocketCluster
+from kerolox.errors import ConnectFailed
+from kerolox.net.tls import ClientTls
 from kerolox.testing.broker import running_broker
 from tests.client.kit import create
 
@@ -72,3 +76,18 @@ async def test_errors_say_what_is_missing() -> None:
                 cluster.min_offset(Queue("orders", "broker-a", 0))
 
         await asyncio.to_thread(ask)
+
+
+def test_a_connection_without_a_usable_tls_context_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unusable(*_: object) -> None:
+        raise OSError("no such certificate")
+
+    monkeypatch.setattr(lines, "client_context", unusable)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+        with pytest.raises(ConnectFailed, match="no such certificate") as failed:
+            lines.Line(f"127.0.0.1:{server.getsockname()[1]}", ClientOptions(tls=ClientTls()))
+        with server.accept()[0] as accepted:
+            accepted.settimeout(10)
+            assert accepted.recv(1) == b""  # while the error, and so the line, is still referenced
+        assert failed.value.__traceback__ is not None

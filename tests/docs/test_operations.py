@@ -33,7 +33,7 @@ APACHE_METRICS = ROOT / "tests" / "broker" / "apache_metrics.json"
 
 
 def commands_named(text: str) -> Iterator[str]:
-    """What a reader would type: lines with a prompt, and what stands in backticks."""
+    """Commands that a reader would type: lines with a prompt, and text in backticks."""
     yield from re.findall(r"^\$ (kerolox [a-z].*)$", text, re.MULTILINE)
     yield from re.findall(r"`(kerolox [a-z][^`]*)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
 
@@ -102,7 +102,7 @@ def test_log_lines_are_there() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    section = TEXT[TEXT.index("### Log lines") : TEXT.index("## When")]
+    section = TEXT[TEXT.index("## Log lines") : TEXT.index("## Metrics of kerolox")]
     named = {
         name
         for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Pages that say which tests show what they claim name tests that are there."""
+"""Pages that name the tests of their claims name tests that exist."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def names(spark: SparkSession, broker: BrokerThread, folder: Path) -> dict[str, Any]:  # noqa: F811
-    """What the pieces of the page share, as its reader's session would."""
+    """Names that the pieces of the page share, as in the session of a reader."""
     from pyspark.sql import functions
 
     def send(topic: str, count: int) -> None:
@@ -143,7 +143,7 @@ def test_tables_of_options_are_those_declared() -> None:
 @pytest.mark.parametrize(
     ("begin", "end", "columns"),
     [
-        ("## Columns", "Topics, store files", COLUMNS),
+        ("## Columns", "## Options", COLUMNS),
         ("## Write to a topic", "A batch query writes", SINK_COLUMNS),
     ],
 )

@@ -122,7 +122,7 @@ class Move:
         self._server.start()
 
     def ask(self, command: str) -> Any:
-        """What it prints, or why it does not."""
+        """Return the output of a command, or its error."""
         done = CliRunner().invoke(app, [*shlex.split(self.here(command)), "--json"])
         return json.loads(done.stdout) if done.exit_code == 0 else done.stderr
 

@@ -333,6 +333,7 @@ class EtcdNode(Node):
         if self._process is not None:
             self._process.kill()
             self._process.wait(GONE_S)
+            self._process.stdout.close()
 
     @property
     def is_healthy(self) -> bool:

@@ -416,6 +416,8 @@ def test_tasks_see_when_they_are_not_wanted() -> None:
             TaskEnd("127.0.0.1", lifeline.port, "guessed", 2)
     until(lambda: is_cut(second))
     until(lambda: is_cut(other))
+    for end in (first, other, second):
+        end.close()
     with pytest.raises(NoLongerWanted, match="does not answer"):
         TaskEnd("127.0.0.1", lifeline.port, lifeline.token, 2)
     assert told[-1] == 10

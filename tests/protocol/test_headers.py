@@ -152,6 +152,31 @@ REQUESTS = {
     3005: "filter?",
     3008: "subject? policyType? resource?",
     3010: "subjectFilter? resourceFilter?",
+    3002: "username?",
+    3003: "username?",
+    3004: "username?",
+    3006: "subject?",
+    3007: "subject?",
+    3009: "subject?",
+    50: "accessKey secretKey? whiteRemoteAddress? admin? defaultTopicPerm? defaultGroupPerm? topicPerms? "
+    "groupPerms?",
+    51: "accessKey",
+    53: "globalWhiteAddrs aclFileFullPath?",
+    513: "topic readQueueNums writeQueueNums perm defaultTopic? topicFilterType? topicSysFlag? order? "
+    "attributes? force?",
+    1001: "brokerName? masterBrokerId? masterEpoch? invokeTime?",
+    1002: "clusterName? brokerName? brokerId? designateElect? invokeTime? "
+    "brokerStart? acceptedLoss?",  # ours alone
+    1003: "clusterName? brokerName? brokerId? brokerAddress? invokeTime? "
+    "epoch? maxOffset? confirmOffset? electionPriority? "  # ours alone from here on
+    "brokerStart? knownMasterEpoch? knownMasterId? knownSetEpoch? knownSet? knownLeads? keptOffset? "
+    "followerRefusal?",
+    1004: "brokerName?",
+    1008: "masterAddress? masterEpoch? syncStateSetEpoch? masterBrokerId?",
+    1011: "brokerName clusterName? brokerControllerIdsToClean? isCleanLivingBroker? invokeTime?",
+    1012: "clusterName? brokerName?",
+    1013: "clusterName? brokerName? appliedBrokerId? registerCheckCode?",
+    910001: "brokerId brokerAddress life? serial? holdMillis?",  # ours alone
 }
 
 SENT = "msgId queueId queueOffset transactionId? batchUniqId? recallHandle? MSG_REGION? TRACE_ON?"
@@ -189,6 +214,16 @@ ANSWERS = {
     26: "version",
     201: "totalGroupNum?",
     906: "masterHaAddress? masterFlushOffset? masterAddress?",
+    52: "version allAclFileVersion? brokerName brokerAddr clusterName",
+    324: SENT,
+    1001: "newSyncStateSetEpoch?",
+    1002: "masterBrokerId? masterAddress? masterEpoch? syncStateSetEpoch?",
+    1003: "clusterName? brokerName? masterBrokerId? masterAddress? masterEpoch? syncStateSetEpoch?",
+    1004: "masterBrokerId? masterAddress? masterEpoch?",
+    1005: "group? controllerLeaderId? controllerLeaderAddress? isLeader? peers?",
+    1012: "clusterName? brokerName? nextBrokerId?",
+    1013: "clusterName? brokerName?",
+    200052: "popTime? invisibleTime? reviveQid? restNum? startOffsetInfo? msgOffsetInfo? orderCountInfo?",
 }
 
 
@@ -210,6 +245,11 @@ def test_answer_wire_names(code: int, names: str | None) -> None:
 
 def test_tables_know_every_code() -> None:
     assert set(REQUEST_HEADERS) == set(ANSWER_HEADERS) == set(RequestCode)
+
+
+def test_every_header_is_spelled_out_here() -> None:
+    assert {code for code, header in REQUEST_HEADERS.items() if header} - set(REQUESTS) == set()
+    assert {code for code, header in ANSWER_HEADERS.items() if header} - set(ANSWERS) == set()
 
 
 # Taken from a Java 5.3.3 client and broker.

@@ -27,31 +27,32 @@ def test_a_worker_whose_jvm_is_gone_just_ends(error: Exception) -> None:
     assert quietly(work)(None, True) == GONE
 
 
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+
+
 def test_workers_whose_jvm_leaves_while_they_start_say_nothing() -> None:
     """Before it shows its secret, a session may be over."""
     environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "s", "PYTHON_UNIX_DOMAIN_ENABLED": "false"}
     command = [sys.executable, "-m", "kerolox.spark.worker_daemon", "pyspark.worker"]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    (port,) = struct.unpack(">i", process.stdout.read(4))
-    workers: list[int] = []
-    for linger in (True, False):
-        for read in (0, 4):  # until the worker has said that it has started, or not
-            with socket.create_connection(("127.0.0.1", port)) as jvm:
-                if linger:  # a close that the worker's next write hears of
-                    jvm.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                if told := jvm.recv(read):
-                    workers += struct.unpack(">i", told)
-                assert len(told) == read
-    for worker in workers:
-        wait_for_end(worker)  # the daemon kills those that are left
-    process.stdin.close()
-    assert process.stderr is not None
-    assert process.stderr.read() == b""  # closed by the last worker
-    process.wait(60)
+    with subprocess.Popen(command, env=environment, **PIPES) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        (port,) = struct.unpack(">i", process.stdout.read(4))
+        workers: list[int] = []
+        for linger in (True, False):
+            for read in (0, 4):  # until the worker has said that it has started, or not
+                with socket.create_connection(("127.0.0.1", port)) as jvm:
+                    if linger:  # a close that the worker's next write hears of
+                        jvm.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    if told := jvm.recv(read):
+                        workers += struct.unpack(">i", told)
+                    assert len(told) == read
+        for worker in workers:
+            wait_for_end(worker)  # the daemon kills those that are left
+        process.stdin.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""  # closed by the last worker
+        process.wait(60)
 
 
 def wait_for_end(pid: int) -> None:
@@ -84,23 +85,21 @@ def test_workers_that_plan_reads_and_writes_end_quietly_too(load: str, says: boo
         "PYTHON_UNIX_DOMAIN_ENABLED": "false",
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",  # as Spark sets it
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pyspark.daemon", "pyspark_leaving"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    (port,) = struct.unpack(">i", process.stdout.read(4))
-    with socket.create_connection(("127.0.0.1", port)) as jvm:
-        (worker,) = struct.unpack(">i", jvm.recv(4))
-        jvm.sendall(struct.pack(">i", 1) + b"s")
-        assert jvm.recv(6) == struct.pack(">i", 2) + b"ok"
-        jvm.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    wait_for_end(worker)  # the daemon kills those that are left
-    process.stdin.close()
-    said = process.stderr.read().decode()  # closed by the last worker
-    process.wait(60)
+    command = [sys.executable, "-m", "pyspark.daemon", "pyspark_leaving"]
+    with subprocess.Popen(command, env=environment, **PIPES) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        (port,) = struct.unpack(">i", process.stdout.read(4))
+        with socket.create_connection(("127.0.0.1", port)) as jvm:
+            (worker,) = struct.unpack(">i", jvm.recv(4))
+            jvm.sendall(struct.pack(">i", 1) + b"s")
+            assert jvm.recv(6) == struct.pack(">i", 2) + b"ok"
+            jvm.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wait_for_end(worker)  # the daemon kills those that are left
+        process.stdin.close()
+        said = process.stderr.read().decode()  # closed by the last worker
+        process.wait(60)
     assert ("pyspark/daemon.py" in said) == says, said
     assert says or not said
 

@@ -1,7 +1,7 @@
 """Rules: the needs of a request, by request code. The tables are in :mod:`kerolox.access.needs`.
 
-Every code that a server answers has a rule; a request without one is rejected (tests/access/test_needs.py
-compares the tables with the handlers).
+Every code that a server answers has a rule; a request without one is rejected.
+tests/access/test_needs_tables.py compares the tables with the handlers.
 """
 
 from __future__ import annotations

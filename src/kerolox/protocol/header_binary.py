@@ -235,7 +235,7 @@ def encode_answer(code: int, opaque: int, header: Header | None, remark: str | N
     )
 
 
-# Shorter ways for the answers that come most often; see hot.py.
+# Shorter ways for the answers that come most often; see fast_codecs.py.
 OWN_WRITERS: dict[type[Header], Callable[[Any], bytes]] = {}
 _KEYS: dict[type[Header], tuple[tuple[str, bytes], ...]] = {}
 

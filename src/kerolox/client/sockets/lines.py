@@ -73,13 +73,16 @@ class Line:
         self._waits_s = -1.0
         host, _, port = address.rpartition(":")
         try:
-            plain = socket.create_connection((host.strip("[]"), int(port)), options.connect_timeout_s)
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = plain
+            self._socket = socket.create_connection((host.strip("[]"), int(port)), options.connect_timeout_s)
+        except (OSError, ValueError) as error:
+            raise ConnectFailed(address, error) from error
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if options.tls is not None:
                 context = client_context(options.tls)
-                self._socket = context.wrap_socket(plain, server_hostname=host.strip("[]"))
+                self._socket = context.wrap_socket(self._socket, server_hostname=host.strip("[]"))
         except (OSError, ValueError) as error:  # errors of TLS are of the first kind
+            self._socket.close()
             raise ConnectFailed(address, error) from error
 
     def send(self, code: int, header: Header | None = None, body: bytes = b"") -> int:

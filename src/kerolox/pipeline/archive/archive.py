@@ -99,10 +99,14 @@ class Archive:
     def look(self, *, patient: bool = False) -> None:
         """Check that the topics exist and that their brokers answer; with ``patient``, wait for them.
 
-        The command calls it before it starts Spark and makes a folder, so a wrong name fails at once.
+        The command calls it before it starts Spark and makes a folder, so a wrong name fails at once. No
+        connection stays open, because the run may end before the archive is opened.
         """
-        with nullcontext() if patient else self._cluster.once():
-            self._edges = self._cluster.edges(self._queues.find())
+        try:
+            with nullcontext() if patient else self._cluster.once():
+                self._edges = self._cluster.edges(self._queues.find())
+        finally:
+            self._cluster.close()
 
     def check(self) -> None:
         """Check that the start and end offsets exist. Needs an open archive, and changes nothing."""

@@ -104,13 +104,16 @@ class TaskEnd:
     def __init__(self, host: str, port: int, token: str, task: int) -> None:
         try:
             self._line = socket.create_connection((host, port), CONNECT_S)
+        except OSError as error:
+            raise _unanswered(host, port, error) from error
+        try:
             self._line.sendall(json.dumps({"token": token, "task": task}).encode() + b"\n")
             welcome = self._line.recv(1)
         except OSError as error:
-            raise NoLongerWanted(
-                f"the driver of the replay does not answer at {host}:{port}: {error}"
-            ) from error
+            self._line.close()
+            raise _unanswered(host, port, error) from error
         if not welcome:
+            self._line.close()
             raise NoLongerWanted(f"the process at {host}:{port} is not the driver of this replay")
 
     def check(self) -> None:
@@ -127,6 +130,10 @@ class TaskEnd:
 
     def close(self) -> None:
         self._line.close()
+
+
+def _unanswered(host: str, port: int, error: OSError) -> NoLongerWanted:
+    return NoLongerWanted(f"the driver of the replay does not answer at {host}:{port}: {error}")
 
 
 def _close(line: socket.socket) -> None:
