@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -265,3 +266,19 @@ def test_names_have_found_their_noun() -> None:
                 assert not node.name.endswith(("Manager", "Helper", "Util", "Utils", "Impl", "Factory")), (
                     f"{path}: {node.name}"
                 )
+
+
+# Listeners whose failure stops the event, called in their order. All others are Observers.
+STEPS = {"store/message_store.py": "on_truncated", "replication/dledger/member.py": "on_role"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_listeners_are_observers(path: Path) -> None:
+    """A loop over listeners ends at the first that fails, and takes the event with it."""
+    called = [
+        ast.unparse(loop.iter)
+        for loop in ast.walk(tree_of(path))
+        if isinstance(loop, ast.For) and re.fullmatch(r"(list\()?self\._?on_\w+\)?", ast.unparse(loop.iter))
+    ]
+    step = STEPS.get(str(path.relative_to(SOURCE)))
+    assert called == ([] if step is None else [f"self.{step}"])

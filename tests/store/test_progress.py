@@ -31,7 +31,7 @@ def test_followers_are_woken_only_when_more_is_confirmed() -> None:
     ends = Ends()
     progress = Progress(ends, wait_for_flush=True)
     woken: list[int] = []
-    progress.followers.append(lambda: woken.append(progress.confirmed))
+    progress.on_confirmed.append(lambda: woken.append(progress.confirmed))
     ends.committed = 10
     progress.advance()
     ends.flushed = 5

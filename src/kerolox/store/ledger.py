@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from kerolox.observers import Observers
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.ledger_entry import ENTRY_HEAD_BYTES, NO_INDEX, LedgerEntry
 from kerolox.protocol.ledger_scan import Mark, Unit, decode_head
@@ -44,8 +45,10 @@ class StoredLedger:
         self._log = log
         self.directory = directory  # directory of this member, with data, index, checkpoint and currterm
         self.alone = alone
-        self.on_appended: list[Callable[[], None]] = []  # called when the broker has appended as leader
-        self.on_safe: list[Callable[[], None]] = []  # called when ``safe_index`` has grown
+        # called when the broker has appended as leader
+        self.on_appended: Observers[[]] = Observers("entries appended")
+        # called when ``safe_index`` has grown
+        self.on_safe: Observers[[]] = Observers("entries flushed")
         self.waits = MajorityWaits(store.progress, store.clock)
         self._committed = NO_INDEX
         self._safe = NO_INDEX
@@ -253,16 +256,14 @@ class StoredLedger:
             self._unflushed.append((self._log.max_offset, last))
         self._seen = last
         if self.leads:
-            for told in self.on_appended:
-                told()
+            self.on_appended()
 
     def _flushed(self, flushed: int) -> None:
         before = self._safe
         while self._unflushed and self._unflushed[0][0] <= flushed:
             self._safe = self._unflushed.popleft()[1]
         if self._safe != before:
-            for told in self.on_safe:
-                told()
+            self.on_safe()
 
     def _flushed_all(self) -> None:
         """Mark all entries as flushed, because the cut removed the waits that would have reported it."""
@@ -271,8 +272,7 @@ class StoredLedger:
         self._unflushed.clear()
         if self._safe != self.end_index:
             self._safe = self.end_index
-            for told in self.on_safe:
-                told()
+            self.on_safe()
 
     def _refuse_cut(self, last: int, position: int) -> None:
         """Raise if committed entries after this one would be removed."""

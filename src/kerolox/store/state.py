@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from enum import Enum
 
+from kerolox.observers import Observers
 from kerolox.store.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class StoreState:
     def __init__(self) -> None:
         self.obstacles: dict[Obstacle, str] = {}
         self._holders: dict[Obstacle, dict[str, str]] = {}  # reasons, by the work that set them
-        self.on_change: list[Callable[[], None]] = []
+        self.on_change: Observers[[]] = Observers("state of the store changed")
 
     @property
     def writable(self) -> bool:
@@ -76,8 +76,7 @@ class StoreState:
         self.obstacles[obstacle] = why
         if obstacle not in _PLANNED and not quiet:
             log.error("store_not_writable obstacle=%r reason=%r", obstacle.value, why)
-        for callback in self.on_change:
-            callback()
+        self.on_change()
 
     def reword(self, obstacle: Obstacle, why: str) -> None:
         """Replace the reason of an obstacle, if it is set, for obstacles whose reason changes over time."""
@@ -96,5 +95,4 @@ class StoreState:
         del self.obstacles[obstacle]
         if obstacle not in _PLANNED and not quiet:
             log.warning("store_obstacle_gone obstacle=%r", obstacle.value)
-        for callback in self.on_change:
-            callback()
+        self.on_change()

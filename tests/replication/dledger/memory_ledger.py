@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from kerolox.clock import Clock
+from kerolox.observers import Observers
 from kerolox.protocol.ledger_entry import LedgerEntry
 from kerolox.replication.dledger.ledger import ACK_TIMEOUT_MS, ACKS_MAX, OutOfLedger
 
@@ -16,8 +17,8 @@ class MemoryLedger:
     """Entries in a list. Survives its member: what a restarted one finds is what was written."""
 
     def __init__(self, clock: Clock, first_pos: int = 0) -> None:
-        self.on_appended: list[Callable[[], None]] = []
-        self.on_safe: list[Callable[[], None]] = []
+        self.on_appended: Observers[[]] = Observers("entries appended")
+        self.on_safe: Observers[[]] = Observers("entries flushed")
         self.on_committed: Callable[[int, int], None] = lambda before, index: None
         self.entries: list[LedgerEntry] = []
         self.committed_index = -1
@@ -60,8 +61,7 @@ class MemoryLedger:
 
     def restart(self) -> None:
         """The member is gone, and what it was told with it."""
-        self.on_appended.clear()
-        self.on_safe.clear()
+        self.on_appended, self.on_safe = Observers("entries appended"), Observers("entries flushed")
         self.term = self.paused = None
         self._waiting.clear()
 
@@ -115,8 +115,7 @@ class MemoryLedger:
         assert self.term is not None
         entry = LedgerEntry(self.end_index + 1, self.term, self.end_pos, body)
         self.entries.append(entry)
-        for told in self.on_appended:
-            told()
+        self.on_appended()
         return entry
 
     def _give_up(self) -> None:

@@ -236,8 +236,7 @@ async def test_nothing_is_confirmed_before_it_is_safe(
     assert follower.ledger.end_index == 3
     assert not answers + first + second
     safe[0] = 2
-    for told in follower.ledger.on_safe:
-        told()
+    follower.ledger.on_safe()
     assert [answer.code for answer in first] == [200]
     assert not second
     assert (await follower.ask(entry(3))).code == 421  # it is here, but not safe: asked again

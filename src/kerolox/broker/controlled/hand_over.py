@@ -109,7 +109,9 @@ class HandOver:
         if not fenced:
             self.write()
             state.set(Obstacle.HANDED_OVER, f"this broker hands its leadership over: {why}")
-            await self._until(lambda: progress.confirmed >= progress.appended, COPIED_S, progress.followers)
+            await self._until(
+                lambda: progress.confirmed >= progress.appended, COPIED_S, progress.on_confirmed
+            )
         next_one = successor(self._elections.id, self._in_sync.status())
         if next_one is None or not (fenced or next_one.acked >= progress.appended):
             log.info("not_handed_over reason='the others did not copy everything in time' because=%r", why)

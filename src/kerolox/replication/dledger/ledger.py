@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from kerolox.observers import Observers
 from kerolox.protocol.ledger_entry import LedgerEntry
 from kerolox.store.errors import OutOfLedger
 
@@ -29,8 +30,8 @@ ACKS_MAX = 10_000  # that many entries may wait at once
 class Ledger(Protocol):
     """A log of entries without gaps from ``begin_index`` to ``end_index``."""
 
-    on_appended: list[Callable[[], None]]  # hear that the broker appended, as leader, in one or many entries
-    on_safe: list[Callable[[], None]]  # hear that ``safe_index`` grew
+    on_appended: Observers[[]]  # hear that the broker appended, as leader, in one or many entries
+    on_safe: Observers[[]]  # hear that ``safe_index`` grew
 
     @property
     def begin_index(self) -> int:

@@ -33,7 +33,7 @@ class Dispatcher:
         self.dispatched = 0  # every record before this offset was passed to all fillers
         self.dispatched_ms = 0  # store time of the last one
         self.held = False  # True while the log is being cut: nothing is dispatched
-        log.progress.followers.append(self.run)
+        log.progress.on_confirmed.append(self.run)
 
     def run(self) -> None:
         """Dispatch the confirmed entries. Called by the log; never polls."""

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 
 from kerolox.clock import Clock, TimerHandle
+from kerolox.observers import Observers
 from kerolox.store.errors import StoreError
 from kerolox.store.failures import Kind
 from kerolox.store.log.commit_log import CommitLog
@@ -98,7 +99,8 @@ class LogFlusher:
         state.on_change.append(self._on_state)
         self.flushed_store_timestamp = 0  # all messages with an earlier store time are on the medium
         self.flushes = 0
-        self.on_flushed: list[Callable[[int], None]] = []  # called with the flushed offset
+        # called with the flushed offset
+        self.on_flushed: Observers[[int]] = Observers("log flushed")
         self._running_since_s = 0.0
 
     def stalled_s(self) -> float:
@@ -261,8 +263,7 @@ class LogFlusher:
         self.flushed_store_timestamp = max(self.flushed_store_timestamp, timestamp)
         self._tell()
         self._log.progress.advance()
-        for hear in self.on_flushed:
-            hear(flushed)
+        self.on_flushed(flushed)
         if self._waits:
             self.flush_soon()
 

@@ -19,7 +19,7 @@ class MajorityWaits:
         self._waits = waits = Waits(clock, lambda: TIMEOUT_S, Safe.NO_MAJORITY)
         self.cut = waits.cut
         self.idle = waits.idle
-        progress.followers.append(lambda: waits.reach(progress.confirmed))
+        progress.on_confirmed.append(lambda: waits.reach(progress.confirmed))
 
     def wait(self, end: int, told: Told) -> None:
         """Call ``told`` when the log is confirmed up to ``end``."""

@@ -30,8 +30,8 @@ class Progress:
         "_ends",
         "_told",
         "confirmed",
-        "followers",
         "on_committed",
+        "on_confirmed",
         "replicated",
         "wait_for_flush",
     )
@@ -41,7 +41,9 @@ class Progress:
         self.wait_for_flush = wait_for_flush
         self.replicated: int | None = None  # end of the data on enough replicas; None if none are required
         self.confirmed = 0  # end of the data that readers may see
-        self.followers: Observers[[]] = Observers("messages confirmed")  # called when ``confirmed`` has grown
+        self.on_confirmed: Observers[[]] = Observers(
+            "messages confirmed"
+        )  # called when ``confirmed`` has grown
         # Called when ``committed`` has grown: there is more to copy
         self.on_committed: Observers[[]] = Observers("messages committed")
         self._told = 0  # ``committed`` at their last call
@@ -86,7 +88,7 @@ class Progress:
             confirmed = self.replicated
         if confirmed > self.confirmed:
             self.confirmed = confirmed
-            self.followers()
+            self.on_confirmed()
 
     def __repr__(self) -> str:
         return (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from kerolox.clock import Clock
+from kerolox.observers import Observers
 from kerolox.store.log.safe import Safe, Told
 from kerolox.store.log.waits import Waits
 from kerolox.store.options import StoreOptions
@@ -14,8 +14,8 @@ from kerolox.store.options import StoreOptions
 class Copies(Protocol):
     """Copies of the log: on all followers, or on those that may lead next."""
 
-    on_acked: list[Callable[[], None]]  # called when a copy has grown
-    on_left: list[Callable[[], None]]  # called when there are fewer copies
+    on_acked: Observers[[]]  # called when a copy has grown
+    on_left: Observers[[]]  # called when there are fewer copies
 
     def having(self, offset: int) -> int: ...
     def in_sync(self, end: int) -> int: ...

@@ -9,10 +9,11 @@ All numbers of replicas include the leader, as in RocketMQ's settings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kerolox.errors import KeroloxError
+from kerolox.observers import Observers
 from kerolox.store.log.progress import Progress
 from kerolox.store.options import StoreOptions
 
@@ -41,8 +42,10 @@ class Replicas:
         self._progress = progress
         self._options = options
         self._by_name: dict[str, Replica] = {}
-        self.on_acked: list[Callable[[], None]] = []  # called when a follower has more of the log
-        self.on_left: list[Callable[[], None]] = []  # called when a follower has left
+        # called when a follower has more of the log
+        self.on_acked: Observers[[]] = Observers("copies acknowledged")
+        # called when a follower has left
+        self.on_left: Observers[[]] = Observers("follower left")
 
     # --- reports of the leader's connections -------------------------------------------------------------
 
@@ -65,15 +68,13 @@ class Replicas:
         grew = offset > replica.acked
         replica.acked = offset
         if grew:
-            for told in self.on_acked:
-                told()
+            self.on_acked()
         return True
 
     def left(self, name: str) -> None:
         """Remove a follower that is disconnected, or cannot be used."""
         if self._by_name.pop(name, None) is not None:
-            for told in self.on_left:
-                told()
+            self.on_left()
 
     def cut(self, offset: int) -> None:
         """Lower the acknowledged offsets after a cut of the log at ``offset``."""

@@ -7,8 +7,7 @@ controller it is not used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from kerolox.observers import Observers
 from kerolox.store.log.progress import Progress
 
 ALL = 1 << 30  # more replicas than possible: all of the set
@@ -24,8 +23,10 @@ class SetCopies:
         self.alone = False  # True if the set has no other member: messages are safe once written here
         self.size = 0  # number of members, including this broker; 0: it does not lead
         self.all_ack = True  # True if all members must have a message before it is acknowledged
-        self.on_acked: list[Callable[[], None]] = []  # called when the set has more of the log
-        self.on_left: list[Callable[[], None]] = []  # called when no more progress is expected
+        # called when the set has more of the log
+        self.on_acked: Observers[[]] = Observers("copies acknowledged")
+        # called when no more progress is expected
+        self.on_left: Observers[[]] = Observers("copies given up")
 
     @property
     def leads(self) -> bool:
@@ -41,20 +42,17 @@ class SetCopies:
         self._progress.replicated = end
         self._progress.advance()
         if not self.doubted:
-            for told in self.on_acked:
-                told()
+            self.on_acked()
 
     def doubt(self) -> None:
         """Stop reporting messages as safe, because it is unknown if this broker still leads."""
         self.doubted = True
-        for told in self.on_left:
-            told()
+        self.on_left()
 
     def trust(self) -> None:
         """Report messages as safe again, because this broker is known to lead."""
         self.doubted = False
-        for told in self.on_acked:
-            told()
+        self.on_acked()
 
     def lose(self) -> None:
         """Stop leading: confirmed messages stay confirmed, and waiting messages are reported as not
@@ -63,8 +61,7 @@ class SetCopies:
             self.alone = False
             self.size = 0
             self._progress.replicated = self._progress.confirmed
-            for told in self.on_left:
-                told()
+            self.on_left()
 
     # --- queries of waiting messages -------------------------------------------------------------------
 
