@@ -21,7 +21,7 @@ ALLOWED = {
     "nameserver": {"nameserver", "access", "net", "front", "protocol", "base"},
     "controller": {"controller", "access", "net", "front", "protocol", "base"},
     "store": {"store", "protocol", "base"},
-    # A broker that may not write its own log sends as a client does (broker/write/escape.py).
+    # A broker that may not write its own log sends as a client does (broker/write/remote_outlet.py).
     "broker": {"broker", "store", "replication", "client", "access", "net", "front", "protocol", "base"},
     # A DLedger member answers requests on a port of its own.
     "replication": {"replication", "store", "net", "front", "protocol", "base"},

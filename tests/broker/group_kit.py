@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kerolox.broker.consume.commits import Commits, Resets
+from kerolox.broker.consume.group_offsets import GroupOffsets, Resets
 from kerolox.broker.consume.pulls import Pulls
 from kerolox.broker.consume.waiting_pulls import WaitingPulls
 from kerolox.broker.endpoints import Endpoints
@@ -76,7 +76,7 @@ class Part:
         self.waiting = WaitingPulls(self.clock)
         self.heartbeats = Heartbeats(self.members, self.groups, self.topics, self.options)
         self.locks = QueueLocks(self.clock)
-        self.commits = Commits(self.store, self.leadership, self.topics, self.groups, self.offsets)
+        self.group_offsets = GroupOffsets(self.store, self.leadership, self.topics, self.groups, self.offsets)
         self.resets = Resets(
             self.store,
             self.leadership,
@@ -104,7 +104,7 @@ class Part:
     def handlers(self) -> RemotingHandlers:
         handlers = RemotingHandlers()
         lane = Lane("test")
-        for part in (self.heartbeats, self.locks, self.commits, self.resets):
+        for part in (self.heartbeats, self.locks, self.group_offsets, self.resets):
             for code, handler, header in part.rows():
                 handlers.add(code, handler, header, lane)
         handlers.add(RequestCode.PULL_MESSAGE, self.pulls.pull, PullRequest, lane)
@@ -129,7 +129,7 @@ async def running(path: Path, **changes: Any) -> AsyncIterator[Part]:
         async with Server(part.handlers(), host="127.0.0.1", events=part.members) as server:
             part.address = server.address
             yield part
-            await part.commits.close()
+            await part.group_offsets.close()
             await part.pulls.close()
             part.waiting.close()
         part.members.close()

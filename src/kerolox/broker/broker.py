@@ -47,7 +47,7 @@ from kerolox.broker.tables.fit_log import FitTables
 from kerolox.broker.tables.promotions import Promotions
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.room import transactions_of
-from kerolox.broker.write.escape import Escape
+from kerolox.broker.write.remote_outlet import RemoteOutlet
 from kerolox.broker.write.room import WritePath
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.front.caller import Caller, CallerEvents
@@ -116,7 +116,7 @@ class Broker(CallerEvents):
             push(self.exporter.close)
         callback(self.consuming.waiting.close)
         push(self.consuming.pulls.close)
-        push(self.consuming.commits.close)
+        push(self.consuming.group_offsets.close)
         push(self.admin.close)
         await self.later.timers.open()
         push(self.later.timers.close)
@@ -212,10 +212,10 @@ class Broker(CallerEvents):
         self.membership = membership = Membership(base, tables)
         self.figures = figures = Figures(base, tables, membership)
         self.write_path = path = WritePath(base, tables, figures)
-        self.escape = escape = Escape(self.options, self.clock)
-        self._stop.push_async_callback(escape.close)
-        self.later = later = Scheduling(base, tables, figures, path, escape)
-        self.transactions = transactions_of(base, tables, membership, figures, path, escape)
+        self.remote_outlet = outlet = RemoteOutlet(self.options, self.clock)
+        self._stop.push_async_callback(outlet.close)
+        self.later = later = Scheduling(base, tables, figures, path, outlet)
+        self.transactions = transactions_of(base, tables, membership, figures, path, outlet)
         self.replication = replication = Replication(base, figures, self.promotions)
         self._stop.push_async_callback(replication.close)
         self.leadership.fit_by(FitTables(self.store, tables))
@@ -235,7 +235,7 @@ class Broker(CallerEvents):
         if not self.options.ledger:
             self.leadership.copied_by(replication.leader)
         if self.options.remote_escape:
-            self.leadership.add_acting(escape, self.transactions, later.delays, later.timers)
+            self.leadership.add_acting(outlet, self.transactions, later.delays, later.timers)
         self.ports.followers.accept = replication.leader.accept
         self.consuming = await Consuming.open(base, tables, membership, figures)
         self.producing = Producing(

@@ -11,8 +11,8 @@ import pytest
 from kerolox import ClientOptions, Message, Producer, PullConsumer, PullOptions
 from kerolox.access.options import FormTwoUse
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.write.escape import Escape
 from kerolox.broker.write.pending_message import PendingMessage
+from kerolox.broker.write.remote_outlet import RemoteOutlet
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import OptionError
 from kerolox.front.lanes import Lane
@@ -210,7 +210,7 @@ async def test_what_another_broker_is_sent_is_signed_in_form_2(tmp_path: Path) -
         admin = Talk(admins, running)
         assert (await admin.send("T", b"first")).code == 0
         await until(lambda: "T" in nameserver.routes.topics)
-        escape = Escape(BrokerOptions(nameservers=nameserver.address, **settings), SYSTEM_CLOCK)
+        escape = RemoteOutlet(BrokerOptions(nameservers=nameserver.address, **settings), SYSTEM_CLOCK)
         try:
             assert await escape.put([PendingMessage("T", 0, b"x", b"", 0, bytes(8))]) == 1
         finally:

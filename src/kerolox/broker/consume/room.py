@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from kerolox.broker.base import Base, Served
-from kerolox.broker.consume.commits import Commits, Resets
 from kerolox.broker.consume.filters import Filters
+from kerolox.broker.consume.group_offsets import GroupOffsets, Resets
 from kerolox.broker.consume.pulls import Pulls
 from kerolox.broker.consume.queries import Queries
 from kerolox.broker.consume.waiting_pulls import WaitingPulls
@@ -45,7 +45,7 @@ class Consuming:
         # A repeated pull is checked again, so a client that lost a right gets no more messages.
         base.guard.book.on_change.append(self.waiting.wake_all)
         self.queries = Queries(store, groups, base.guard)
-        self.commits = Commits(store, base.leadership, topics, groups, offsets)
+        self.group_offsets = GroupOffsets(store, base.leadership, topics, groups, offsets)
         self.resets = Resets(
             store, base.leadership, topics, groups, membership.members, offsets, self.waiting, options
         )
@@ -70,5 +70,5 @@ class Consuming:
             ],
         )
         yield "query_message", self.queries.rows()
-        yield "consumer_manager", self.commits.rows()
+        yield "consumer_manager", self.group_offsets.rows()
         yield "admin", self.resets.rows()

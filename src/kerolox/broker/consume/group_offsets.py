@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 ASK_CLIENT_S = 5.0
 
 
-class Commits:
+class GroupOffsets:
     """Requests that read and commit offsets of groups, and that ask for the bounds and times of queues."""
 
     def __init__(

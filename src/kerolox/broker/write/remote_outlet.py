@@ -55,7 +55,7 @@ class NoOtherBroker(KeroloxError):
     retriable = True
 
 
-class Escape:
+class RemoteOutlet:
     """Sender to leaders of other names: an outlet, and the first of the acting parts."""
 
     def __init__(self, options: BrokerOptions, clock: Clock) -> None:
