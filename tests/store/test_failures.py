@@ -99,7 +99,7 @@ def test_the_documentation_shows_the_table() -> None:
 # Decisions that the table does not take: what the disk looks like, and what leaves two files that contradict
 # each other.
 OTHER_OBSTACLES = {
-    ("store/housekeeping.py", "DISK_FULL"),  # by space that is left, not by a failure
+    ("store/expiry.py", "DISK_FULL"),  # by space that is left, not by a failure
     ("store/truncate.py", "FENCED"),  # half a cut
     ("store/log/flush.py", "FENCED"),  # an error that is not the disk's
     ("store/standing_failures.py", "FENCED"),

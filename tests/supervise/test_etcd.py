@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.rig.ports import free_ports
 
 # Serves /health like a healthy member, or exits.
 FAKE = f"""#!{sys.executable}
@@ -30,12 +31,6 @@ HTTPServer((host, int(port)), Health).serve_forever()
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def etcd(tmp_path: Path) -> dict[str, str]:
     """The environment in which the program is etcd."""
@@ -47,10 +42,9 @@ def etcd(tmp_path: Path) -> dict[str, str]:
 
 
 def member(tmp_path: Path, environment: dict[str, str], name: str = "etcd-0") -> subprocess.Popen[str]:
-    client, config = f"127.0.0.1:{free_port()}", tmp_path / "etcd.conf"
-    config.write_text(
-        f"name={name}\ndataDir={tmp_path / name}\nmembers={name}={client}=127.0.0.1:{free_port()}\n"
-    )
+    client, peer = (f"127.0.0.1:{port}" for port in free_ports(2))
+    config = tmp_path / "etcd.conf"
+    config.write_text(f"name={name}\ndataDir={tmp_path / name}\nmembers={name}={client}={peer}\n")
     return subprocess.Popen(
         [sys.executable, "-m", "kerolox", "etcd-member", "-c", str(config), "--parent", str(os.getpid())],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -60,11 +54,11 @@ def member(tmp_path: Path, environment: dict[str, str], name: str = "etcd-0") ->
 def test_a_member_is_ready_when_it_is_healthy_and_stops_on_a_signal(
     tmp_path: Path, etcd: dict[str, str]
 ) -> None:
-    process = member(tmp_path, etcd)
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("kerolox etcd-member ready on 127.0.0.1:")
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 0
+    with member(tmp_path, etcd) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("kerolox etcd-member ready on 127.0.0.1:")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
     assert (tmp_path / "etcd-0.started").exists()
 
 

@@ -53,13 +53,12 @@ def test_a_server_stops_when_its_parent_is_killed() -> None:
         "print(server.pid, flush=True)\n"
         "server.wait()\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    lines = [parent.stdout.readline() for _ in range(2)]
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        lines = [parent.stdout.readline() for _ in range(2)]
+        parent.kill()
     pid = next(int(line) for line in lines if line.strip().isdigit())
     assert any(" ready on " in line for line in lines)
-    parent.kill()
-    parent.wait()
     until_s = time.monotonic() + 30
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < until_s, "the server still runs"

@@ -86,14 +86,16 @@ class Ports:
                 silent_s_max=lambda: options.ha_silence_ms / 1000,
                 clock=self._clock,
             )
+            is_chosen = options.vip_port >= 0
             try:
                 await vip_server.bind(fresh=not options.listen_port)
+                is_chosen = options.ha_port >= 0
                 await followers.start()
                 break
             except ListenFailed:
                 await vip_server.close()
                 await server.close()
-                if options.listen_port or tries == BIND_TRIES:
+                if is_chosen or options.listen_port or tries == BIND_TRIES:  # else other ports may be free
                     raise
         self.server, self.vip_server, self.followers = server, vip_server, followers
         return server.port, vip_server.port, followers.port
