@@ -356,7 +356,7 @@ class Pulls:
         if status is not ReadStatus.FOUND:
             self.misses += 1
             if status is ReadStatus.OFFSET_OVERFLOW_ONE:
-                self.on_caught_up(header.consumer_group, header.topic, header.queue_id)
+                self.on_caught_up.tell(header.consumer_group, header.topic, header.queue_id)
         if status in _EMPTY_QUEUE:
             code = ResponseCode.PULL_OFFSET_MOVED if header.queue_offset else ResponseCode.PULL_NOT_FOUND
         else:
@@ -368,7 +368,7 @@ class Pulls:
             self._hold(request, plan)
             return None
         if status is ReadStatus.FOUND:
-            self.on_served(
+            self.on_served.tell(
                 header.consumer_group,
                 header.topic,
                 header.queue_id,

@@ -258,7 +258,7 @@ class Sends:
         return packed.append(properties, self.added_properties), unique
 
     def _count(self, topic: str, messages: int, size_bytes: int) -> None:
-        self.on_stored(topic, messages, size_bytes)
+        self.on_stored.tell(topic, messages, size_bytes)
 
     def _answer_later(
         self,

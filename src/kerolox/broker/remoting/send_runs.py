@@ -156,7 +156,7 @@ class SendRuns:
         if entries[0][TOPIC] == _SCHEDULE:
             self._delays.parked(queues)
         topic = entries[0][TOPIC].decode()
-        self.on_stored(topic, messages, len(records), count)
+        self.on_stored.tell(topic, messages, len(records), count)
         if not self._runs:
             self._intake.soon(self._written)
         if self.meters is not None:

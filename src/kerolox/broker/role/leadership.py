@@ -79,7 +79,7 @@ class Leadership:
     @property
     def leads(self) -> bool:
         """True if messages of clients are accepted."""
-        return self.role.name is not BrokerRole.SLAVE
+        return self.role.leads
 
     @property
     def acts(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kerolox.broker.options import BrokerRole
@@ -28,14 +28,14 @@ class Role:
     acts: bool = False  # this follower does a leader's other work, while there is no leader
     is_decided: bool = True  # False before the first election
     why: str = ""  # reason why this broker does not lead, for clients
+    leads: bool = field(init=False)  # asked with every send, so it is computed once
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "leads", self.name is not BrokerRole.SLAVE)
 
     @property
     def epoch(self) -> int:
         return self.mastership.epoch
-
-    @property
-    def leads(self) -> bool:
-        return self.name is not BrokerRole.SLAVE
 
     @property
     def serves(self) -> bool:

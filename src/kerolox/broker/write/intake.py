@@ -92,7 +92,7 @@ class Intake:
     def write(self) -> None:
         """Write now, and notify all callers that wait."""
         self._due_soon = False
-        self.before()
+        self.before.tell()
         told, self._told = self._told, []
         failed: KeroloxError | None = None
         try:

@@ -78,7 +78,7 @@ class Dispatcher:
         last = entries[-1]
         self.dispatched = last[PHYSICAL_OFFSET] + last[SIZE]
         self.dispatched_ms = last[STORE_TIMESTAMP]
-        self.listeners(entries)
+        self.listeners.tell(entries)
 
 
 def _named(error: Exception, entries: list[Entry]) -> StoreError:

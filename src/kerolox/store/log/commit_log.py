@@ -487,7 +487,7 @@ class CommitLog(ReadableLog):
             self._failing.passed(Kind.LOG, "append")
 
     def _tell_written(self) -> None:
-        self.on_written()
+        self.on_written.tell()
         self.progress.advance()
 
     def _check_fits(self, properties: int, size: int) -> None:

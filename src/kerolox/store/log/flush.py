@@ -263,7 +263,7 @@ class LogFlusher:
         self.flushed_store_timestamp = max(self.flushed_store_timestamp, timestamp)
         self._tell()
         self._log.progress.advance()
-        self.on_flushed(flushed)
+        self.on_flushed.tell(flushed)
         if self._waits:
             self.flush_soon()
 

@@ -82,13 +82,13 @@ class Progress:
         ends = self._ends
         if ends.committed > self._told:
             self._told = ends.committed
-            self.on_committed()
+            self.on_committed.tell()
         confirmed = ends.flushed if self.wait_for_flush else ends.committed
         if self.replicated is not None and self.replicated < confirmed:
             confirmed = self.replicated
         if confirmed > self.confirmed:
             self.confirmed = confirmed
-            self.on_confirmed()
+            self.on_confirmed.tell()
 
     def __repr__(self) -> str:
         return (
