@@ -14,7 +14,7 @@ from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import encode_record, topic_field
 from kerolox.store.disk.files import Files
-from kerolox.store.errors import FileMissing
+from kerolox.store.errors import DiskError, FileMissing
 from kerolox.store.index.index_file import HEADER
 from kerolox.store.message_store import MessageStore
 from kerolox.store.offline.layout import Layout, find_layout
@@ -266,6 +266,18 @@ async def test_stray_and_wrong_files(tmp_path: Path) -> None:
     }
     assert {note.kind for note in report.notes} == {"empty file", "leftover"}
     assert (tmp_path / "commitlog" / f"{1 << 31:020d}").exists()
+
+
+@pytest.mark.parametrize("name", ["kerolox.marks", "kerolox.sums"])
+async def test_a_directory_in_place_of_a_note_is_refused_as_by_the_start(tmp_path: Path, name: str) -> None:
+    await fill(tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "a file").touch()
+    report = look(tmp_path)
+    assert [(found.kind, found.path) for found in report.findings] == [("refused", str(tmp_path / name))]
+    with pytest.raises(DiskError, match=name):
+        await fill(tmp_path)
 
 
 async def test_findings_do_not_grow_with_the_damage(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import ProtocolError
 from kerolox.protocol import json_dialect
 from kerolox.protocol.record_scan import CHECK_BODY, STORE_TIMESTAMP
+from kerolox.store.disk import progress_notes
+from kerolox.store.disk import sums as sums_file
 from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.cut_note import Cut, CutNoteFile
 from kerolox.store.disk.lock import is_signed
@@ -326,6 +328,13 @@ def _check_small_files(
             what = f"{name} is {getattr(checkpoint, name)}, more than a day in the future"
             step = "remove the file: the next start reads the whole log"
             found.append(Finding("checkpoint", checkpoint.path, what, step))
+    for note in (progress_notes.NAME, sums_file.NAME):
+        if files.is_dir(path := layout.path(note)):
+            what, step = (
+                "a directory in place of a file: no broker starts here",
+                "remove it: it is made again",
+            )
+            found.append(Finding("refused", path, what, step))
     for name in files.list_dir(layout.root):
         path = layout.path(name)
         if ASIDE in name or name.startswith("damaged-"):
