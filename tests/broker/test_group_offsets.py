@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.broker.consume import commits
+from kerolox.broker.consume import group_offsets
 from kerolox.front.requests import Answer
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.groups import GroupConfig
@@ -171,7 +171,7 @@ async def test_commits_of_places_that_are_not_there_are_refused(
 async def test_offsets_are_bounded_in_number(
     part: Part, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commits, "OFFSETS_MAX", 2)
+    monkeypatch.setattr(group_offsets, "OFFSETS_MAX", 2)
     part.topic("t", queues=3)
     await part.put("t", 3)
     for queue_id in (0, 1):

@@ -246,15 +246,18 @@ def test_a_server_that_ends_while_others_start_is_started_again(
             assert slow["state"] == "starting"
             until(lambda: shown("broker-a").get("state") == "up")
             os.kill(shown("broker-a")["pid"], signal.SIGKILL)
-            until(lambda: shown("broker-a")["restarts"] == 1 and shown("broker-a")["state"] == "up")
+            # Its port may have been taken while it was free: then it takes more than one restart.
+            until(lambda: shown("broker-a")["restarts"] >= 1 and shown("broker-a")["state"] == "up")
             assert shown("broker-b")["state"] == "starting"
         finally:
             os.kill(slow["pid"], signal.SIGCONT)
         up = starting.result(60)
-    told = [up.up, up.event(), up.event()]
-    assert [(one["event"], one.get("name")) for one in told] == [
-        ("ended", "broker-a"), ("started", "broker-a"), ("up", None),
-    ]  # fmt: skip
+    told = [up.up]
+    while told[-1]["event"] != "up":
+        told.append(up.event())
+    named = [(one["event"], one.get("name")) for one in told]
+    assert set(named[:-2]) == {("ended", "broker-a")}
+    assert named[-2:] == [("started", "broker-a"), ("up", None)]
 
 
 def test_what_it_cannot_do_it_says_before_anything_starts(tmp_path: Path) -> None:

@@ -519,7 +519,7 @@ async def test_a_broker_that_is_leaving_is_not_asked_again_and_again(leaving: Ru
         leaving.broker.ports.handlers.add_gate(count)
         stopped = asyncio.create_task(leaving.stop())
         await wait_for(lambda: all(held.failures for held in consumer.held.values()))
-        assert pulls <= 2 * len(consumer.held)
+        assert pulls <= 3 * len(consumer.held)  # there were thousands
         await stopped
         await leaving.start()
 
