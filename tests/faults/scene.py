@@ -133,6 +133,7 @@ class Scene:
         self._is_shown = False
         for step in range(STEPS):
             await self._passing(asyncio.gather(self._send(), self._ask(step)))
+            self._is_shown |= bool(await self._ills())
             if step == 1:
                 await self._passing(self._administer(place, doomed))
             await self._passing(self.clock.advance(1))
