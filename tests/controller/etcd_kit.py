@@ -136,7 +136,14 @@ class EtcdMembers:
             self.wait_for(name)
 
     def pause(self, name: str) -> None:
-        os.kill(self._processes[name].pid, signal.SIGSTOP)
+        """Stop it, and wait until each of its threads has stopped."""
+        pid = self._processes[name].pid
+        os.kill(pid, signal.SIGSTOP)
+        while any(
+            thread.read_text().rpartition(")")[2].split()[0] not in ("T", "t")
+            for thread in Path(f"/proc/{pid}/task").glob("*/stat")
+        ):
+            time.sleep(0.005)
 
     def resume(self, name: str) -> None:
         os.kill(self._processes[name].pid, signal.SIGCONT)
