@@ -11,7 +11,7 @@ import pytest
 
 from kerolox import Message, PushConsumer, PushOptions, Received
 from kerolox import Producer as ClientProducer
-from kerolox.broker.cluster.group_watch import is_due
+from kerolox.broker.fellows.group_watch import is_due
 from kerolox.client.admin.calls import AdminCalls
 from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK
@@ -473,8 +473,8 @@ async def test_a_leader_that_starts_stays_to_itself_until_its_followers_copy(tmp
 async def test_a_leader_whose_follower_never_comes_leads_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("kerolox.broker.cluster.hand_back.CONNECT_S", 0.2)
-    monkeypatch.setattr("kerolox.broker.cluster.hand_back.PAUSE_S", 0.05)
+    monkeypatch.setattr("kerolox.broker.configured.hand_back.CONNECT_S", 0.2)
+    monkeypatch.setattr("kerolox.broker.configured.hand_back.PAUSE_S", 0.05)
     async with company(tmp_path) as c:
         await c.copied()
         await c.leader_goes()

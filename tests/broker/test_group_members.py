@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kerolox.broker.cluster.group_members import ANSWER_S, GroupMembers
+from kerolox.broker.nameservers.group_members import ANSWER_S, GroupMembers
 from kerolox.broker.options import BrokerOptions
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Request

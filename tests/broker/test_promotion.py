@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kerolox import Message, Producer
-from kerolox.broker.cluster.fellows import AnotherLeads
+from kerolox.broker.fellows.fellows import AnotherLeads
 from kerolox.broker.options import BrokerRole
 from kerolox.clock import Clock
 from kerolox.nameserver.server import NameServer

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import trustme
 
-from kerolox.broker.cluster.registration import split_nameservers
 from kerolox.broker.members import heartbeats as heartbeats_of_members
+from kerolox.broker.nameservers.registrations import split_nameservers
 from kerolox.broker.options import BrokerOptions
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Request

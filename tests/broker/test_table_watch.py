@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kerolox.broker.cluster import table_copy
-from kerolox.broker.cluster.leader_news import Ask, LeaderNews
+from kerolox.broker.copies import table_copy
+from kerolox.broker.copies.leader_news import Ask, LeaderNews
 from kerolox.errors import RequestFailed
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.groups import GroupConfig

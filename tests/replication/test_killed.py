@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kerolox import Message, Producer, SendStatus
-from kerolox.broker.cluster import table_copy as table_copy_module
+from kerolox.broker.copies import table_copy as table_copy_module
 from kerolox.net.dialer import Dialer
 from kerolox.replication import follower as follower_module
 from kerolox.replication.follower import Follower

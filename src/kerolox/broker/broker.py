@@ -11,29 +11,29 @@ from contextlib import AsyncExitStack
 
 import kerolox.protocol.fast_codecs  # noqa: F401 — registers the fast codecs
 from kerolox.broker.access.room import Access
+from kerolox.broker.address import advertised_host, resolve
 from kerolox.broker.admin.admin import Admin
+from kerolox.broker.admin.leader_notices import LeaderNotices
 from kerolox.broker.base import Base, lanes_of, set_ages
-from kerolox.broker.cluster.address import advertised_host, resolve
-from kerolox.broker.cluster.fellows import Fellows
-from kerolox.broker.cluster.followers_progress import FollowersProgress
-from kerolox.broker.cluster.group_watch import GroupWatch
-from kerolox.broker.cluster.hand_back import HandBack, waits_for_followers
-from kerolox.broker.cluster.leader_notices import LeaderNotices
-from kerolox.broker.cluster.name_servers import ByNameServers
-from kerolox.broker.cluster.registration import Registrations, split_nameservers
-from kerolox.broker.cluster.role_changes import RoleChanges
-from kerolox.broker.cluster.second_leader import SecondLeader
-from kerolox.broker.cluster.strict_locks import StrictLocks
-from kerolox.broker.cluster.table_copy import TableCopy
-from kerolox.broker.cluster.table_watch import TableWatch
+from kerolox.broker.configured.elections import ByNameServers
+from kerolox.broker.configured.followers_progress import FollowersProgress
+from kerolox.broker.configured.hand_back import HandBack, waits_for_followers
+from kerolox.broker.configured.role_changes import RoleChanges
+from kerolox.broker.configured.second_leader import SecondLeader
 from kerolox.broker.consume.room import Consuming
 from kerolox.broker.controlled.room import Controlled
+from kerolox.broker.copies.table_copy import TableCopy
+from kerolox.broker.copies.table_watch import TableWatch
 from kerolox.broker.dledger.room import DLedger
 from kerolox.broker.endpoints import Endpoints, join
 from kerolox.broker.exporter import exporter_of
+from kerolox.broker.fellows.fellows import Fellows
+from kerolox.broker.fellows.group_watch import GroupWatch
+from kerolox.broker.fellows.strict_locks import StrictLocks
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.later.room import Scheduling
 from kerolox.broker.members.room import Membership
+from kerolox.broker.nameservers.registrations import Registrations, split_nameservers
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.room import Producing
 from kerolox.broker.remoting.graceful_stop import GracefulStop

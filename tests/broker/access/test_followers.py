@@ -9,7 +9,7 @@ import pytest
 
 from kerolox.access.book import Book
 from kerolox.access.book_file import BookFile
-from kerolox.broker.cluster.remote_tables import RemoteTables
+from kerolox.broker.copies.remote_tables import RemoteTables
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.access import User

@@ -10,7 +10,7 @@ from kerolox.broker.admin.client_admin import ClientAdmin
 from kerolox.broker.admin.group_admin import GroupAdmin, ProgressAdmin
 from kerolox.broker.admin.topic_admin import Settled, TopicAdmin
 from kerolox.broker.base import Base
-from kerolox.broker.cluster.role_changes import RoleChanges
+from kerolox.broker.configured.role_changes import RoleChanges
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.later.room import Scheduling

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from kerolox.broker.admin.topic_admin import Settled
-from kerolox.broker.cluster.role_changes import RoleChanges
+from kerolox.broker.configured.role_changes import RoleChanges
 from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.later.timers import Timers

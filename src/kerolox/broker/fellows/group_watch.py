@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from kerolox.broker.cluster.group_members import GroupMembers, Members
+from kerolox.broker.nameservers.group_members import GroupMembers, Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics

@@ -11,8 +11,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from kerolox.broker.cluster.fellows import Fellows
-from kerolox.broker.cluster.followers_progress import FollowersProgress
+from kerolox.broker.configured.followers_progress import FollowersProgress
+from kerolox.broker.fellows.fellows import Fellows
 from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.role.settings import RoleChange
 from kerolox.broker.tables.promotions import Promotions

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kerolox.broker.cluster.group_members import GroupMembers
-from kerolox.broker.cluster.remote_tables import RemoteTables
+from kerolox.broker.copies.remote_tables import RemoteTables
+from kerolox.broker.nameservers.group_members import GroupMembers
 from kerolox.broker.options import BrokerOptions
 from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer

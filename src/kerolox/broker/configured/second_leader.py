@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from kerolox.broker.cluster.fellows import AnotherLeads, Fellows
+from kerolox.broker.fellows.fellows import AnotherLeads, Fellows
 from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.promotions import Promotions
 from kerolox.store.message_store import MessageStore

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from kerolox.broker.cluster.fellows import Fellows
-from kerolox.broker.cluster.group_watch import GroupWatch
 from kerolox.broker.endpoints import Endpoints
+from kerolox.broker.fellows.fellows import Fellows
+from kerolox.broker.fellows.group_watch import GroupWatch
 from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.role.value import LeaderAddress
 from kerolox.errors import InvalidRequest, Refused

@@ -3,8 +3,8 @@ report the leader, and every registration looks for a second one."""
 
 from __future__ import annotations
 
-from kerolox.broker.cluster.registration import Registrations
-from kerolox.broker.cluster.second_leader import SecondLeader
+from kerolox.broker.configured.second_leader import SecondLeader
+from kerolox.broker.nameservers.registrations import Registrations
 from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.role.value import LeaderAddress
 

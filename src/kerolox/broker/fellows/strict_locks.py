@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kerolox.broker.cluster.group_watch import GroupWatch
+from kerolox.broker.fellows.group_watch import GroupWatch
 from kerolox.broker.options import BrokerOptions
 from kerolox.errors import KeroloxError
 from kerolox.net.dialer import Dialer

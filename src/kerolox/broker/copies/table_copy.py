@@ -23,8 +23,8 @@ from typing import TypeVar
 from kerolox.access.book import Book, User
 from kerolox.access.book_file import BookFile
 from kerolox.access.policies import Policies
-from kerolox.broker.cluster.leader_news import LeaderNews
-from kerolox.broker.cluster.remote_tables import RemoteTables
+from kerolox.broker.copies.leader_news import LeaderNews
+from kerolox.broker.copies.remote_tables import RemoteTables
 from kerolox.broker.later.timers import Timers
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.role.leadership import Leadership

@@ -13,9 +13,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from kerolox.broker.cluster.followers_progress import FollowersProgress
-from kerolox.broker.cluster.group_members import GroupMembers
+from kerolox.broker.configured.followers_progress import FollowersProgress
 from kerolox.broker.endpoints import Endpoints
+from kerolox.broker.nameservers.group_members import GroupMembers
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from kerolox.broker.bounds import OFFSETS_MAX
-from kerolox.broker.cluster.remote_tables import RemoteTables
+from kerolox.broker.copies.remote_tables import RemoteTables
 from kerolox.broker.later.timers import Timers
 from kerolox.broker.tables.room import Tables
 from kerolox.errors import KeroloxError, ProtocolError
