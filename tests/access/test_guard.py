@@ -16,6 +16,7 @@ from kerolox.access.options import AccessOptions, Audit
 from kerolox.access.rules import ClusterView
 from kerolox.errors import OptionError
 from kerolox.front.caller import Caller
+from kerolox.front.refusals import Refusal
 from kerolox.front.requests import Answer, Request
 from kerolox.net.signing import Credentials
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -165,12 +166,12 @@ def test_who_fails_often_hears_of_it_late() -> None:
     clock = ManualClock()
     failures, caller = Failures(clock), Stranger()
     for _ in range(FREE):
-        failures.refuse(asked(ROUTE, caller=caller), NotKnown("?"))
+        failures.refuse(asked(ROUTE, caller=caller), Refusal.of(NotKnown("?")))
     assert len(caller.heard) == FREE
-    failures.refuse(asked(ROUTE, caller=caller), NotKnown("?"))
+    failures.refuse(asked(ROUTE, caller=caller), Refusal.of(NotKnown("?")))
     assert len(caller.heard) == FREE
     other = Stranger(FAR)
-    failures.refuse(asked(ROUTE, caller=other), NotKnown("?"))
+    failures.refuse(asked(ROUTE, caller=other), Refusal.of(NotKnown("?")))
     assert len(other.heard) == 1  # nobody else waits for it
 
 
@@ -178,20 +179,20 @@ async def test_the_answer_comes_after_its_time_and_all_is_forgotten_after_a_whil
     clock = ManualClock()
     failures, caller = Failures(clock), Stranger()
     for _ in range(FREE + 1):
-        failures.refuse(asked(ROUTE, caller=caller), NotKnown("?"))
+        failures.refuse(asked(ROUTE, caller=caller), Refusal.of(NotKnown("?")))
     await clock.advance(DELAY_MAX_S)
     assert len(caller.heard) == FREE + 1
     await clock.advance(FORGIVEN_S + 1)
-    failures.refuse(asked(ROUTE, caller=caller), NotKnown("?"))
+    failures.refuse(asked(ROUTE, caller=caller), Refusal.of(NotKnown("?")))
     assert len(caller.heard) == FREE + 2
 
 
 def test_who_does_not_wait_is_cut_off() -> None:
     failures, caller = Failures(ManualClock()), Stranger()
     for _ in range(FREE + WAITING_MAX):
-        failures.refuse(asked(ROUTE, caller=caller), NotKnown("?"))
+        failures.refuse(asked(ROUTE, caller=caller), Refusal.of(NotKnown("?")))
         assert not caller.closed
-    failures.refuse(asked(ROUTE, caller=caller), NotKnown("?"))
+    failures.refuse(asked(ROUTE, caller=caller), Refusal.of(NotKnown("?")))
     assert "were refused" in caller.closed
 
 
@@ -207,7 +208,7 @@ def test_as_many_addresses_are_remembered_as_there_is_room_for(monkeypatch: pyte
     failures = Failures(ManualClock())
     for number in range(300):
         address = f"{ipaddress.IPv4Address(0x0A000000 + number)}:1"
-        failures.refuse(asked(ROUTE, caller=Stranger(address)), NotKnown("?"))
+        failures.refuse(asked(ROUTE, caller=Stranger(address)), Refusal.of(NotKnown("?")))
     assert len(failures._known) == 100
 
 

@@ -141,7 +141,7 @@ class DirectDoor:
 
     def answered(self, asked: Request[Any], answer: Answer) -> None:
         if self._broker.handlers.answered is not None:
-            self._broker.handlers.answered(asked, answer.code)
+            self._broker.handlers.answered(asked, answer)
 
     def closed(self, caller: DirectCaller, reason: str) -> None:
         self._broker.closed(caller, reason)

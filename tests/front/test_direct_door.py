@@ -274,7 +274,7 @@ async def test_gates_and_figures_see_requests_of_every_door(running: RunningBrok
     answered: list[tuple[int, int]] = []
     handlers = running.broker.handlers
     handlers.add_gate(lambda request: seen.append((request.caller.address, request.code)))
-    handlers.answered = lambda request, code: answered.append((request.code, code))
+    handlers.answered = lambda request, answer: answered.append((request.code, answer.code))
     caller = door.caller()
     await send(caller)
     assert seen == [(caller.address, RequestCode.SEND_MESSAGE_V2)]

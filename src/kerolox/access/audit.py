@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from kerolox.access.options import AccessOptions, Audit
-from kerolox.errors import KeroloxError
+from kerolox.front.refusals import Refusal
 from kerolox.front.requests import Request
 from kerolox.protocol.codes import request_name
 from kerolox.protocol.signature import ACCESS_KEY
@@ -30,12 +30,12 @@ class AuditLog:
             request_name(asked.code), asked.caller.address, name, why,
         )  # fmt: skip
 
-    def refused(self, asked: Request[Any], error: KeroloxError) -> None:
+    def refused(self, asked: Request[Any], refusal: Refusal) -> None:
         if self._options.audit is Audit.NONE:
             return
         log.info(
-            "refused request=%s from=%s user=%r why=%r",
-            request_name(asked.code), asked.caller.address, asked.identity, str(error),
+            "refused request=%s from=%s user=%r reason=%s why=%r",
+            request_name(asked.code), asked.caller.address, asked.identity, refusal.reason, refusal.text,
         )  # fmt: skip
 
     def allowed(self, asked: Request[Any], need: object, rule: object = None) -> None:

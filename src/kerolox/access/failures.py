@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import Any
 
 from kerolox.clock import Clock
-from kerolox.errors import KeroloxError
+from kerolox.front.refusals import Refusal
 from kerolox.front.requests import Answer, Request
 
 log = logging.getLogger(__name__)
@@ -39,11 +39,11 @@ class Failures:
         self._known: OrderedDict[str, _Address] = OrderedDict()
         self.total = 0
 
-    def refuse(self, asked: Request[Any], error: KeroloxError) -> None:
+    def refuse(self, asked: Request[Any], refusal: Refusal) -> None:
         self.total += 1
         host = asked.caller.address.rpartition(":")[0]
         known = self._note(host)
-        answer = Answer(code=error.code, remark=str(error))
+        answer = refusal.answer()
         delay_s = delay_after(known.count)
         if not delay_s:
             asked.answer(answer)

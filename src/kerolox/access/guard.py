@@ -25,7 +25,8 @@ from kerolox.access.sources import address_of, is_of_this_host
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, OptionError, ProtocolError, Refused
 from kerolox.front.caller import Caller
-from kerolox.front.requests import Answer, Request
+from kerolox.front.refusals import NOT_AUTHENTICATED, NOT_AUTHORIZED, Refusal
+from kerolox.front.requests import Request
 from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.signature import ACCESS_KEY, Signer, verify
 from kerolox.protocol.signature_v2 import SIGNATURE_V2, verified_stamp
@@ -48,7 +49,7 @@ class NotKnown(Refused):
     """A request that is not signed by a known user. ``why`` is written only to the log."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(ResponseCode.NO_PERMISSION, NOT_KNOWN)
+        super().__init__(ResponseCode.NO_PERMISSION, NOT_KNOWN, NOT_AUTHENTICATED)
         self.why = why
 
 
@@ -59,6 +60,7 @@ class NotAllowed(Refused):
         super().__init__(
             ResponseCode.NO_PERMISSION,
             f"{subject} has no permission to access {need} from {source}, {why}",
+            NOT_AUTHORIZED,
         )
         self.why = why
 
@@ -72,6 +74,7 @@ class NotFound(Refused):
             ResponseCode.NO_PERMISSION,
             f"{subject} has no permission for this {request}: its object does not exist, or access to it is "
             "denied",
+            NOT_AUTHORIZED,
         )
 
 
@@ -109,7 +112,7 @@ class Guard:
             asked.caller.data[SIGNED_BY] = asked.identity = self._who(asked)
         except NotKnown as refused:
             self.audit.not_known(asked, refused.why)
-            self.failures.refuse(asked, refused)
+            self.failures.refuse(asked, Refusal.of(refused))
             return False
         return True
 
@@ -135,10 +138,14 @@ class Guard:
                 if like_it is not None and who is not None:
                     self._decisions.keep_allowed(who, asked.caller, like_it)
         except (Refused, InvalidRequest, ProtocolError) as refused:
-            self.audit.refused(asked, refused)
-            asked.answer(Answer(code=refused.code, remark=str(refused)))
+            self.refuse(asked, Refusal.of(refused))
             return False
         return True
+
+    def refuse(self, asked: Request[Any], refusal: Refusal) -> None:
+        """Log a rejection and answer with it."""
+        self.audit.refused(asked, refusal)
+        asked.answer(refusal.answer())
 
     # --- rights that depend on the store -----------------------------------------------------------------
 
@@ -190,7 +197,7 @@ class Guard:
                 raise NotAllowed(user.subject, "an unknown object", address_of(asked.caller), "")
             self.check(asked, needs)
         except NotAllowed as refused:
-            self.audit.refused(asked, refused)
+            self.audit.refused(asked, Refusal.of(refused))
             raise NotFound(user.subject, request_name(asked.code)) from None
 
     # --- runs of plain sends -------------------------------------------------------------------------
@@ -318,6 +325,7 @@ class Guard:
                 ResponseCode.NO_PERMISSION,
                 f"{request_name(asked.code)} is not accepted from {source}: administration requests must "
                 "come from the addresses in adminFrom (default: this host and private networks)",
+                NOT_AUTHORIZED,
             )
 
 

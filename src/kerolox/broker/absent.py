@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 
 from kerolox.errors import Refused
+from kerolox.front.refusals import not_supported
 from kerolox.front.requests import Answer, Handler, Request
 from kerolox.options import Absent
 from kerolox.protocol.bodies.groups import WHY_DISABLED, RequestMode, SetRequestMode
@@ -128,10 +129,7 @@ def report_from_before(
 
 def refusing(code: RequestCode, why: str) -> Handler:
     """Return a handler that rejects a request which is not supported, with the reason."""
-    answer = Answer(
-        code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-        remark=f" request type {code.value} ({code.name}) not supported: {why}",
-    )
+    answer = not_supported(f"{code.value} ({code.name})", why).answer()
 
     def refuse(request: Request[None]) -> Answer:
         return answer

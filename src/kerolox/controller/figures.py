@@ -15,7 +15,7 @@ from kerolox.controller.live import LiveTable
 from kerolox.controller.options import ControllerOptions
 from kerolox.controller.requests import ControllerRequest, Elect
 from kerolox.controller.state import MasterChosen, ReplicaGroup
-from kerolox.front.requests import Request
+from kerolox.front.requests import Answer, Request
 from kerolox.histogram import Histogram
 from kerolox.metric_text import CONTENT_TYPE, MetricText, own_labels
 from kerolox.net.http_pages import Page
@@ -70,9 +70,9 @@ class ControllerFigures:
     def pages(self) -> dict[str, Callable[[], Awaitable[Page]]]:
         return {"/metrics": self.metrics, "/healthz": self.health}
 
-    def answered(self, request: Request[Any], code: int) -> None:
+    def answered(self, request: Request[Any], answer: Answer) -> None:
         """Count a request that was answered, or processed if it is one-way."""
-        status = "success" if code == ResponseCode.SUCCESS else "failed"
+        status = "success" if answer.code == ResponseCode.SUCCESS else "failed"
         key = (_TYPES.get(request.code, "OTHER"), status)
         found = self._calls.get(key)
         if found is None:

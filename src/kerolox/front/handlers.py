@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 
 from kerolox.errors import Closed, KeroloxError, ProtocolError
 from kerolox.front.lanes import Lane
+from kerolox.front.refusals import Refusal, not_supported
 from kerolox.front.requests import Answer, Handler, Later, Request
 from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.header import Header
@@ -57,8 +58,8 @@ class Handlers:
         # Called at the end of every pass, in which a transport handles all requests that have arrived: a
         # handler may defer work to do it once for the whole pass.
         self.after_pass: list[Callable[[], None]] = []
-        # Called for every answer, for metrics: the request, and the answer's code.
-        self.answered: Callable[[Request[Any], int], None] | None = None
+        # Called for every answer, for metrics.
+        self.answered: Callable[[Request[Any], Answer], None] | None = None
 
     def add(self, code: int, handler: Handler, header: type[Header] | None, lane: Lane) -> None:
         if code in self.routes:
@@ -84,17 +85,16 @@ class Handlers:
         if route is None:
             if guard is not None and not guard.allows(asked, served=False):
                 return
-            remark = f" request type {asked.code} ({request_name(asked.code)}) not supported"
-            answer_it(asked, Answer(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+            answer_it(asked, not_supported(f"{asked.code} ({request_name(asked.code)})").answer())
             return
         lane = route.lane
         if len(asked.body) > lane.body_bytes_max:
-            answer_it(asked, lane.too_long(asked))
+            answer_it(asked, lane.too_long(asked).answer())
             return
         if now_s - asked.received_s > lane.age_s_max:
             refused = lane.too_old(asked, now_s)
             if refused is not None:
-                answer_it(asked, refused)
+                answer_it(asked, refused.answer())
                 return
         if lane.held:
             lane.submit(asked, lambda: self._handle_held(asked))
@@ -140,11 +140,10 @@ async def _run(handling: Later, asked: Request[Any]) -> None:
 def refusal(error: Exception, asked: Request[Any]) -> Answer:
     """Return the answer for a failed handler: kerolox errors explain themselves, others get their source
     line."""
-    if isinstance(error, Closed):
-        return Answer(code=error.code, remark=str(error))
     if isinstance(error, KeroloxError):
-        log.debug("request_refused peer=%s code=%d error=%r", asked.caller.address, asked.code, error)
-        return Answer(code=error.code, remark=str(error))
+        if not isinstance(error, Closed):
+            log.debug("request_refused peer=%s code=%d error=%r", asked.caller.address, asked.code, error)
+        return Refusal.of(error).answer()
     log.exception("request_failed peer=%s request=%s", asked.caller.address, request_name(asked.code))
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}"

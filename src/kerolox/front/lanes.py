@@ -16,7 +16,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
-from kerolox.front.requests import Answer, Request
+from kerolox.front.refusals import BODY_TOO_LONG, LANE_FULL, QUEUED_TOO_LONG, Refusal
+from kerolox.front.requests import Request
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.limits import FRAME_BYTES_MAX
 
@@ -84,26 +85,28 @@ class Lane:
             return 0.0
         return self._clock.monotonic_s() - self._waiting[0][0].received_s
 
-    def too_old(self, request: Request[Any], now_s: float) -> Answer | None:
+    def too_old(self, request: Request[Any], now_s: float) -> Refusal | None:
         """Return the rejection of a request that is older than age_s_max, when its caller has given up; None
         if it is younger."""
         waited_s = now_s - request.received_s
         if waited_s <= self.age_s_max:
             return None
         self.refused_old += 1
-        return Answer(
-            code=ResponseCode.SYSTEM_BUSY,
-            remark=f"[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+        return Refusal(
+            QUEUED_TOO_LONG,
+            ResponseCode.SYSTEM_BUSY,
+            f"[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
             f"period in queue: {waited_s * 1000:.0f}ms, limit {self.age_s_max * 1000:.0f}ms, "
             f"lane {self.name}, waiting {len(self._waiting)}",
         )
 
-    def too_long(self, request: Request[Any]) -> Answer:
+    def too_long(self, request: Request[Any]) -> Refusal:
         """Return the rejection of a body that is too long: it would be decoded as a whole and delay other
         requests."""
-        return Answer(
-            code=ResponseCode.SYSTEM_ERROR,
-            remark=f"the body has {len(request.body)} bytes, the limit for this request is "
+        return Refusal(
+            BODY_TOO_LONG,
+            ResponseCode.SYSTEM_ERROR,
+            f"the body has {len(request.body)} bytes, the limit for this request is "
             f"{self.body_bytes_max} (lane {self.name}). Send it in parts.",
         )
 
@@ -114,14 +117,14 @@ class Lane:
             return
         if len(self._waiting) >= self.waiting_max or self._waiting_bytes > WAITING_BYTES_MAX:
             self.refused_full += 1
-            request.answer(
-                Answer(
-                    code=ResponseCode.SYSTEM_BUSY,
-                    remark=f"[OVERLOAD]system busy, start flow control for a while: lane {self.name} "
-                    f"has {len(self._waiting)} requests of {self._waiting_bytes} bytes waiting, the limits "
-                    f"are {self.waiting_max} and {WAITING_BYTES_MAX}",
-                )
+            refusal = Refusal(
+                LANE_FULL,
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]system busy, start flow control for a while: lane {self.name} has "
+                f"{len(self._waiting)} requests of {self._waiting_bytes} bytes waiting, the limits are "
+                f"{self.waiting_max} and {WAITING_BYTES_MAX}",
             )
+            request.answer(refusal.answer())
             return
         self._waiting.append((request, run))
         self._waiting_bytes += len(request.body)
@@ -173,7 +176,7 @@ class Lane:
             request, run = self._next()
             refusal = self.too_old(request, now_s)
             if refusal is not None:
-                request.answer(refusal)
+                request.answer(refusal.answer())
             else:
                 self._start(request, run)
 
@@ -193,4 +196,4 @@ class Lane:
                 self._sweep = self._clock.call_later(max(0.001, left_s), self._refuse_old)
                 return
             self._next()
-            request.answer(refusal)
+            request.answer(refusal.answer())

@@ -24,6 +24,7 @@ class Answer(msgspec.Struct):
     header: Header | None = None
     body: bytes | Sequence[bytes] = b""
     remark: str | None = None
+    reason: str = ""  # of a refusal, for metrics; it is not sent
 
     @property
     def whole_body(self) -> bytes:

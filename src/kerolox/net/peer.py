@@ -231,7 +231,7 @@ class Peer(asyncio.Protocol):
         """Write the answer to a request of this peer, in the encoding of the request."""
         command: Command = asked.ticket
         if self._handlers.answered is not None:
-            self._handlers.answered(asked, answer.code)
+            self._handlers.answered(asked, answer)
         if command.flag & ONE_WAY or self.close_reason is not None:
             return
         how = command.encoding, command.opaque, answer.code, answer.header, answer.remark

@@ -29,7 +29,8 @@ from kerolox.access.sources import address_of
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, ProtocolError, Refused
 from kerolox.front.caller import Caller
-from kerolox.front.requests import Answer, Request
+from kerolox.front.refusals import NOT_AUTHENTICATED, NOT_AUTHORIZED, Refusal
+from kerolox.front.requests import Request
 from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
 from kerolox.protocol.signature import ACCESS_KEY, UNIQUE_KEY_QUERY, UNSIGNED_QUERY_VERSION_MAX, verify
 
@@ -51,7 +52,7 @@ class Stranger(Refused):
     """A request without a signature of a known account. ``why`` is written only to the log."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(ResponseCode.SYSTEM_ERROR, ACL_EXCEPTION + NOT_KNOWN)
+        super().__init__(ResponseCode.SYSTEM_ERROR, ACL_EXCEPTION + NOT_KNOWN, NOT_AUTHENTICATED)
         self.why = why
 
 
@@ -59,7 +60,7 @@ class NoPermission(Refused):
     """A request that the account has no permission for."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(ResponseCode.SYSTEM_ERROR, ACL_EXCEPTION + why)
+        super().__init__(ResponseCode.SYSTEM_ERROR, ACL_EXCEPTION + why, NOT_AUTHORIZED)
 
 
 class PlainGuard(Guard):
@@ -98,7 +99,7 @@ class PlainGuard(Guard):
             asked.caller.data[SIGNED_BY] = asked.identity = self._who(asked)
         except Stranger as refused:
             self.audit.not_known(asked, refused.why)
-            self.failures.refuse(asked, refused)
+            self.failures.refuse(asked, Refusal.of(refused))
             return False
         return True
 
@@ -107,8 +108,7 @@ class PlainGuard(Guard):
             self._check_admin(asked)
             self._check_request(asked, served)
         except (Refused, InvalidRequest, ProtocolError) as refused:
-            self.audit.refused(asked, refused)
-            asked.answer(Answer(code=refused.code, remark=str(refused)))
+            self.refuse(asked, Refusal.of(refused))
             return False
         return True
 
@@ -130,7 +130,7 @@ class PlainGuard(Guard):
             try:
                 self.check(asked, needs)
             except NoPermission as refused:
-                self.audit.refused(asked, refused)
+                self.audit.refused(asked, Refusal.of(refused))
             else:
                 return
         elif self._is_white(asked.caller) or self._known(asked.identity).admin:

@@ -6,7 +6,8 @@ from typing import Any
 
 from kerolox.access.guard import Guard, NotAllowed
 from kerolox.access.sources import address_of
-from kerolox.front.requests import Answer, Request
+from kerolox.front.refusals import Refusal
+from kerolox.front.requests import Request
 from kerolox.protocol.codes import request_name
 from kerolox.replication.entrance import Network
 
@@ -31,8 +32,7 @@ class MemberGuard:
             address_of(asked.caller),
             "members sign as a Super user.",
         )
-        self._guard.audit.refused(asked, refused)
-        asked.answer(Answer(code=refused.code, remark=str(refused)))
+        self._guard.refuse(asked, Refusal.of(refused))
         return False
 
     def _trusts(self, asked: Request[Any]) -> bool:

@@ -7,11 +7,12 @@ Every table has a limit: known codes, and existing topics.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kerolox.clock import Clock
-from kerolox.front.requests import HeldRequest, Request
+from kerolox.front.requests import Answer, HeldRequest, Request
 from kerolox.histogram import Histogram
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -45,6 +46,7 @@ class Meters:
         self._sizes: dict[tuple[str, str], Histogram] = {}  # sizes of messages, by topic and kind
         # request, response, whether it was held, whether it was one-way
         self._calls: dict[tuple[int, int, bool, bool], Histogram] = {}
+        self._refused: Counter[str] = Counter()  # by reason
         self._topics_made: dict[tuple[str, bool], Histogram] = {}  # outcome, system
         self._groups_made: dict[str, Histogram] = {}
         self._delays: dict[str, Histogram] = {}  # topic
@@ -93,8 +95,11 @@ class Meters:
 
     # --- requests -------------------------------------------------------------------------------------
 
-    def answered(self, request: Request[Any], code: int) -> None:
+    def answered(self, request: Request[Any], answer: Answer) -> None:
         """Count a request that was answered, or a completed one-way request."""
+        code = answer.code
+        if answer.reason:
+            self._refused[answer.reason] += 1
         elapsed_ms = (self._clock.monotonic_s() - request.received_s) * 1000
         held = isinstance(request, HeldRequest)
         self._call(request.code, code, held, request.is_one_way).add(elapsed_ms)
@@ -136,6 +141,10 @@ class Meters:
                 )
                 for (asked, code, held, one_way), histogram in self._calls.items()
             ],
+        )  # fmt: skip
+        out.metric(
+            "kerolox_requests_refused_total", "counter", "Rejected requests, by reason",
+            [({"reason": reason}, count) for reason, count in sorted(self._refused.items())],
         )  # fmt: skip
         sizes: list[tuple[Labels, Histogram]] = [
             ({"topic": topic, "message_type": kind, "is_system": self._is_system(topic)}, found)
