@@ -41,6 +41,9 @@ from kerolox.protocol.ha_proof import FollowersProof, LeadersProof, ProofRefused
 from kerolox.protocol.headers import REQUEST_HEADERS
 from kerolox.protocol.json_dialect import dumps, loads
 from kerolox.protocol.message_id import read_offset_id, read_unique_key
+from kerolox.protocol.pop.answer_texts import read_message_offsets, read_start_offsets
+from kerolox.protocol.pop.handle import Handle
+from kerolox.protocol.pop.revive_records import read_record
 from kerolox.protocol.record import decode_records
 from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE, CHECK_RECORD, SIZE, scan
 from kerolox.protocol.signature import sign, verify
@@ -387,6 +390,25 @@ def identities(data: bytes) -> None:
     assert decode_identity(encode_identity(identity)) == identity
 
 
+def pop_texts(data: bytes) -> None:
+    """Handles of clients, and the strings of an answer."""
+    text = data.decode("utf-8", "replace")
+    with contextlib.suppress(InvalidRequest):
+        handle = Handle.parse(text)
+        assert Handle.parse(str(handle)) == handle
+    for read in (read_start_offsets, read_message_offsets):
+        with contextlib.suppress(ProtocolError):
+            read(text)
+
+
+def revive_records(data: bytes) -> None:
+    for tag in ("ck", "ack", "bAck"):
+        with contextlib.suppress(ProtocolError):
+            record = read_record(tag, data)
+            assert read_record(tag, record.encode()) == record
+            assert len(record.offsets) <= 4096
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
@@ -412,5 +434,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         proofs,
         epoch_files,
         identities,
+        pop_texts,
+        revive_records,
     )
 }

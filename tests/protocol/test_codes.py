@@ -7,6 +7,7 @@ import pytest
 from kerolox.errors import RequestFailed
 from kerolox.protocol import flags
 from kerolox.protocol.codes import (
+    CUT_CODES,
     RETRIABLE_CODES,
     STORED_CODES,
     VERSION,
@@ -159,3 +160,10 @@ def test_transaction_bits() -> None:
 @pytest.mark.parametrize(("perm", "text"), [(7, "RWX"), (6, "RW-"), (4, "R--"), (2, "-W-"), (0, "---")])
 def test_perm_text(perm: int, text: str) -> None:
     assert flags.perm_text(perm) == text
+
+
+def test_compact_headers_have_the_codes_of_pop_without_their_high_bits() -> None:
+    assert CUT_CODES[3442] == RequestCode.POP_MESSAGE
+    assert CUT_CODES[3543] == RequestCode.BATCH_ACK_MESSAGE
+    assert CUT_CODES[3471] == RequestCode.TRIGGER_LITE_DISPATCH
+    assert not CUT_CODES.keys() & set(RequestCode)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kerolox.errors import InvalidRequest, ProtocolError
 from kerolox.protocol import header_binary, header_json
-from kerolox.protocol.codes import VERSION, Language
+from kerolox.protocol.codes import VERSION, Language, RequestCode
 from kerolox.protocol.command import ANSWER, ONE_WAY, Command, decode_command, encode_answer, request
 from kerolox.protocol.frame import BINARY, JSON, FrameSplitter
 from kerolox.protocol.header import Header, wire
@@ -57,6 +57,11 @@ def test_the_golden_send_is_written_as_java_wrote_it() -> None:
     common = {"code": 310, "flag": 0, "opaque": 5, "version": 479, "language": "JAVA", "remark": None}
     assert header_json.encode(fields=fields, **common) == SEND_JSON  # type: ignore[arg-type]
     assert header_binary.encode(fields=fields, **common) == SEND_BINARY  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", [RequestCode.POP_MESSAGE, RequestCode.BATCH_ACK_MESSAGE])
+def test_a_compact_header_keeps_the_codes_of_pop(code: RequestCode) -> None:
+    assert one(request(code, None, opaque=1, encoding=BINARY).encode()).code == code
 
 
 @pytest.mark.parametrize("encoding", [JSON, BINARY])

@@ -181,7 +181,7 @@ class RequestCode(IntEnum):
     AUTH_LIST_ACL = 3010
     SWITCH_TIMER_ENGINE = 5001
 
-    # Pop. These do not fit the compact header's 16-bit code: they need a JSON header.
+    # Pop. These do not fit the compact header's 16-bit code: see CUT_CODES.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -203,6 +203,10 @@ class RequestCode(IntEnum):
 
     # Only between kerolox brokers: RocketMQ's answer that the code is not supported.
     WATCH_TABLES = 910_001
+
+
+# The codes of POP as compact headers have them, without their high bits. RocketMQ rejects those requests.
+CUT_CODES: Final = {code & 0xFFFF: code.value for code in RequestCode if 200_000 <= code <= 200_200}
 
 
 class ResponseCode(IntEnum):

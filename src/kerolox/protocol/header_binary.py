@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from kerolox.errors import ProtocolError
-from kerolox.protocol.codes import VERSION, Language, language_named
+from kerolox.protocol.codes import CUT_CODES, VERSION, Language, language_named
 from kerolox.protocol.header import Header, Int32, Int64, spelling, without_none
 from kerolox.protocol.header import decode_fields as header_from_fields
 from kerolox.protocol.limits import EXT_FIELD_COUNT_MAX
@@ -66,7 +66,7 @@ def decode_into(command: Command, encoding: int, header: bytes) -> None:
         command.remark = remark.decode() or None
     except UnicodeDecodeError as error:
         raise ProtocolError("remark is not UTF-8", at=_FIXED.size + error.start) from None
-    command.code = code
+    command.code = code if flag & 1 else CUT_CODES.get(code, code)
     command.language = language
     command.version = version
     command.opaque = opaque
@@ -241,7 +241,7 @@ _KEYS: dict[type[Header], tuple[tuple[str, bytes], ...]] = {}
 
 
 def _int16(code: int) -> int:
-    # Codes past 16 bits lose their high bits, as in RocketMQ: POP needs JSON headers.
+    # Codes past 16 bits lose their high bits, as in RocketMQ. CUT_CODES restores those of POP.
     return (code + 0x8000 & 0xFFFF) - 0x8000
 
 
