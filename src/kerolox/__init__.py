@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from kerolox.client.errors import ResendStopped as ResendStopped
     from kerolox.client.errors import RoutesNotKnownYet as RoutesNotKnownYet
     from kerolox.client.errors import SendFailed as SendFailed
+    from kerolox.client.errors import SendTimeout as SendTimeout
     from kerolox.client.errors import SomeFailed as SomeFailed
     from kerolox.client.errors import TopicNotFound as TopicNotFound
     from kerolox.client.errors import TopicUnknownAtBroker as TopicUnknownAtBroker
@@ -162,6 +163,7 @@ _PLACES = {
     "SendFailed": "kerolox.client.errors",
     "SendHook": "kerolox.client.send.hooks",
     "SendStatus": "kerolox.client.messages",
+    "SendTimeout": "kerolox.client.errors",
     "SocketCluster": "kerolox.client.sockets.socket_cluster",
     "SomeFailed": "kerolox.client.errors",
     "Suspend": "kerolox.client.consume.outcomes",

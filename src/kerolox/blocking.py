@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from kerolox.client.errors import ResendStopped as ResendStopped
     from kerolox.client.errors import RoutesNotKnownYet as RoutesNotKnownYet
     from kerolox.client.errors import SendFailed as SendFailed
+    from kerolox.client.errors import SendTimeout as SendTimeout
     from kerolox.client.errors import SomeFailed as SomeFailed
     from kerolox.client.errors import TopicNotFound as TopicNotFound
     from kerolox.client.errors import TopicUnknownAtBroker as TopicUnknownAtBroker

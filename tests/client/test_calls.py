@@ -7,9 +7,9 @@ import pytest
 from kerolox.client.calls.health import BrokerHealth
 from kerolox.client.calls.nameservers import NameServerList
 from kerolox.client.calls.outgoing import Target
-from kerolox.client.calls.retries import NAMESERVERS, QUEUES, SENDS, SENDS_TIED, RefreshGap, Retries
+from kerolox.client.calls.retries import NAMESERVERS, QUEUES, RefreshGap, Retries
 from kerolox.client.calls.routes import Route, RouteTable, address_of
-from kerolox.client.calls.sends import Publishing, Tried, pause_before, verdict_on, was_mistaken, why_over
+from kerolox.client.calls.sends import Publishing, was_mistaken
 from kerolox.client.calls.steps import Ask, awaited, in_turn
 from kerolox.client.errors import (
     AccessDenied,
@@ -155,16 +155,9 @@ def test_which_errors_are_worth_another_try() -> None:
     """By policy; the reasons are in its table."""
     helped = {
         name: [error for error in (BUSY, LOST, AWAY, DENIED, BACK_SOON, UNREACHABLE) if policy.helps(error)]
-        for name, policy in {
-            "nameservers": NAMESERVERS, "queues": QUEUES, "sends": SENDS, "tied": SENDS_TIED
-        }.items()
-    }  # fmt: skip
-    assert helped == {
-        "nameservers": [BACK_SOON],
-        "queues": [BUSY, LOST, AWAY, BACK_SOON, UNREACHABLE],
-        "sends": [BUSY, LOST, AWAY],
-        "tied": [BUSY, AWAY],
+        for name, policy in {"nameservers": NAMESERVERS, "queues": QUEUES}.items()
     }
+    assert helped == {"nameservers": [BACK_SOON], "queues": [BUSY, LOST, AWAY, BACK_SOON, UNREACHABLE]}
     assert NAMESERVERS.helps(STARTING)
 
 
@@ -244,23 +237,10 @@ def test_untried_brokers_come_first_then_healthy_ones_then_those_with_room() -> 
     assert {queues.next((), health).address for _ in range(4)} == {"b:1"}
     assert {queues.next(["b"], health).address for _ in range(4)} == {"a:1"}, "untried goes before healthy"
     assert {queues.next(["a", "b"], health).address for _ in range(4)} == {"b:1"}
-    assert queues.has_untried([("a", LOST)])
-    assert not queues.has_untried([("a", LOST), ("b", AWAY)])
+    assert queues.brokers == {"a", "b"}
 
 
-def test_when_a_message_is_given_up() -> None:
-    tried: Tried = [("a", AWAY), ("a", AWAY), ("a", LOST)]
-    assert why_over(tried, 1, 1.0, 3.0) == ""
-    assert why_over(tried, 0, 1.0, 3.0) == "no retries are left"
-    assert why_over(tried, 9, 0.0, 3.0) == "the timeout of 3 s has expired"
-    assert (pause_before(tried, "b"), pause_before(tried, "a")) == (0.0, 0.2)
-
-
-def test_what_a_failure_says_of_broker_and_route() -> None:
-    assert verdict_on(LOST) == verdict_on(AWAY) == (True, True, False)
-    assert verdict_on(RequestFailed(ResponseCode.TOPIC_NOT_EXIST, "")) == (False, False, True)
-    assert verdict_on(RequestFailed(ResponseCode.SERVICE_NOT_AVAILABLE, "")) == (False, True, False)
-    assert verdict_on(BUSY) == (False, False, False)
+def test_a_queue_that_was_assumed() -> None:
     wrong_queue = RequestFailed(ResponseCode.INVALID_PARAMETER, "request queueId[3] is illegal")
     assumed, real = publishing(assumed=True), publishing()
     (first, *_) = assumed.targets

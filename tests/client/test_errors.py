@@ -46,6 +46,7 @@ SAMPLES: list[Exception] = [
     errors.OffsetGone(QUEUE, 1, 2, 3),
     errors.FollowerLacks(errors.OffsetGone(QUEUE, 1, 2, 3), "broker-a-s"),
     errors.SendFailed("orders", [("broker-a", ConnectionLost("127.0.0.1:1", "reset"))], 1.0, "time is over"),
+    errors.SendTimeout("orders", [("broker-a", ConnectionLost("127.0.0.1:1", "reset"))], 3.0, "time is over"),
     errors.SomeFailed([ConnectionLost("127.0.0.1:1", "reset")]),
     errors.NoReply("orders", "id", 3.0),
     errors.NoNameServer("no name server answered"),
@@ -132,6 +133,7 @@ def test_timeouts_and_failed_connections_are_pythons_too() -> None:
     assert {kind.__name__ for kind in kinds if issubclass(kind, TimeoutError)} == {
         "NoReply",
         "RequestTimeout",
+        "SendTimeout",
     }
     assert {kind.__name__ for kind in kinds if issubclass(kind, ConnectionError)} == {
         "BrokerUnreachable",

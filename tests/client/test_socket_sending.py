@@ -196,17 +196,19 @@ def test_a_lost_answer_means_a_second_copy(broker: BrokerThread, monkeypatch: py
 
 
 @pytest.mark.parametrize("there", ["all", "part", "none"])
-def test_a_doubt_is_asked_instead(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, there: str) -> None:
-    topic = f"doubtful-{there}"
+def test_messages_found_in_the_queue_are_not_sent_again(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, there: str
+) -> None:
+    topic = f"unanswered-{there}"
     broker.create_topic(topic, queues=1)
     asked: list[tuple[int, int]] = []
 
-    def doubt(parcel: Parcel, queue: Queue) -> Parcel | None:
+    def missing_of(parcel: Parcel, queue: Queue) -> Parcel | None:
         asked.append((parcel.count, queue.queue_id))
         return {"all": None, "part": batch(topic, ["b"]), "none": parcel}[there]
 
     with SocketCluster(broker.nameserver_address) as cluster:
-        with SocketSender(cluster, "g", doubt=doubt) as sender:
+        with SocketSender(cluster, "g", find_missing=missing_of) as sender:
             lose_answers(monkeypatch, 1)
             sender.send(batch(topic, ["a", "b"]))
             sender.finish()

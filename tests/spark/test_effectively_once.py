@@ -43,7 +43,7 @@ class Task:
 
     def run(self, bodies: list[str], keys: list[str] | None = None, *, again: bool = True) -> Stored:
         known = Stored(self.sender, self.beginning, self.ids, "g", 0.02)
-        self.sender.doubt = known.doubt
+        self.sender.find_missing = known.missing_of
         columns = {"body": pa.array(bodies, pa.string())}
         if keys is not None:
             columns["keys"] = pa.array(keys, pa.string())

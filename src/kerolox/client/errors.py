@@ -429,6 +429,10 @@ class SendFailed(KeroloxError):
         )
 
 
+class SendTimeout(SendFailed, TimeoutError):
+    """The timeout of a send expired."""
+
+
 class SomeFailed(KeroloxError):
     """Some of many messages were not sent. ``results`` has a receipt or an error for each, in order."""
 

@@ -1,4 +1,4 @@
-"""Retry policies: errors that are retried, pauses, and limits.
+"""Retries of requests to name servers and about queues: errors that are retried, pauses, and limits.
 
 ===========  =========================  ================================  ============  ===================
 policy       used by                    retried errors                    pauses        until
@@ -9,19 +9,12 @@ NAMESERVERS  asyncio clients and        the name server may know it soon: 0.01 t
 QUEUES       socket clients, for        all that may succeed later; an    0.1 to 2 s    ``tries`` attempts,
              routes and queue requests  unknown topic for 3 s                           or ``patience_s``
                                                                                         from the first failure
-SENDS        both, for messages         another broker may accept it, or  0.05 to 1 s,  ``retries`` brokers
-                                        the same one later                only for the  rejected it, or the
-                                                                          same broker   timeout
-SENDS_TIED   asyncio clients, for       only rejected messages: a later   as SENDS      as SENDS
-             messages tied to a queue   duplicate would break the order
-                                        in the queue
 ===========  =========================  ================================  ============  ===================
 
 Pauses double. A socket client serves batch jobs, which should wait for a restarting cluster rather than fail.
 An asyncio client serves requests, whose callers need to know at once that a topic does not exist or that no
-name server answers. A socket client has only one request in flight per queue, so it needs no SENDS_TIED.
-Pulls of consumers are not calls: they continue while the consumer is open, with its ``error_pause_s`` between
-them.
+name server answers. Messages are retried by ``send_attempts.py``. Pulls of consumers are not calls: they
+continue while the consumer is open.
 """
 
 from __future__ import annotations
@@ -30,30 +23,19 @@ import math
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-from kerolox.client.errors import (
-    AccessDenied,
-    BrokerLeaving,
-    NameServerStarting,
-    NoRoute,
-    NotAllowedThere,
-    StoredUnsafely,
-    TopicNotFound,
-)
-from kerolox.errors import (
-    ConnectFailed,
-    ConnectionLost,
-    KeroloxError,
-    Overloaded,
-    RequestFailed,
-    RequestTimeout,
-)
-from kerolox.protocol.codes import RETRIABLE_CODES, ResponseCode
+from kerolox.client.errors import NameServerStarting, NoRoute, TopicNotFound
+from kerolox.errors import KeroloxError
 
 # After a broker failure a client refreshes the route at once, because another leader may be elected soon. The
 # gaps between further refreshes grow up to the longest one, and are reset after a time without failures.
 REFRESH_GAP_FIRST_S = 0.01
 REFRESH_GAP_LONGEST_S = 1.0
 REFRESH_QUIET_S = 5.0
+
+
+def doubled(first_s: float, longest_s: float, failures: int) -> float:
+    """Return the pause after this number of failures: doubled with each, up to the longest one."""
+    return min(longest_s, first_s * 2.0 ** min(failures - 1, 30))
 
 
 class RetryPolicy(NamedTuple):
@@ -66,7 +48,7 @@ class RetryPolicy(NamedTuple):
 
     def pause_s(self, failures: int) -> float:
         """Return the pause after this number of failures."""
-        return min(self.longest_s, self.first_s * 2.0 ** min(failures - 1, 30))
+        return doubled(self.first_s, self.longest_s, failures)
 
 
 def _passes(error: Exception) -> bool:
@@ -77,25 +59,8 @@ def _may_succeed_later(error: Exception) -> bool:
     return isinstance(error, KeroloxError) and error.retriable
 
 
-def _may_be_sent_again(error: Exception) -> bool:
-    if isinstance(error, ConnectFailed | Overloaded | StoredUnsafely | ConnectionLost | RequestTimeout):
-        return True
-    if isinstance(error, AccessDenied) and not isinstance(error, NotAllowedThere):
-        return False  # every broker checks the same keys
-    return isinstance(error, RequestFailed) and error.response_code in RETRIABLE_CODES
-
-
-def _was_not_taken(error: Exception) -> bool:
-    if isinstance(error, ConnectFailed | Overloaded | BrokerLeaving):
-        return True
-    busy = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
-    return isinstance(error, RequestFailed) and error.response_code in busy
-
-
 NAMESERVERS = RetryPolicy(_passes, 0.01, 1.0)
 QUEUES = RetryPolicy(_may_succeed_later, 0.1, 2.0, unknown_topic_s=3.0)
-SENDS = RetryPolicy(_may_be_sent_again, 0.05, 1.0)
-SENDS_TIED = RetryPolicy(_was_not_taken, 0.05, 1.0)
 
 
 class Retries:

@@ -8,12 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kerolox.client.calls.outgoing import Outgoing, Target
-from kerolox.client.errors import NoRoute, failure
+from kerolox.client.errors import NoRoute
 from kerolox.client.messages import Receipt
-from kerolox.errors import KeroloxError, RequestTimeout
-from kerolox.protocol.codes import STORED_CODES, ResponseCode, request_name
+from kerolox.errors import KeroloxError
+from kerolox.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
+    from kerolox.client.calls.send_attempts import SendAttempt
     from kerolox.client.calls.sends import Publishing
     from kerolox.client.send.sending import Sender
     from kerolox.protocol.command import Command
@@ -84,23 +85,10 @@ class SendsInFlight:
             task.cancel()
 
     async def _retry(
-        self,
-        place: int,
-        outgoing: Outgoing,
-        target: Target,
-        pinned: Target | None,
-        began_s: float,
-        error: Exception,
+        self, place: int, outgoing: Outgoing, pinned: Target | None, attempt: SendAttempt
     ) -> None:
         try:
-            receipt = await self._sender.deliver(
-                outgoing,
-                self._timeout_s,
-                pinned=pinned,
-                tried=[(target.queue.broker, error)],
-                began_s=began_s,
-            )
-            self._done(place, outgoing, receipt)
+            self._done(place, outgoing, await self._sender.deliver(outgoing, pinned=pinned, attempt=attempt))
         except KeroloxError as failed:
             self._done(place, outgoing, failed)
 
@@ -120,24 +108,15 @@ class SendsInFlight:
         answer: Command | Exception,
     ) -> None:
         sender = self._sender
-        if isinstance(answer, Exception):
-            if isinstance(answer, RequestTimeout):
-                answer = RequestTimeout(target.address, request_name(outgoing.code), self._timeout_s)
-            self._failed(place, outgoing, target, pinned, began_s, answer)
-        elif answer.code in STORED_CODES:
-            if sender.options.avoid_slow_brokers:
-                sender.health.answered(target.queue.broker, sender.client.clock.monotonic_s() - began_s)
-            try:
-                self._done(place, outgoing, target.receipt(answer, outgoing))
-            except KeroloxError as error:
-                self._done(place, outgoing, error)
-        else:
-            if answer.code == ResponseCode.GO_AWAY:
-                peer = sender.ready_peer(target.address)
-                if peer is not None:
-                    sender.client.retire(target.address, peer)
-            refusal = failure(answer, address=target.address, code=outgoing.code)
-            self._failed(place, outgoing, target, pinned, began_s, refusal)
+        if not isinstance(answer, Exception) and answer.code == ResponseCode.GO_AWAY:
+            peer = sender.ready_peer(target.address)
+            if peer is not None:
+                sender.client.retire(target.address, peer)
+        took_s = sender.client.clock.monotonic_s() - began_s
+        try:
+            self._done(place, outgoing, sender.receipt(answer, target, outgoing, took_s))
+        except KeroloxError as error:
+            self._failed(place, outgoing, target, pinned, began_s, error)
 
     def _failed(
         self,
@@ -146,14 +125,16 @@ class SendsInFlight:
         target: Target,
         pinned: Target | None,
         began_s: float,
-        error: Exception,
+        error: KeroloxError,
     ) -> None:
-        helps = self._sender.failed(outgoing.topic, target, pinned, error)
-        if not helps or isinstance(error, RequestTimeout):
-            self._done(place, outgoing, error)
+        sender = self._sender
+        step = sender.failed(sender.attempt(outgoing, self._timeout_s, began_s, pinned), target, error)
+        result = step.receipt or step.error
+        if result is not None:
+            self._done(place, outgoing, result)
             return
         # It still counts as in flight, so the window bounds the number of these tasks.
-        task = self._sender.client.spawn(self._retry(place, outgoing, target, pinned, began_s, error))
+        task = sender.client.spawn(self._retry(place, outgoing, pinned, step.attempt))
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
 

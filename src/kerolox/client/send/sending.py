@@ -1,7 +1,7 @@
-"""Sending: choose a queue, ask its broker, and on failure another one, until the time is up.
+"""Sending of messages with an event loop: choose a queue, send to its broker, and retry as decided.
 
-No task per message: a send waits for one future, and many sends share one write. What may be tried again
-elsewhere and what not is decided in plain functions.
+No task per message: a send waits for one future, and many sends share one write. ``calls/send_attempts.py``
+decides retries.
 """
 
 from __future__ import annotations
@@ -15,30 +15,16 @@ from typing import TYPE_CHECKING
 
 from kerolox.client.calls.health import BrokerHealth
 from kerolox.client.calls.outgoing import Outgoing, Target, check_properties, shrink
-from kerolox.client.calls.retries import SENDS, SENDS_TIED
 from kerolox.client.calls.routes import MASTER, Route
-from kerolox.client.calls.sends import (
-    COULD_NOT_HELP,
-    Publishing,
-    pause_before,
-    verdict_on,
-    was_mistaken,
-    why_over,
-)
-from kerolox.client.errors import InvalidMessage, SendFailed, StoredUnsafely, failure
+from kerolox.client.calls.send_attempts import RouteStep, SendAttempt, SendStep
+from kerolox.client.calls.sends import Publishing, was_mistaken
+from kerolox.client.errors import InvalidMessage, StoredUnsafely, failure
 from kerolox.client.ids import unique_keys
 from kerolox.client.message_types import seconds, wrong_field
 from kerolox.client.messages import Message, Queue, Receipt
 from kerolox.client.names import check_topic_for_sending
 from kerolox.client.send.in_flight import SendsInFlight
-from kerolox.errors import (
-    ConnectFailed,
-    ConnectionLost,
-    KeroloxError,
-    Overloaded,
-    ProtocolError,
-    RequestTimeout,
-)
+from kerolox.errors import KeroloxError, Overloaded, RequestTimeout
 from kerolox.protocol.codes import STORED_CODES, RequestCode, ResponseCode, request_name
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 
@@ -251,35 +237,30 @@ class Sender:
         timeout_s: float | None = None,
         *,
         pinned: Target | None = None,
-        tried: list[tuple[str, Exception]] | None = None,
-        began_s: float | None = None,
+        attempt: SendAttempt | None = None,
     ) -> Receipt:
         """Send until a broker has stored the message; ``pinned``: to one queue only.
 
-        Raises errors that a retry cannot solve, and SendFailed after the last attempt or at the timeout.
+        ``attempt``: earlier failures, with the limits of all attempts. Raises errors that a retry cannot
+        solve, and SendFailed after the last attempt or at the timeout.
         """
         clock = self._monotonic_s
-        began_s = clock() if began_s is None else began_s
-        timeout_s = self.options.timeout_s if timeout_s is None else seconds(timeout_s)
+        if attempt is None:
+            began_s = clock()
+            timeout_s = self.options.timeout_s if timeout_s is None else seconds(timeout_s)
+        else:
+            began_s, timeout_s = attempt.began_s, attempt.timeout_s
         deadline_s = began_s + timeout_s
-        tried = [] if tried is None else tried
         while True:
-            left_s = deadline_s - clock() if tried else timeout_s
-            why = why_over(tried, self.options.retries, left_s, timeout_s)
-            if why:
-                for _, error in reversed(tried):
-                    if isinstance(error, StoredUnsafely):
-                        return error.receipt  # no broker did better
-                raise SendFailed(outgoing.topic, tried, clock() - began_s, why)
             if pinned is None:
                 publishing = self._publishing.get(outgoing.topic)
                 if publishing is None:
-                    publishing = await self.publishing(outgoing.topic, left_s)
-                target = publishing.next([broker for broker, _ in tried] if tried else (), self.health)
+                    publishing = await self.publishing(outgoing.topic, deadline_s - clock())
+                target = publishing.next(() if attempt is None else attempt.brokers, self.health)
             else:
-                target = self._led_by_now(pinned) if tried else pinned
-            if tried and (pause_s := pause_before(tried, target.queue.broker)):
-                await self.client.routes.pause(outgoing.topic, min(pause_s, left_s))
+                target = pinned if attempt is None else self._led_by_now(pinned)
+            if attempt is not None and (pause_s := attempt.pause_s((target.queue.broker,), clock())):
+                await self.client.routes.pause(outgoing.topic, pause_s)
                 target = self._led_by_now(target)
             try:
                 # All at hand, as nearly always: no further coroutine for the one try there will be.
@@ -292,17 +273,45 @@ class Sender:
                     if not isinstance(answer, Exception) and answer.code == ResponseCode.GO_AWAY:
                         self.client.retire(target.address, peer)
                         return await self._try(outgoing, target, deadline_s, went_away=True)
-                    return self._judge(answer, target, outgoing, clock() - now_s)
+                    return self.receipt(answer, target, outgoing, clock() - now_s)
                 return await self._try(outgoing, target, deadline_s)
-            except (KeroloxError, ProtocolError) as error:
-                if not self.failed(outgoing.topic, target, pinned, error):
-                    if isinstance(error, StoredUnsafely):
-                        return error.receipt
-                    if tried or isinstance(error, ConnectionLost | RequestTimeout | ConnectFailed):
-                        tried.append((target.queue.broker, error))
-                        raise SendFailed(outgoing.topic, tried, clock() - began_s, COULD_NOT_HELP) from error
+            except KeroloxError as error:
+                if attempt is None:
+                    attempt = self.attempt(outgoing, timeout_s, began_s, pinned)
+                step = self.failed(attempt, target, error)
+                if step.receipt is not None:
+                    return step.receipt
+                if step.error is error:
                     raise
-                tried.append((target.queue.broker, error))
+                if step.error is not None:
+                    raise step.error from error
+                attempt = step.attempt
+
+    def attempt(
+        self, outgoing: Outgoing, timeout_s: float, began_s: float, pinned: Target | None
+    ) -> SendAttempt:
+        """Return the state of a send that fails for the first time."""
+        return SendAttempt(outgoing.topic, self.options.retries, timeout_s, began_s, pinned is not None)
+
+    def failed(self, attempt: SendAttempt, target: Target, error: KeroloxError) -> SendStep:
+        """Record a failure for broker and route. Return the next step."""
+        topic = attempt.topic
+        known = self._publishing.get(topic)
+        step = attempt.failed(
+            target.queue.broker,
+            error,
+            self._monotonic_s(),
+            mistaken=not attempt.is_tied and was_mistaken(known, target, error),
+            is_assumed=known is not None and known.route.assumed,
+        )
+        if step.avoid_broker and self.options.avoid_slow_brokers:
+            self.health.failed(target.queue.broker)
+        if step.route is RouteStep.FORGET:
+            self.client.routes.known.forget(topic)
+            self._publishing.pop(topic, None)
+        elif step.route is RouteStep.REFRESH:
+            self._look_for_leader(topic, target, known)
+        return step
 
     def _look_for_leader(self, topic: str, target: Target, known: Publishing | None) -> None:
         broker = target.queue.broker
@@ -344,12 +353,12 @@ class Sender:
                 went_away = True
                 self.client.retire(target.address, peer)
                 continue
-            return self._judge(answer, target, outgoing, self._monotonic_s() - now_s)
+            return self.receipt(answer, target, outgoing, self._monotonic_s() - now_s)
 
-    def _judge(
+    def receipt(
         self, answer: Command | Exception, target: Target, outgoing: Outgoing, took_s: float
     ) -> Receipt:
-        """The receipt, or the error, that an answer means."""
+        """Return the receipt of a stored message. Raises the error that another answer means."""
         if isinstance(answer, Exception):
             if isinstance(answer, RequestTimeout):
                 raise RequestTimeout(target.address, request_name(outgoing.code), took_s)
@@ -369,20 +378,6 @@ class Sender:
             if self._monotonic_s() >= deadline_s:
                 raise Overloaded(f"{peer.address} does not read: the write buffer is full and does not drain")
             await self.client.clock.sleep(ROOM_S)
-
-    def failed(self, topic: str, target: Target, pinned: Target | None, error: Exception) -> bool:
-        """Record a failure for broker and route. Return True if a retry may help."""
-        known = self._publishing.get(topic)
-        mistaken = pinned is None and was_mistaken(known, target, error)
-        verdict = verdict_on(error)
-        if verdict.avoid_broker and self.options.avoid_slow_brokers:
-            self.health.failed(target.queue.broker)
-        if verdict.forget_route or (mistaken and known is not None and known.route.assumed):
-            self.client.routes.known.forget(topic)
-            self._publishing.pop(topic, None)
-        elif verdict.refresh_route:
-            self._look_for_leader(topic, target, known)
-        return mistaken or (SENDS if pinned is None else SENDS_TIED).helps(error)
 
     async def tell(self, outgoing: Outgoing, timeout_s: float, *, pinned: Target | None = None) -> None:
         """Send one way: once, to one broker, without a response."""

@@ -12,6 +12,7 @@ from sys import getrefcount
 from typing import cast
 
 from kerolox.client.calls.outgoing import Outgoing, SendCommand, Target
+from kerolox.client.calls.send_attempts import SendAttempt
 from kerolox.client.calls.signing import finish_request, frame_signer, goes_plain
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
@@ -210,15 +211,15 @@ class Sending:
     """One request on its way."""
 
     __slots__ = (
+        "attempt",
         "began_s",
         "deadline_s",
-        "doubtful",
         "is_begun",
+        "maybe_stored_in",
         "not_before_s",
         "parcel",
         "queue",
         "target",
-        "tried",
     )
 
     def __init__(self, parcel: Parcel, queue: Queue | None, now_s: float) -> None:
@@ -229,8 +230,8 @@ class Sending:
         self.deadline_s = 0.0  # of this try
         self.not_before_s = now_s
         self.is_begun = False  # some of its bytes have left
-        self.doubtful: Queue | None = None  # where it may lie already
-        self.tried: list[tuple[str, Exception]] = []
+        self.maybe_stored_in: Queue | None = None  # queue of an attempt without a response
+        self.attempt: SendAttempt | None = None  # failed attempts
 
 
 def followed_by(frame: bytes, size_bytes: int) -> bytes:

@@ -1,14 +1,15 @@
-"""The writing side of the socket client: many requests under way, no event loop.
+"""Sending of messages without an event loop: many requests in flight.
 
-``send`` returns when the request is on its way and ``finish`` when all are stored; both raise
-:class:`NotAllSent` when one is lost for good. Requests go over sockets that never block: while a broker
-takes its time to read, its answers are read, so neither side can wait for the other for ever.
+``send`` returns when the request is in flight and ``finish`` when all are stored; both raise
+:class:`NotAllSent` after requests that finally failed. Sockets never block: while a broker does not read, its
+answers are read, so that neither side waits for the other for ever. ``calls/send_attempts.py`` decides
+retries.
 
-A request with a given queue is sent to that queue only, and never beside another one to the same queue: a
-broker works on several requests of one connection at a time, and may change their order.
+A request for one queue is sent only to that queue, after the answer to the previous one for it: a broker
+processes several requests of one connection at a time, and may change their order.
 
-A lost answer leaves a doubt: the messages may be stored or not. A sender sends them again, and readers may
-see them twice; unless it was given a ``doubt`` to ask, which looks what is there and says what is missing.
+If an answer is lost, the messages may be stored. The sender sends them again, and readers may get them twice,
+unless it has a function that finds the missing ones in the queue (``find_missing``).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Self
 
 from kerolox.client.calls.health import BrokerHealth
 from kerolox.client.calls.outgoing import Target
-from kerolox.client.calls.retries import SENDS
-from kerolox.client.calls.sends import COULD_NOT_HELP, leaves_doubt, verdict_on, was_mistaken, why_over
-from kerolox.client.errors import InvalidMessage, SendFailed, failure
+from kerolox.client.calls.send_attempts import RouteStep, SendAttempt
+from kerolox.client.calls.sends import was_mistaken
+from kerolox.client.errors import InvalidMessage, failure
 from kerolox.client.messages import Queue
 from kerolox.client.sockets.lines import Parcel, Sending, SendLine
 from kerolox.client.sockets.socket_cluster import SocketCluster
@@ -40,7 +41,7 @@ ROOM_S = 0.01  # how often a connection with too many requests is looked at
 WAIT_S = 1.0  # at most, before deadlines are looked at again
 
 # Returns the part of a request, whose response was lost, that is missing in its queue; None if nothing is.
-Doubt = Callable[[Parcel, Queue], Parcel | None]
+FindMissing = Callable[[Parcel, Queue], Parcel | None]
 
 
 class NotAllSent(KeroloxError):
@@ -76,7 +77,7 @@ class SocketSender:
         retries: int = RETRIES,
         give_up_s: float = GIVE_UP_S,
         template_topic: str = TEMPLATE_TOPIC,
-        doubt: Doubt | None = None,
+        find_missing: FindMissing | None = None,
     ) -> None:
         self.cluster = cluster
         self.group = group
@@ -85,7 +86,7 @@ class SocketSender:
         self.stored_bytes = 0
         self.requests = 0
         self.repeated = 0  # requests sent again after an answer was lost
-        self.doubt = doubt
+        self.find_missing = find_missing
         self._in_flight = in_flight
         self._retries = retries
         self._give_up_s = give_up_s
@@ -170,9 +171,9 @@ class SocketSender:
         sending.target = target
         now_s = time.monotonic()
         end_s = sending.began_s + self._give_up_s
-        # A sender with ``doubt`` can check what was stored, so it waits for the response before a retry.
+        # With ``find_missing`` a second copy is avoided, so the response is awaited before a retry.
         sending.deadline_s = (
-            end_s if self.doubt else min(end_s, now_s + self.cluster.options.request_timeout_s)
+            end_s if self.find_missing else min(end_s, now_s + self.cluster.options.request_timeout_s)
         )
         line = None
         try:
@@ -194,7 +195,7 @@ class SocketSender:
             known = self._targets.get(sending.queue) or sending.target
             assert known is not None, "a queue is looked for before anything is sent to it"
             return known
-        tried = {broker for broker, _ in sending.tried} if sending.tried else ()
+        tried = () if sending.attempt is None else sending.attempt.brokers
         return self._targets.of(sending.parcel.topic).next(tried, self._health, self._has_room)
 
     # --- connections ----------------------------------------------------------------------------------
@@ -292,59 +293,61 @@ class SocketSender:
             self._busy.discard(sending.queue)
 
     def _failed(self, sending: Sending, error: KeroloxError) -> None:
-        """Decide what becomes of a request after a failure."""
+        """Record a failure, and carry out the next step."""
         target = sending.target
         assert target is not None
         topic, broker = sending.parcel.topic, target.queue.broker
-        sending.tried.append((broker, error))
         now_s = time.monotonic()
         publishing = self._targets.of(topic)
-        mistaken = sending.queue is None and was_mistaken(publishing, target, error)
-        verdict = verdict_on(error)
-        if verdict.avoid_broker:
+        is_for_queue = sending.queue is not None
+        attempt = sending.attempt or SendAttempt(topic, self._retries, self._give_up_s, sending.began_s)
+        step = attempt.failed(
+            broker,
+            error,
+            now_s,
+            mistaken=not is_for_queue and was_mistaken(publishing, target, error),
+            is_assumed=publishing.route.assumed,
+        )
+        sending.attempt = step.attempt
+        if step.avoid_broker:
             self._health.failed(broker)
-        if mistaken or verdict.refresh_route or verdict.forget_route:
-            self._targets.refresh(topic, at_once=mistaken and publishing.route.assumed)
-        if self.doubt is not None and leaves_doubt(error) and not mistaken:
-            sending.doubtful = target.queue
-        left_s = sending.began_s + self._give_up_s - now_s
-        why = why_over(sending.tried, self._retries, left_s, self._give_up_s)
-        if not why and not mistaken and not SENDS.helps(error):
-            why = COULD_NOT_HELP
-        if why:
-            self._lose(sending, why)
+        if step.route is not RouteStep.KEEP:
+            self._targets.refresh(topic, at_once=step.route is RouteStep.FORGET)
+        if step.maybe_stored:
+            sending.maybe_stored_in = target.queue
+        if step.error is not None:
+            self._lose(sending, step.error)
             return
-        goes_elsewhere = sending.queue is None and publishing.has_untried(sending.tried)
-        sending.not_before_s = now_s + (0.0 if goes_elsewhere else SENDS.pause_s(len(sending.tried)))
+        brokers = (broker,) if is_for_queue else publishing.brokers
+        sending.not_before_s = now_s + step.attempt.pause_s(brokers, now_s)
         self._later.append(sending)
 
     def _again(self, sending: Sending) -> None:
-        """Its time has come to be tried again."""
+        """Carry out the next attempt of a request."""
         target = self._choose(sending)
         if not self._has_room(target):
             sending.not_before_s = time.monotonic() + ROOM_S
             self._later.append(sending)
             return
-        if sending.doubtful is not None:
-            assert self.doubt is not None
+        queue, sending.maybe_stored_in = sending.maybe_stored_in, None
+        if queue is not None and self.find_missing is not None:
             try:
-                rest = self.doubt(sending.parcel, sending.doubtful)
+                rest = self.find_missing(sending.parcel, queue)
             except KeroloxError as error:
-                sending.tried.append((sending.doubtful.broker, error))
-                self._lose(sending, "the stored messages could not be determined")
+                assert sending.attempt is not None
+                attempt = sending.attempt.and_tried(queue.broker, error)
+                why = "the stored messages could not be determined"
+                self._lose(sending, attempt.given_up(time.monotonic(), why))
                 return
-            sending.doubtful = None
             self.stored += sending.parcel.count - (0 if rest is None else rest.count)
             if rest is None:
                 self._done(sending)
                 return
             sending.parcel = rest
-        elif leaves_doubt(sending.tried[-1][1]):
+        elif queue is not None:
             self.repeated += 1
         self._begin(sending, target)
 
-    def _lose(self, sending: Sending, why: str) -> None:
-        elapsed_s = time.monotonic() - sending.began_s
-        error = SendFailed(sending.parcel.topic, sending.tried, elapsed_s, why)
+    def _lose(self, sending: Sending, error: KeroloxError) -> None:
         self._lost.append((sending.parcel, error))
         self._done(sending)

@@ -214,7 +214,7 @@ class Stored:
 
     # --- a lost answer ----------------------------------------------------------------------------------
 
-    def doubt(self, parcel: Parcel, queue: Queue) -> Parcel | None:
+    def missing_of(self, parcel: Parcel, queue: Queue) -> Parcel | None:
         """Return the messages of an unanswered request that are not in its queue."""
         whole = Stored(self._sender, self._beginning, self._ids, self._group, self._settle_s)
         there = {key for key, *_ in whole._new_in(queue)}

@@ -194,7 +194,7 @@ def write_rows(
     stored: Stored | None = None
     if settings.once:
         stored = Stored(sender, beginning, ids, settings.group, settings.settle_s)
-        sender.doubt = stored.doubt
+        sender.find_missing = stored.missing_of
     packer = Packer(
         sender.send,
         batch_bytes=settings.batch_bytes,
