@@ -160,7 +160,7 @@ attacks: $(STAMP)
 lock: $(STAMP)
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
-	    --extra dev --extra spark --extra delta --extra iceberg --extra s3 --extra schemas --extra etcd --output-file requirements/dev.lock pyproject.toml requirements/build.in
+	    --extra dev --extra spark --extra delta --extra iceberg --extra s3 --extra schemas --extra etcd --extra grpc --output-file requirements/dev.lock pyproject.toml requirements/build.in
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
 	    --output-file requirements/fuzz.lock requirements/fuzz.in
 
