@@ -83,6 +83,7 @@ ROOMS = {
         "transactions",
         "consume",
         "produce",
+        "pop",
         "replication",
         "copies",
         "fellows",
