@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from kerolox.broker.consume.filters import Filters
 from kerolox.broker.consume.group_offsets import GroupOffsets, Resets
+from kerolox.broker.consume.group_reads import GroupReads
+from kerolox.broker.consume.message_waits import MessageWaits
 from kerolox.broker.consume.pulls import Pulls
-from kerolox.broker.consume.waiting_pulls import WaitingPulls
 from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.heartbeats import Heartbeats
@@ -36,6 +38,7 @@ from kerolox.protocol.bodies.heartbeat import (
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command
+from kerolox.protocol.filters.bloom import BloomFilter
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers import offset as offset_headers
 from kerolox.protocol.headers.heartbeat import ConsumerIdsChanged, ConsumerListRequest
@@ -44,6 +47,7 @@ from kerolox.protocol.subscription import subscription
 from kerolox.store.disk.files import Files
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables import ConsumerOffsets, GroupTable, TopicTable
+from kerolox.store.tables.filters import FilterTable
 from kerolox.testing.clock import ManualClock
 
 
@@ -73,7 +77,7 @@ class Part:
         self.offsets = ConsumerOffsets(Files(), config, clock=self.clock)
         self.store = MessageStore(self.options, clock=self.clock)
         self.leadership = Leadership(self.store, self.options.role)
-        self.waiting = WaitingPulls(self.clock)
+        self.waits = MessageWaits(self.clock)
         self.heartbeats = Heartbeats(self.members, self.groups, self.topics, self.options)
         self.locks = QueueLocks(self.clock)
         self.group_offsets = GroupOffsets(self.store, self.leadership, self.topics, self.groups, self.offsets)
@@ -84,21 +88,37 @@ class Part:
             self.groups,
             self.members,
             self.offsets,
-            self.waiting,
+            self.waits,
             self.options,
         )
-        self.pulls = Pulls(
+        bloom = BloomFilter(self.options.filter_error_percent, self.options.filter_users)
+        self.filters = Filters(
+            FilterTable(
+                Files(),
+                config,
+                clock=self.clock,
+                bits=bloom.bits,
+                places=bloom.places,
+                dead_kept_ms=self.options.filter_keep_ms,
+            ),
+            bloom,
+            self.options,
+            self.clock,
+        )
+        self.reads = GroupReads(
             self.store,
             self.leadership,
             Endpoints("127.0.0.1", 10911, 10909, 10912),
             self.topics,
             self.groups,
             self.offsets,
-            self.waiting,
+            self.filters,
+            self.waits,
             self.options,
             self.clock,
         )
-        self.store.dispatcher.listeners.append(self.waiting.arrived)
+        self.pulls = Pulls(self.reads, self.leadership, self.options, self.clock)
+        self.store.dispatcher.listeners.append(self.waits.arrived)
         self.address = ""
 
     def handlers(self) -> RemotingHandlers:
@@ -131,7 +151,8 @@ async def running(path: Path, **changes: Any) -> AsyncIterator[Part]:
             yield part
             await part.group_offsets.close()
             await part.pulls.close()
-            part.waiting.close()
+            part.waits.close()
+            part.filters.close()
         part.members.close()
 
 

@@ -226,7 +226,7 @@ async def test_a_stop_with_held_pulls_and_open_connections_is_quick_and_clean(
             talk = Talk(dialer, running)
             await talk.send("T")
             held = [asyncio.ensure_future(talk.pull("T", 0, 1, sys_flag=6)) for _ in range(10)]
-            await until(lambda: running.broker.consuming.waiting.held == 10)
+            await until(lambda: running.broker.consuming.waits.held == 10)
             started_s = asyncio.get_running_loop().time()
         assert asyncio.get_running_loop().time() - started_s < 5
         results = await asyncio.gather(*held, return_exceptions=True)

@@ -131,7 +131,7 @@ async def test_filters_that_are_switched_off(talk: Talk) -> None:
 
 
 async def test_a_held_pull_sleeps_until_its_message_comes(talk: Talk) -> None:
-    waiting = talk.running.broker.consuming.waiting
+    waiting = talk.running.broker.consuming.waits
     await talk.send("T", properties={"a": "1"})
     await talk.heartbeat("g", sql("a > 5"))
     held = asyncio.create_task(pull_subscribed(talk, offset=1, sys_flag=PULL_SUSPEND))
@@ -247,16 +247,16 @@ async def test_a_pull_believes_the_bits(extended: Talk, monkeypatch: pytest.Monk
         await talk.send("T", value.encode(), {"a": value})
     looked_into: list[bytes] = []
     filters = broker.consuming.filters
-    before = filters.of_pull
+    before = filters.subscribed_filter
 
-    def of_pull(*args: Any) -> Any:
+    def subscribed_filter(*args: Any) -> Any:
         def by_record(data: bytes, at: int, size: int) -> bool:
             looked_into.append(data[at : at + size])
             return True
 
         return before(*args)._replace(by_record=by_record)
 
-    monkeypatch.setattr(broker.consuming.pulls, "filters", of_pull)
+    monkeypatch.setattr(filters, "subscribed_filter", subscribed_filter)
     assert bodies(await pull_subscribed(talk)) == [b"6"]
     assert len(looked_into) == 1
 

@@ -339,7 +339,7 @@ async def test_consumers_are_sent_to_the_leader_and_held_without_one(tmp_path: P
             assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
             assert answer.fields["suggestWhichBrokerId"] == "0"
             assert answer.fields["nextBeginOffset"] == str(offset)
-        leadership, waiting = both.follower.broker.leadership, both.follower.broker.consuming.waiting
+        leadership, waiting = both.follower.broker.leadership, both.follower.broker.consuming.waits
         leader = leadership.leader
         leadership.led_by(None)
         held = [asyncio.ensure_future(both.talk.pull("T", offset=at, sys_flag=HELD)) for at in (0, 5)]

@@ -39,7 +39,7 @@ def of_version(version: int) -> Dialer:
 
 async def stopping(broker: Broker) -> asyncio.Task[None]:
     task = asyncio.create_task(broker.close())
-    await until(lambda: broker.consuming.waiting.held == 0 and broker.ports.handlers.gates)
+    await until(lambda: broker.consuming.waits.held == 0 and broker.ports.handlers.gates)
     return task
 
 
@@ -57,7 +57,7 @@ async def test_newer_clients_are_sent_away_and_older_ones_served(tmp_path: Path)
             await talk.send("T")
             assert (await ask_max(old, running.address)).code == 0
             held = asyncio.create_task(talk.pull("T", 0, 1, sys_flag=PULL_SUBSCRIPTION | PULL_SUSPEND))
-            await until(lambda: broker.consuming.waiting.held == 1)
+            await until(lambda: broker.consuming.waits.held == 1)
             stop = await stopping(broker)
 
             # A pull that waited is answered; it, and everybody else, hears of it with the next request.

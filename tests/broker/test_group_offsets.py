@@ -324,7 +324,7 @@ async def test_one_queue_is_moved_to_an_offset_within_it(part: Part, client: Tes
 async def test_a_held_pull_hears_of_a_reset_at_once(part: Part, client: TestClient) -> None:
     await part.put("t", 4)
     held = asyncio.create_task(pull(client, 4, suspend_ms=15_000))
-    await until(lambda: part.waiting.held == 1)
+    await until(lambda: part.waits.held == 1)
     await reset(client, 0)
     moved = await held
     assert moved.code == ResponseCode.PULL_OFFSET_MOVED

@@ -67,11 +67,11 @@ async def test_held_pulls_of_light_queues_are_woken_by_what_comes_for_them(tmp_p
                 ("%LMQ%c", {}),
             ]
         }
-        await until(lambda: talk.running.broker.consuming.waiting.held == 3)
+        await until(lambda: talk.running.broker.consuming.waits.held == 3)
         await send_to(talk, b"plain", "%LMQ%a", "%LMQ%b")
         woken = await asyncio.wait_for(pulls["%LMQ%a"], 5)
         assert [m.body for m in decode_records(woken.body)] == [b"plain"]
-        assert talk.running.broker.consuming.waiting.held == 2
+        assert talk.running.broker.consuming.waits.held == 2
         await send_to(talk, b"wanted", "%LMQ%b", TAGS="red")
         woken = await asyncio.wait_for(pulls["%LMQ%b"], 5)
         assert [m.body for m in decode_records(woken.body)] == [b"wanted"]

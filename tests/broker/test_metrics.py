@@ -199,7 +199,7 @@ async def test_how_long_requests_took(talk: Talk) -> None:
     held = asyncio.create_task(
         talk.pull("t", 0, 4, consumer_group="g", sys_flag=PULL_SUSPEND, suspend_timeout_millis=20_000)
     )
-    await until(lambda: talk.running.broker.consuming.waiting.held > 0)
+    await until(lambda: talk.running.broker.consuming.waits.held > 0)
     await talk.send("t")
     assert (await held).code == 0
     await talk.dialer.call(talk.address, 31_000)  # nobody knows it

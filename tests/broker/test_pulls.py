@@ -129,9 +129,9 @@ async def test_a_held_pull_is_told_of_a_reset(talk: Talk) -> None:
     for _ in range(3):
         await talk.send("T")
     held = asyncio.create_task(talk.pull("T", 0, 3, sys_flag=HELD))
-    await until(lambda: broker.consuming.waiting.held == 1)
+    await until(lambda: broker.consuming.waits.held == 1)
     broker.tables.offsets.reset("T", "consumers", 0, 1)
-    broker.consuming.waiting.wake_queue("T", 0)
+    broker.consuming.waits.wake_queue("T", 0)
     answer = await asyncio.wait_for(held, 5)
     assert (answer.code, answer.remark, offsets(answer)) == (21, "OFFSET_RESET", (1, 0, 3))
 
@@ -140,7 +140,7 @@ async def test_a_held_pull_is_refused_when_its_group_may_not_consume_any_more(ta
     broker = talk.running.broker
     await talk.send("T")
     held = asyncio.create_task(talk.pull("T", 0, 1, sys_flag=HELD))
-    await until(lambda: broker.consuming.waiting.held == 1)
+    await until(lambda: broker.consuming.waits.held == 1)
     assert broker.membership.groups.disable("consumers", "too slow")
     await talk.send("T")
     answer = await asyncio.wait_for(held, 5)
@@ -235,7 +235,7 @@ async def test_the_second_port_serves_everything_but_pulls(talk: Talk) -> None:
 async def test_a_held_pull_is_woken_by_a_message(talk: Talk) -> None:
     await talk.send("T")
     held = asyncio.ensure_future(talk.pull("T", 0, 1, sys_flag=HELD))
-    await until(lambda: talk.running.broker.consuming.waiting.held == 1)
+    await until(lambda: talk.running.broker.consuming.waits.held == 1)
     await talk.send("T", b"elsewhere", queue_id=1)
     assert not held.done()
     started_s = time.monotonic()
@@ -244,13 +244,13 @@ async def test_a_held_pull_is_woken_by_a_message(talk: Talk) -> None:
     assert [m.body for m in decode_records(answer.body)] == [b"news"]
     assert offsets(answer) == (2, 0, 2)
     assert time.monotonic() - started_s < 5  # not at the end of its time
-    assert talk.running.broker.consuming.waiting.held == 0
+    assert talk.running.broker.consuming.waits.held == 0
 
 
 async def test_a_held_pull_of_a_queue_that_is_not_there_yet(talk: Talk) -> None:
     talk.running.broker.tables.topics.put(TopicConfig(topic_name="T"))
     held = asyncio.ensure_future(talk.pull("T", sys_flag=HELD))
-    await until(lambda: talk.running.broker.consuming.waiting.held == 1)
+    await until(lambda: talk.running.broker.consuming.waits.held == 1)
     await talk.send("T")
     assert (await held).code == 0
 
@@ -273,7 +273,7 @@ async def test_without_long_polling_a_pull_is_held_shortly() -> None:
 
 async def test_a_held_pull_is_woken_only_by_what_it_wants(talk: Talk) -> None:
     await talk.send("T")
-    waiting = talk.running.broker.consuming.waiting
+    waiting = talk.running.broker.consuming.waits
     held = asyncio.ensure_future(talk.pull("T", 0, 1, sys_flag=HELD, subscription="A"))
     await until(lambda: waiting.held == 1)
     for _ in range(3):
@@ -291,7 +291,7 @@ async def test_a_pull_that_is_held_survives_a_dead_neighbour(talk: Talk) -> None
     async with Dialer() as other:
         gone = asyncio.ensure_future(Talk(other, talk.running).pull("T", 0, 1, sys_flag=HELD))
         held = asyncio.ensure_future(talk.pull("T", 0, 1, sys_flag=HELD))
-        await until(lambda: talk.running.broker.consuming.waiting.held == 2)
+        await until(lambda: talk.running.broker.consuming.waits.held == 2)
     assert isinstance((await asyncio.gather(gone, return_exceptions=True))[0], Exception)
     await talk.send("T")
     assert (await held).code == 0
@@ -301,7 +301,7 @@ async def test_a_thousand_held_pulls_are_woken_without_stalling_others(tmp_path:
     async with talking(directory=tmp_path) as talk:
         await talk.send("T")
         held = [asyncio.ensure_future(talk.pull("T", 0, 1, sys_flag=HELD, timeout_s=30)) for _ in range(1000)]
-        await until(lambda: talk.running.broker.consuming.waiting.held == 1000)
+        await until(lambda: talk.running.broker.consuming.waits.held == 1000)
         # What the loop does while they are woken: a step for each slice of them.
         steps = 0
         waking = asyncio.ensure_future(talk.send("T", b"x" * 1000))
@@ -330,7 +330,7 @@ async def test_cold_messages_are_read_by_a_thread_and_hot_ones_answered_meanwhil
         assert talk.running.broker.figures.stats.get_ms_max > 0
         # Nobody waits who could be answered: at the end of the queue there is nothing to read.
         held = asyncio.ensure_future(talk.pull("T", 0, 3, sys_flag=HELD))
-        await until(lambda: talk.running.broker.consuming.waiting.held == 1)
+        await until(lambda: talk.running.broker.consuming.waits.held == 1)
         await talk.send("T", b"3")
         assert decode_records((await held).body)[0].body == b"3"
 

@@ -42,7 +42,7 @@ async def test_cursors_offsets_and_pulls_that_wait(tmp_path: Path) -> None:
         offsets.commit("T", "behind", 0, 2)
         offsets.commit("Elsewhere", "ahead", 0, 9)  # a leader told it, before its messages
         held = asyncio.ensure_future(talk.pull("T", 0, 5, sys_flag=PULL_SUSPEND | PULL_SUBSCRIPTION))
-        await until(lambda: broker.consuming.waiting.held == 1)
+        await until(lambda: broker.consuming.waits.held == 1)
         await broker.leadership.follow("a test")
         await store.truncate(place(talk, "T", 3))
         answer = await asyncio.wait_for(held, 5)

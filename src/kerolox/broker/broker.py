@@ -114,7 +114,7 @@ class Broker(CallerEvents):
         if self.exporter is not None:
             await self.exporter.start()
             push(self.exporter.close)
-        callback(self.consuming.waiting.close)
+        callback(self.consuming.waits.close)
         push(self.consuming.pulls.close)
         push(self.consuming.group_offsets.close)
         push(self.admin.close)
@@ -130,7 +130,7 @@ class Broker(CallerEvents):
         push(self._answer_waiting)
         push(self.leadership.stop)
         push(self.later.timers.stop)
-        push(GracefulStop(self.ports.servers, self.consuming.waiting, options, self.clock).send_away)
+        push(GracefulStop(self.ports.servers, self.consuming.waits, options, self.clock).send_away)
         push(self.registrations.close)
         push(self.table_copy.close)
         self.table_copy.start()
@@ -458,7 +458,7 @@ class Broker(CallerEvents):
 
     def closed(self, caller: Caller, reason: str, /) -> None:
         if not self._closed:
-            self.consuming.waiting.forget(caller)
+            self.consuming.waits.forget(caller)
             self.table_watch.forget(caller)
             self.membership.members.closed(caller, reason)
 

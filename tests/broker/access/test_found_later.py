@@ -152,7 +152,7 @@ async def test_a_key_that_meets_another_topics_finds_nothing(tmp_path: Path) -> 
 
 async def test_a_pull_that_waits_gets_nothing_once_the_right_is_gone(place: Place) -> None:
     alice = await place.user(Topic_mine="Sub", Group_consumers="Sub")
-    waiting = place.running.broker.consuming.waiting
+    waiting = place.running.broker.consuming.waits
     pull = asyncio.create_task(alice.pull("mine", 0, 1, sys_flag=PULL_SUBSCRIPTION | PULL_SUSPEND))
     await until(lambda: waiting.held == 1)
     add_user(place.running.broker.access.book, "alice", {"Group:consumers": "Sub"})

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from kerolox.broker.bounds import FILTERS_CHARACTERS_MAX, FILTERS_OF_TOPIC_MAX
-from kerolox.broker.consume.pulls import Filter, PullRefused, Pulls
-from kerolox.broker.consume.queries import Queries
+from kerolox.broker.consume.read_filter import ReadFilter, ReadRefused
 from kerolox.broker.members.compiled_filters import CompiledFilters, key_of, no_property_filter, shown
 from kerolox.broker.members.heartbeats import Heartbeats
 from kerolox.broker.members.members import Members
@@ -27,8 +26,6 @@ from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.filters.bloom import BloomFilter
 from kerolox.protocol.filters.lexer import FilterError
 from kerolox.protocol.filters.sql import SqlFilter
-from kerolox.protocol.flags import PULL_SUBSCRIPTION
-from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.json_dialect import dumps
 from kerolox.protocol.record import properties_of
 from kerolox.protocol.reserved import RETRY_PREFIX
@@ -74,17 +71,7 @@ class Filters:
             store.queue_filler.bits_of = made.bits_of
         return made
 
-    def connect(
-        self,
-        pulls: Pulls,
-        queries: Queries,
-        heartbeats: Heartbeats,
-        members: Members,
-        saver: TablesSaver,
-    ) -> None:
-        pulls.filters = self.of_pull
-        pulls.compiled = self.known
-        queries.filter_of = self.shown
+    def connect(self, heartbeats: Heartbeats, members: Members, saver: TablesSaver) -> None:
         heartbeats.filters = self.known
         members.on_subscribed.append(self.subscribed)
         members.on_deserted.append(self.deserted)
@@ -201,51 +188,52 @@ class Filters:
 
     # --- pulls -------------------------------------------------------------------------------------------
 
-    def of_pull(self, wanted: SubscriptionData, header: PullRequest) -> Filter:
-        """Return the filter for this pull. Errors are checked in RocketMQ's order.
+    def subscribed_filter(self, wanted: SubscriptionData, group: str, version: int) -> ReadFilter:
+        """Return the filter of a subscription that the members sent by heartbeat. Errors are checked in
+        RocketMQ's order.
 
-        Raises NotCompiled if the pull contains a long condition that is not compiled yet.
+        Raises NotCompiled if its condition is long and not compiled yet.
         """
-        group = header.consumer_group
-        data: FilterData | None = None
-        if not header.sys_flag & PULL_SUBSCRIPTION:
-            data = self.table.find(header.topic, group)
-            if data is None:
-                raise PullRefused(
-                    ResponseCode.FILTER_DATA_NOT_EXIST,
-                    "The broker's consumer filter data is not exist!Your expression may be wrong!",
-                )
-            if data.client_version < header.sub_version:
-                raise PullRefused(
-                    ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
-                )
-        if not self._options.property_filter:
-            raise PullRefused(ResponseCode.SYSTEM_ERROR, no_property_filter(wanted))
-        self.known.check_known(
-            key_of(wanted) if data is None else (data.expression_type, data.expression or "")
-        )
+        data = self.table.find(wanted.topic, group)
         if data is None:
-            try:
-                compiled: SqlFilter | None = self.compile(wanted)
-            except FilterError as error:
-                # RocketMQ intends to reject this, but delivers all messages.
-                raise PullRefused(
-                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                    f"parse the consumer's subscription failed. {error}",
-                ) from None
-        else:
-            compiled = self.compiled(data)
-        if self._options.filter_retries and header.topic.startswith(RETRY_PREFIX):
-            return self._of_retries(header.topic.removeprefix(RETRY_PREFIX))
-        if compiled is None:
-            return Filter()
-        return Filter(
-            by_unit=None if data is None else self._by_unit(data),
-            by_properties=compiled.matches,
-            by_record=compiled,
-        )
+            raise ReadRefused(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if data.client_version < version:
+            raise ReadRefused(
+                ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
+            )
+        self._check_allowed(wanted)
+        self.known.check_known((data.expression_type, data.expression or ""))
+        return self._filter(wanted.topic, self.compiled(data), self._by_unit(data))
 
-    def _of_retries(self, group: str) -> Filter:
+    def filter(self, wanted: SubscriptionData) -> ReadFilter:
+        """Return the filter of a subscription that a request contains. Raises NotCompiled, too."""
+        self._check_allowed(wanted)
+        self.known.check_known(key_of(wanted))
+        try:
+            compiled = self.compile(wanted)
+        except FilterError as error:
+            # RocketMQ intends to reject this, but delivers all messages.
+            raise ReadRefused(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"parse the consumer's subscription failed. {error}",
+            ) from None
+        return self._filter(wanted.topic, compiled, None)
+
+    def _check_allowed(self, wanted: SubscriptionData) -> None:
+        if not self._options.property_filter:
+            raise ReadRefused(ResponseCode.SYSTEM_ERROR, no_property_filter(wanted))
+
+    def _filter(self, topic: str, compiled: SqlFilter | None, by_unit: UnitFilter | None) -> ReadFilter:
+        if self._options.filter_retries and topic.startswith(RETRY_PREFIX):
+            return self._of_retries(topic.removeprefix(RETRY_PREFIX))
+        if compiled is None:
+            return ReadFilter()
+        return ReadFilter(by_unit=by_unit, by_properties=compiled.matches, by_record=compiled)
+
+    def _of_retries(self, group: str) -> ReadFilter:
         """Return the filter for a pull of a retry topic: the group's subscription to each message's original
         topic."""
 
@@ -258,7 +246,7 @@ class Filters:
         def matches_record(data: bytes, at: int, size: int) -> bool:
             return matches(properties_of(data[at : at + size]))
 
-        return Filter(by_properties=matches, by_record=matches_record)
+        return ReadFilter(by_properties=matches, by_record=matches_record)
 
     # --- the bits of a message ---------------------------------------------------------------------------
 

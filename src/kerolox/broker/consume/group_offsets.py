@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from kerolox.broker.bounds import OFFSETS_MAX, too_many
-from kerolox.broker.consume.waiting_pulls import WaitingPulls
+from kerolox.broker.consume.message_waits import MessageWaits
 from kerolox.broker.members.groups import Groups, check_group
 from kerolox.broker.members.members import Member, Members
 from kerolox.broker.options import BrokerOptions
@@ -160,7 +160,7 @@ class Resets:
         groups: Groups,
         members: Members,
         offsets: ConsumerOffsets,
-        waiting: WaitingPulls,
+        waits: MessageWaits,
         options: BrokerOptions,
     ) -> None:
         self._store = store
@@ -169,7 +169,7 @@ class Resets:
         self._groups = groups
         self._members = members
         self._offsets = offsets
-        self._waiting = waiting
+        self._waits = waits
         self._options = options
         # The offsets before, by topic and group; -1: none.
         self.unsaved: Unsaved[tuple[str, str], dict[int, int]] = Unsaved(self._put_back)
@@ -233,7 +233,7 @@ class Resets:
         self.unsaved.changed((topic, group), before)
         await self.unsaved.saved((topic, group))
         for queue_id in targets:
-            self._waiting.wake_queue(topic, queue_id)
+            self._waits.wake_queue(topic, queue_id)
         return {self._queue(topic, queue_id): offset for queue_id, offset in targets.items()}
 
     async def _reset_members(self, asked: headers.ResetOffsetRequest, cpp: bool) -> dict[MessageQueue, int]:

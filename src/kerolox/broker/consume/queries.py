@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from kerolox.access.guard import Guard
+from kerolox.broker.consume.filters import Filters
 from kerolox.errors import KeroloxError, Overloaded, ProtocolError
 from kerolox.front.requests import Answer, Request, Row
 from kerolox.protocol.bodies.heartbeat import SubscriptionData
@@ -46,12 +46,11 @@ class SubscribedGroup(Protocol):
 class Queries:
     """Requests that find messages by key and by offset id, and that show entries of a queue."""
 
-    def __init__(self, store: MessageStore, groups: Subscriptions, guard: Guard) -> None:
+    def __init__(self, store: MessageStore, groups: Subscriptions, filters: Filters, guard: Guard) -> None:
         self._store = store
         self._guard = guard
         self._groups = groups
-        # topic, group → its SQL92 filter as text, and that filter over units
-        self.filter_of: Callable[[str, str], tuple[str, UnitFilter | None]] | None = None
+        self._filters = filters
 
     def rows(self) -> list[Row]:
         return [
@@ -139,8 +138,8 @@ class Queries:
             members = self._groups.members(asked.consumer_group)
             wanted = None if members is None else members.subscription(asked.topic)
             filter_data = f"{asked.consumer_group}@{asked.topic} is not online!" if wanted is None else "null"
-            if wanted is not None and self.filter_of is not None:
-                filter_data, by_unit = self.filter_of(asked.topic, asked.consumer_group)
+            if wanted is not None:
+                filter_data, by_unit = self._filters.shown(asked.topic, asked.consumer_group)
         count = max(0, min(asked.count, QUEUE_ENTRIES_MAX))
         entries = await self._store.readers.read(lambda: queue.read(asked.index, count))
         if not entries and not queue.min_offset <= asked.index < queue.max_offset:

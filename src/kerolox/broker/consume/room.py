@@ -1,4 +1,4 @@
-"""Outgoing messages: pulls, held pulls, filters, queries, and the progress of groups."""
+"""Outgoing messages: reads by groups, pulls, waits, filters, queries, and the progress of groups."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import asyncio
 from kerolox.broker.base import Base, Served
 from kerolox.broker.consume.filters import Filters
 from kerolox.broker.consume.group_offsets import GroupOffsets, Resets
+from kerolox.broker.consume.group_reads import GroupReads
+from kerolox.broker.consume.message_waits import MessageWaits
 from kerolox.broker.consume.pulls import Pulls
 from kerolox.broker.consume.queries import Queries
-from kerolox.broker.consume.waiting_pulls import WaitingPulls
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.members.groups import SlowGroups
 from kerolox.broker.members.room import Membership
@@ -27,32 +28,42 @@ class Consuming:
         options, clock, store = base.options, base.clock, base.store
         topics, offsets, groups = tables.topics, tables.offsets, membership.groups
         stats = figures.stats
-        self.waiting = WaitingPulls(clock)
+        self.waits = MessageWaits(clock)
         # Queue and key fillers were added first, so a resumed pull finds the message in its queue.
-        store.dispatcher.listeners.append(self.waiting.arrived)
+        store.dispatcher.listeners.append(self.waits.arrived)
         if options.multi_dispatch:
-            store.dispatcher.listeners.append(self.waiting.arrived_light)
-        store.on_truncated.append(self.waiting.truncated)
-        self.pulls = Pulls(
-            store, base.leadership, base.endpoints, topics, groups, offsets, self.waiting, options, clock
+            store.dispatcher.listeners.append(self.waits.arrived_light)
+        store.on_truncated.append(self.waits.truncated)
+        self.reads = GroupReads(
+            store,
+            base.leadership,
+            base.endpoints,
+            topics,
+            groups,
+            offsets,
+            filters,
+            self.waits,
+            options,
+            clock,
         )
         lumped = options.light_queues and not options.light_stats
-        self.pulls.on_served.append(stats.served_light if lumped else stats.served)
-        self.pulls.on_caught_up.append(stats.caught_up)
-        self.pulls.on_cold_read.append(stats.read_cold)
-        stats.count_misses(lambda: self.pulls.misses)
-        base.leadership.on_leader.append(lambda leader: self.waiting.wake_all())
+        self.reads.on_served.append(stats.served_light if lumped else stats.served)
+        self.reads.on_caught_up.append(stats.caught_up)
+        self.reads.on_cold_read.append(stats.read_cold)
+        stats.count_misses(lambda: self.reads.misses)
+        self.pulls = Pulls(self.reads, base.leadership, options, clock)
+        base.leadership.on_leader.append(lambda leader: self.waits.wake_all())
         # A repeated pull is checked again, so a client that lost a right gets no more messages.
-        base.guard.book.on_change.append(self.waiting.wake_all)
-        self.queries = Queries(store, groups, base.guard)
+        base.guard.book.on_change.append(self.waits.wake_all)
+        self.queries = Queries(store, groups, filters, base.guard)
         self.group_offsets = GroupOffsets(store, base.leadership, topics, groups, offsets)
         self.resets = Resets(
-            store, base.leadership, topics, groups, membership.members, offsets, self.waiting, options
+            store, base.leadership, topics, groups, membership.members, offsets, self.waits, options
         )
         self.resets.unsaved.save = tables.offset_saver.save
         self.slow_groups = SlowGroups(groups, stats.behind_by_group, options, clock)
         self.filters = filters
-        filters.connect(self.pulls, self.queries, membership.heartbeats, membership.members, tables.saver)
+        filters.connect(membership.heartbeats, membership.members, tables.saver)
 
     @classmethod
     async def open(cls, base: Base, tables: Tables, membership: Membership, figures: Figures) -> Consuming:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from kerolox.broker.consume.waiting_pulls import WaitingPulls
+from kerolox.broker.consume.message_waits import MessageWaits
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.errors import Refused
@@ -27,10 +27,10 @@ class GracefulStop:
     """Redirection of clients before the ports of a broker close."""
 
     def __init__(
-        self, servers: Iterable[Server], waiting: WaitingPulls, options: BrokerOptions, clock: Clock
+        self, servers: Iterable[Server], waits: MessageWaits, options: BrokerOptions, clock: Clock
     ) -> None:
         self._servers = tuple(servers)
-        self._waiting = waiting
+        self._waits = waits
         self._options = options
         self._clock = clock
 
@@ -42,7 +42,7 @@ class GracefulStop:
         log.info("going_away peers=%d seconds=%d", self._peers, self._options.graceful_stop_s)
         for server in self._servers:
             server.handlers.add_gate(_send_away)
-        self._waiting.wake_all()
+        self._waits.wake_all()
         until_s = self._clock.monotonic_s() + self._options.graceful_stop_s
         while self._peers and self._clock.monotonic_s() < until_s:
             await self._clock.sleep(LOOK_S)
