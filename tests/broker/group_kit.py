@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from kerolox.broker.access.room import Access
+from kerolox.broker.base import Base, lanes_of
 from kerolox.broker.consume.filters import Filters
 from kerolox.broker.consume.group_offsets import GroupOffsets, Resets
 from kerolox.broker.consume.group_reads import GroupReads
@@ -80,17 +82,6 @@ class Part:
         self.waits = MessageWaits(self.clock)
         self.heartbeats = Heartbeats(self.members, self.groups, self.topics, self.options)
         self.locks = QueueLocks(self.clock)
-        self.group_offsets = GroupOffsets(self.store, self.leadership, self.topics, self.groups, self.offsets)
-        self.resets = Resets(
-            self.store,
-            self.leadership,
-            self.topics,
-            self.groups,
-            self.members,
-            self.offsets,
-            self.waits,
-            self.options,
-        )
         bloom = BloomFilter(self.options.filter_error_percent, self.options.filter_users)
         self.filters = Filters(
             FilterTable(
@@ -105,19 +96,19 @@ class Part:
             self.options,
             self.clock,
         )
-        self.reads = GroupReads(
-            self.store,
-            self.leadership,
-            Endpoints("127.0.0.1", 10911, 10909, 10912),
-            self.topics,
-            self.groups,
-            self.offsets,
-            self.filters,
-            self.waits,
+        self.base = Base(
             self.options,
             self.clock,
+            self.store,
+            lanes_of(self.options, self.clock),
+            Endpoints("127.0.0.1", 10911, 10909, 10912),
+            self.leadership,
+            Access(self.options, str(path), self.clock).guard,
         )
-        self.pulls = Pulls(self.reads, self.leadership, self.options, self.clock)
+        self.group_offsets = GroupOffsets(self.base, self.topics, self.groups, self.offsets)
+        self.resets = Resets(self.base, self.topics, self.groups, self.members, self.offsets, self.waits)
+        self.reads = GroupReads(self.base, self.topics, self.groups, self.offsets, self.filters, self.waits)
+        self.pulls = Pulls(self.base, self.reads)
         self.store.dispatcher.listeners.append(self.waits.arrived)
         self.address = ""
 

@@ -6,12 +6,11 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from kerolox.broker.base import Base
 from kerolox.broker.bounds import OFFSETS_MAX, too_many
 from kerolox.broker.consume.message_waits import MessageWaits
 from kerolox.broker.members.groups import Groups, check_group
 from kerolox.broker.members.members import Member, Members
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, Refused
 from kerolox.front.handlers import refusal
@@ -28,7 +27,6 @@ from kerolox.protocol.codes import (
 )
 from kerolox.protocol.headers import offset as headers
 from kerolox.protocol.limits import INT64_MAX
-from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.consume_queue import ENTRY, ConsumeQueue
 from kerolox.store.tables.offsets import ConsumerOffsets
 from kerolox.unsaved import Unsaved
@@ -41,16 +39,9 @@ ASK_CLIENT_S = 5.0
 class GroupOffsets:
     """Requests that read and commit offsets of groups, and that ask for the bounds and times of queues."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        leadership: Leadership,
-        topics: Topics,
-        groups: Groups,
-        offsets: ConsumerOffsets,
-    ) -> None:
-        self._store = store
-        self._leadership = leadership
+    def __init__(self, base: Base, topics: Topics, groups: Groups, offsets: ConsumerOffsets) -> None:
+        self._store = base.store
+        self._leadership = base.leadership
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -105,24 +96,24 @@ class GroupOffsets:
         return bool(entry) and int(ENTRY.unpack(entry)[0]) >= self._store.reader.hot_from
 
     def update(self, request: Request[headers.UpdateOffsetRequest]) -> Answer:
-        told = request.header
-        topic, group = told.topic, told.consumer_group
+        header = request.header
+        topic, group = header.topic, header.consumer_group
         self._groups.known(group, f"Group {group} not exist!")
         config = self._topics.known(topic, f"Topic {topic} not exist!")
-        if self._offsets.has_reset(topic, group, told.queue_id):
+        if self._offsets.has_reset(topic, group, header.queue_id):
             # The member does not know yet that the group was reset.
             return Answer(remark="Offset has been previously reset")
-        end = max(0, self._store.max_offset(topic, told.queue_id))
+        end = max(0, self._store.max_offset(topic, header.queue_id))
         if not self._leadership.leads:
             end = INT64_MAX  # the copy may be shorter than what the group has consumed
-        why_not = _why_no_progress(config, told.queue_id, told.commit_offset, end)
+        why_not = _why_no_progress(config, header.queue_id, header.commit_offset, end)
         if why_not is not None:
             raise InvalidRequest(f"offset rejected, group {group}: {why_not}")
-        if not self._offsets.has_room(topic, group, told.queue_id, OFFSETS_MAX):
+        if not self._offsets.has_room(topic, group, header.queue_id, OFFSETS_MAX):
             raise too_many("offsets of groups", "OFFSETS_MAX", OFFSETS_MAX)
-        self._offsets.commit(topic, group, told.queue_id, told.commit_offset)
+        self._offsets.commit(topic, group, header.queue_id, header.commit_offset)
         if not self._leadership.leads:
-            self._offsets.keep(topic, group, told.queue_id)
+            self._offsets.keep(topic, group, header.queue_id)
         return Answer()
 
     # --- the bounds of a queue ---------------------------------------------------------------------------
@@ -154,23 +145,21 @@ class Resets:
 
     def __init__(
         self,
-        store: MessageStore,
-        leadership: Leadership,
+        base: Base,
         topics: Topics,
         groups: Groups,
         members: Members,
         offsets: ConsumerOffsets,
         waits: MessageWaits,
-        options: BrokerOptions,
     ) -> None:
-        self._store = store
-        self._leadership = leadership
+        self._store = base.store
+        self._leadership = base.leadership
+        self._options = base.options
         self._topics = topics
         self._groups = groups
         self._members = members
         self._offsets = offsets
         self._waits = waits
-        self._options = options
         # The offsets before, by topic and group; -1: none.
         self.unsaved: Unsaved[tuple[str, str], dict[int, int]] = Unsaved(self._put_back)
 
@@ -260,10 +249,10 @@ class Resets:
         _check_versions(found.by_caller.values())
         table = ResetOffsets(offset_table=targets)
         body = table.encode_for_cpp() if cpp else table.encode()
-        told = headers.ResetOffsetRequest(topic=topic, group=group, timestamp=asked.timestamp)
+        order = headers.ResetOffsetRequest(topic=topic, group=group, timestamp=asked.timestamp)
         for member in list(found.by_caller.values()):
             try:
-                member.caller.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
+                member.caller.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, order, body)
             except KeroloxError as error:
                 log.warning("reset_not_told group=%r client=%r error=%r", group, member.client_id, error)
         return targets
@@ -292,8 +281,8 @@ class Resets:
         wanted = (asked.client_addr or "").strip()
         if wanted:
             members = [member for member in members if member.client_id == wanted][:1]
-        told = headers.ConsumerStatusRequest(topic=asked.topic, group=asked.group)
-        answers = await asyncio.gather(*[self._ask_status(member, told) for member in members])
+        question = headers.ConsumerStatusRequest(topic=asked.topic, group=asked.group)
+        answers = await asyncio.gather(*[self._ask_status(member, question) for member in members])
         table = {client_id: queues for client_id, queues in answers if queues is not None}
         return Answer(body=ConsumerStatus(consumer_table=table).encode())
 

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kerolox.broker.base import Base
 from kerolox.broker.bounds import OFFSETS_MAX
 from kerolox.broker.consume.filters import Filters
 from kerolox.broker.consume.message_waits import ANY_QUEUE, MessageWaits, Wait
 from kerolox.broker.consume.read_filter import ReadFilter, ReadRefused, tag_filter
-from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.members.compiled_filters import NotCompiled
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
-from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest
 from kerolox.observers import Observers
 from kerolox.protocol.bodies.groups import WHY_DISABLED, GroupConfig
@@ -27,7 +24,6 @@ from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import PERM_READ
 from kerolox.protocol.subscription import is_tag_type, subscription
-from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.reading import PULL_BYTES_MAX, QueueRead, ReadLimits, ReadStatus
 from kerolox.store.tables.offsets import ConsumerOffsets
 
@@ -67,27 +63,23 @@ class GroupReads:
 
     def __init__(
         self,
-        store: MessageStore,
-        leadership: Leadership,
-        endpoints: Endpoints,
+        base: Base,
         topics: Topics,
         groups: ConsumerGroups,
         offsets: ConsumerOffsets,
         filters: Filters,
         waits: MessageWaits,
-        options: BrokerOptions,
-        clock: Clock,
     ) -> None:
-        self._store = store
-        self._leadership = leadership
-        self._endpoints = endpoints
+        self._store = base.store
+        self._leadership = base.leadership
+        self._endpoints = base.endpoints
+        self._options = base.options
+        self._clock = base.clock
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._filters = filters
         self._waits = waits
-        self._options = options
-        self._clock = clock
         # for statistics: group, topic, queue id, messages, bytes, bytes behind the end of the log
         self.on_served: Observers[[str, str, int, int, int, int]] = Observers("messages served")
         # group, topic, queue id: at the end

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
+from kerolox.broker.base import Base
 from kerolox.broker.consume.group_reads import GroupRead, GroupReads
 from kerolox.broker.consume.message_waits import WAIT_MS_MAX, Wait, WaitPoint
 from kerolox.broker.consume.read_filter import ReadRefused
 from kerolox.broker.members.compiled_filters import NotCompiled
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.role.leadership import Leadership
-from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest
 from kerolox.front.handlers import refusal
 from kerolox.front.refusals import Refusal
@@ -42,13 +40,11 @@ _INSIDE = (ReadStatus.FOUND, ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_W
 class Pulls:
     """Handlers of PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
-    def __init__(
-        self, reads: GroupReads, leadership: Leadership, options: BrokerOptions, clock: Clock
-    ) -> None:
+    def __init__(self, base: Base, reads: GroupReads) -> None:
         self._reads = reads
-        self._leadership = leadership
-        self._options = options
-        self._clock = clock
+        self._leadership = base.leadership
+        self._options = base.options
+        self._clock = base.clock
         self._cold: set[asyncio.Task[None]] = set()
 
     def pull(self, request: Request[PullRequest]) -> Answer | Later | None:

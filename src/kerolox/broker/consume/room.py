@@ -34,32 +34,19 @@ class Consuming:
         if options.multi_dispatch:
             store.dispatcher.listeners.append(self.waits.arrived_light)
         store.on_truncated.append(self.waits.truncated)
-        self.reads = GroupReads(
-            store,
-            base.leadership,
-            base.endpoints,
-            topics,
-            groups,
-            offsets,
-            filters,
-            self.waits,
-            options,
-            clock,
-        )
+        self.reads = GroupReads(base, topics, groups, offsets, filters, self.waits)
         lumped = options.light_queues and not options.light_stats
         self.reads.on_served.append(stats.served_light if lumped else stats.served)
         self.reads.on_caught_up.append(stats.caught_up)
         self.reads.on_cold_read.append(stats.read_cold)
         stats.count_misses(lambda: self.reads.misses)
-        self.pulls = Pulls(self.reads, base.leadership, options, clock)
+        self.pulls = Pulls(base, self.reads)
         base.leadership.on_leader.append(lambda leader: self.waits.wake_all())
         # A repeated pull is checked again, so a client that lost a right gets no more messages.
         base.guard.book.on_change.append(self.waits.wake_all)
         self.queries = Queries(store, groups, filters, base.guard)
-        self.group_offsets = GroupOffsets(store, base.leadership, topics, groups, offsets)
-        self.resets = Resets(
-            store, base.leadership, topics, groups, membership.members, offsets, self.waits, options
-        )
+        self.group_offsets = GroupOffsets(base, topics, groups, offsets)
+        self.resets = Resets(base, topics, groups, membership.members, offsets, self.waits)
         self.resets.unsaved.save = tables.offset_saver.save
         self.slow_groups = SlowGroups(groups, stats.behind_by_group, options, clock)
         self.filters = filters
