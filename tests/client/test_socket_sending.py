@@ -24,7 +24,7 @@ from kerolox.client.sockets.lines import Parcel, Sending, SendLine
 from kerolox.client.sockets.sending import NotAllSent, SocketSender
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
-from kerolox.errors import ConnectionLost
+from kerolox.errors import Closed, ConnectionLost
 from kerolox.net.tls import ClientTls
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.bodies.routes import BrokerData, QueueData, TopicRoute
@@ -249,6 +249,34 @@ def test_no_broker_in_time(broker: BrokerThread) -> None:
             sender.send(batch("gone", "abcde"))
             with pytest.raises(NotAllSent, match="5 messages in 1 requests to 'gone' were not sent"):
                 sender.finish()
+
+
+def send_all(sender: SocketSender, topic: str) -> None:
+    sender.send(batch(topic, "abcde"))
+    sender.finish()
+
+
+def test_a_caller_ends_the_retries() -> None:
+    """Nothing is sent after the caller is no longer wanted, though the broker returns."""
+    attempts: list[float] = []
+
+    def check() -> None:
+        attempts.append(time.monotonic())
+        if len(attempts) == 5:
+            raise Closed("no longer wanted")
+
+    with broker_in_thread() as lonely:
+        lonely.create_topic("gone", queues=1)
+        options = ClientOptions(lonely.nameserver_address, request_timeout_s=0.3)
+        with (
+            SocketCluster(options) as cluster,
+            SocketSender(cluster, "g", give_up_s=60, retries=100, check=check) as sender,
+        ):
+            sender.queues("gone")
+            lonely.stop()
+            with pytest.raises(Closed, match="no longer wanted"):
+                send_all(sender, "gone")
+            assert sender.stored == 0
 
 
 def test_a_peer_that_stops_reading_blocks_nobody_for_ever() -> None:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from kerolox.client.messages import Queue
+from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.pipeline.replay import send_task
 from kerolox.pipeline.replay.plan import SourceQueue
 from kerolox.pipeline.replay.send_task import REPLAY_FROM, REPLAY_ID, SendTask
-from tests.pipeline.replaying import Forgetful, Quiet, lane_rows, message
+from tests.pipeline.replaying import LostAnswers, Quiet, lane_rows, message
 
 from .driver import JavaDriver
 from .processes import JavaBroker, JavaNameServer
@@ -27,19 +28,20 @@ def test_the_java_consumer_gets_every_copy_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(send_task, "BATCH_COUNT", 10)
-    for name in ("SETTLE_S", "PAUSE_S_MAX", "SLICE_S"):
+    for name in ("SETTLE_S", "SLICE_S"):
         monkeypatch.setattr(send_task, name, 0.1)
     topic, group, call = unique("topic"), unique("group"), java_driver.call
     java_driver.create_topic(java_nameserver.address, java_broker.address, topic, 2)
     rows = [message(queue, offset) for queue in (0, 1) for offset in range(COUNT)]
-    with Forgetful(java_nameserver.address) as cluster:
+    with SocketCluster(java_nameserver.address) as cluster:
         broker = cluster.route(topic).writable[0].broker
         sources = {
             n: SourceQueue(Queue("orders", "broker-x", n), 0, COUNT - 1, COUNT, Queue(topic, broker, n), 0)
             for n in (0, 1)
         }
-        done = SendTask(cluster, "at-apache", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
-        assert cluster.sends > 25
+        with LostAnswers() as lost:
+            done = SendTask(cluster, "at-apache", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
+        assert lost.sends > 25
         sent = {n: (each.sent, each.error) for n, each in done.items()}
         assert sent == dict.fromkeys((0, 1), (COUNT, None))
         # Another run finds all of it there.

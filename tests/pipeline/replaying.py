@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from kerolox.client.sockets.socket_cluster import SocketCluster
+from kerolox.client.calls.outgoing import Target
+from kerolox.client.sockets.lines import Sending, SendLine
 from kerolox.errors import ConnectionLost
 from kerolox.pipeline.replay import send_task
 from kerolox.pipeline.replay.lifeline import TaskEnd
-from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.command import Command
 from kerolox.spark.columns import arrow_schema
 
 T0 = 1_700_000_000_000
@@ -66,28 +68,37 @@ class Quiet(TaskEnd):
         self.told.append(done)
 
 
-class Forgetful(SocketCluster):
-    """Loses the answer to every second send: one that was stored, one that was not, in turn."""
+class LostAnswers:
+    """Within the block, every second send has no answer: one that was stored, one that was not, in turn."""
 
-    sends = 0
+    def __init__(self) -> None:
+        self.sends = 0
+        self._patch = pytest.MonkeyPatch()
 
-    def line(self, address: str) -> Any:
-        line = super().line(address)
-        if not hasattr(line, "really_ask"):
-            line.really_ask = line.ask  # type: ignore[attr-defined]
-            line.ask = lambda *args, **how: self.ask_or_not(line, *args, **how)  # type: ignore[method-assign]
-        return line
+    def __enter__(self) -> LostAnswers:
+        put, pull = SendLine.put, SendLine.pull
 
-    def ask_or_not(self, line: Any, code: int, *args: Any, **how: Any) -> Any:
-        if code not in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2):
-            return line.really_ask(code, *args, **how)
-        self.sends += 1
-        if self.sends % 4 == 3:
-            raise ConnectionLost(line.address, "a test")
-        answer = line.really_ask(code, *args, **how)
-        if self.sends % 4 == 1:
-            raise ConnectionLost(line.address, "a test")
-        return answer
+        def put_or_lose(line: SendLine, sending: Sending, target: Target) -> None:
+            self.sends += 1
+            if self.sends % 4 == 3:
+                sending.is_begun = True
+                line.waiting[-1] = sending
+                raise ConnectionLost(line.address, "a test")
+            put(line, sending, target)
+
+        def pull_or_lose(line: SendLine) -> Iterator[tuple[Sending, Command]]:
+            for sending, answer in pull(line):
+                if self.sends % 4 == 1:
+                    line.waiting[-1] = sending
+                    raise ConnectionLost(line.address, "a test")
+                yield sending, answer
+
+        self._patch.setattr(SendLine, "put", put_or_lose)
+        self._patch.setattr(SendLine, "pull", pull_or_lose)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._patch.undo()
 
 
 def lane_rows(rows: Sequence[dict[str, Any]]) -> list[pa.RecordBatch]:

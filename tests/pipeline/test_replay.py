@@ -34,7 +34,7 @@ from kerolox.protocol.reserved import TOOLS_GROUP
 from kerolox.spark.columns import arrow_schema
 from kerolox.spark.source.options import read_wanted
 from kerolox.testing import BrokerThread
-from tests.pipeline.replaying import T0, Forgetful, Quiet, archive, lane_rows, message
+from tests.pipeline.replaying import T0, LostAnswers, Quiet, archive, lane_rows, message
 from tests.spark.store_maker import StoreMaker, fill
 
 if TYPE_CHECKING:
@@ -348,16 +348,15 @@ def test_lost_answers_are_looked_for(
     broker: BrokerThread, topic: str, cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(send_task, "SETTLE_S", 0.05)
-    monkeypatch.setattr(send_task, "PAUSE_S_MAX", 0.05)
     monkeypatch.setattr(send_task, "SLICE_S", 0.05)
     monkeypatch.setattr(send_task, "BATCH_COUNT", 10)
     rows = [message(queue, offset) for queue in (0, 1) for offset in range(100)]
     rows[150]["body"] = b"x" * 600_000  # goes alone, compressed
     target = Queue(topic, cluster.route(topic).writable[0].broker, 2)
     sources = {n: SourceQueue(Queue("orders", "broker-x", n), 0, 99, 100, target, 0) for n in (0, 1)}
-    with Forgetful(broker.nameserver_address) as forgetful:
-        done = SendTask(forgetful, "lost", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
-        assert forgetful.sends > 25
+    with LostAnswers() as lost:
+        done = SendTask(cluster, "lost", sources, Quiet(), 0.0, unsure=False).run(lane_rows(rows))
+        assert lost.sends > 25
     assert {number: (each.sent, each.error) for number, each in done.items()} == {
         0: (100, None),
         1: (100, None),

@@ -78,7 +78,9 @@ class SocketSender:
         give_up_s: float = GIVE_UP_S,
         template_topic: str = TEMPLATE_TOPIC,
         find_missing: FindMissing | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
+        """``check`` is called before each attempt and every second; an error that it raises ends the call."""
         self.cluster = cluster
         self.group = group
         self.stored = 0  # messages
@@ -87,6 +89,7 @@ class SocketSender:
         self.requests = 0
         self.repeated = 0  # requests sent again after an answer was lost
         self.find_missing = find_missing
+        self._check_caller = check
         self._in_flight = in_flight
         self._retries = retries
         self._give_up_s = give_up_s
@@ -167,7 +170,9 @@ class SocketSender:
         return line is None or len(line.waiting) < self._in_flight
 
     def _begin(self, sending: Sending, target: Target) -> None:
-        """Try it at a queue."""
+        """Send a request to a queue."""
+        if self._check_caller is not None:
+            self._check_caller()
         sending.target = target
         now_s = time.monotonic()
         end_s = sending.began_s + self._give_up_s
@@ -234,7 +239,9 @@ class SocketSender:
             self._failed(sending, error if sending.is_begun else ConnectFailed(line.address, error))
 
     def _step(self) -> None:
-        """Wait for something to happen, and deal with it."""
+        """Wait for the next event, for a second at most, and process it."""
+        if self._check_caller is not None:
+            self._check_caller()
         now_s = time.monotonic()
         until_s = now_s + WAIT_S
         due = [sending for sending in self._later if sending.not_before_s <= now_s]

@@ -3,7 +3,7 @@
 A copy is marked with the replay's id and the place of its original. A task that starts looks for these marks
 after the end that the target had when the replay was planned, and continues after the last mark. If an
 answer is missing, it looks again before it sends anything a second time. One request is in flight at a time,
-and a broker stores a request completely or not at all.
+and a broker stores a request completely or not at all. The socket sender retries requests.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from kerolox.client.admin.dead_letters import OF_THE_WAY
+from kerolox.client.calls.outgoing import shrink
 from kerolox.client.calls.readers import LEADER_ALONE
-from kerolox.client.errors import failure
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
+from kerolox.client.sockets.lines import Parcel
+from kerolox.client.sockets.sending import NotAllSent, SocketSender
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import KeroloxError
 from kerolox.pipeline.copy_properties import REPLAY_FROM, REPLAY_ID
-from kerolox.pipeline.replay.lifeline import TaskEnd
+from kerolox.pipeline.replay.lifeline import NoLongerWanted, TaskEnd
 from kerolox.pipeline.replay.plan import ReplayError, SourceQueue
 from kerolox.protocol import properties as names
 from kerolox.protocol.batch import encode_batch, unwrap
-from kerolox.protocol.codes import STORED_CODES, RequestCode
-from kerolox.protocol.compression import compress
-from kerolox.protocol.flags import COMPRESSED, COMPRESSION_ZLIB
-from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.compression import LEVEL
+from kerolox.protocol.flags import COMPRESSION_ZLIB
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.properties import pack, unpack
 from kerolox.protocol.record import decode_record
-from kerolox.protocol.reserved import TEMPLATE_TOPIC, TOOLS_GROUP
+from kerolox.protocol.reserved import TOOLS_GROUP
 from kerolox.spark.records import positions_of
 
 # Marks of a copy: id of the replay, place of the original, and its born time.
@@ -52,8 +53,9 @@ BATCH_BYTES = 1 << 19
 BATCH_COUNT = 1000
 ITEM_BYTES = 22
 PATIENCE_S = 60.0  # time to retry with a broker that does not answer, such as during a restart
+RETRIES = 1000  # the patience ends them
 SETTLE_S = 1.0  # time after which the last request of a dead sender is stored
-PAUSE_S_MAX = 2.0
+WAIT = pack({names.WAIT: "true"})
 SLICE_S = 0.2
 
 COLUMNS = (
@@ -145,7 +147,7 @@ class SendTasks:
         share = self.rate * sum(source.count for source in mine.values()) / max(1, total)
         lifeline = TaskEnd(self.host, self.port, self.token, number)
         try:
-            with SocketCluster(self.options, read_from=LEADER_ALONE) as cluster:
+            with SocketCluster(self.options, patience_s=PATIENCE_S, read_from=LEADER_ALONE) as cluster:
                 unsure = self.resumed or task.attemptNumber() > 0
                 done = SendTask(cluster, self.id, mine, lifeline, share, unsure=unsure).run(batches)
         finally:
@@ -172,6 +174,14 @@ class SendTask:
         unsure: bool,
     ) -> None:
         self._cluster = cluster
+        self._sender = SocketSender(
+            cluster,
+            PRODUCER_GROUP,
+            retries=RETRIES,
+            give_up_s=PATIENCE_S,
+            find_missing=self._find_missing,
+            check=lifeline.check,
+        )
         self._id = id
         self._sources = sources
         self._lifeline = lifeline
@@ -180,8 +190,14 @@ class SendTask:
         self._done: dict[int, QueueResult] = {}
         self._looked: dict[Queue, int] = {}  # by target: offset at which the next look begins
         self._last: dict[str, int] = {}  # by source: last offset already in the target
+        self._in_flight: tuple[SourceQueue, list[Copy]] | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> dict[int, QueueResult]:
+        """Send the messages of these rows. Return the result of each queue."""
+        with self._sender:
+            return self._run(batches)
+
+    def _run(self, batches: Iterable[pa.RecordBatch]) -> dict[int, QueueResult]:
         part: list[Copy] = []
         number, size_bytes = -1, 0
         behind, known = -1, None  # the message before, to detect repetitions
@@ -260,7 +276,10 @@ class SendTask:
         if source.target not in self._looked:
             if self._unsure:
                 time.sleep(SETTLE_S)
-            self._tried(source, lambda: self._look(source.target, source.since))
+            try:
+                self._look(source.target, source.since)
+            except KeroloxError as error:
+                raise self._failed(source, error) from error
         if not self._unsure or source.name in self._last:
             return
         first = self._cluster.min_offset(source.target)
@@ -295,84 +314,47 @@ class SendTask:
         source = self._sources[number]
         self._pace.wait(len(part))
         self._lifeline.check()
-        done = self._done[number]
-
-        def send() -> None:
-            last = self._last.get(source.name, -1)
-            missing = [copy for copy in part if copy.offset > last]
-            if missing:
-                self._send(source, missing)
-
-        def look() -> None:
-            self._look(source.target, self._looked[source.target])
-
-        self._tried(source, send, look)
+        self._in_flight = source, part
+        try:
+            self._sender.send(self._parcel(source, part), source.target)
+            self._sender.finish()
+        except KeroloxError as error:
+            self._lifeline.check()
+            reason = error.lost[0][1] if isinstance(error, NotAllSent) else error
+            raise self._failed(source, reason) from error
         self._last[source.name] = part[-1].offset
+        done = self._done[number]
         done.sent += len(part)
         self._lifeline.tell(sum(each.sent + each.before for each in self._done.values()))
 
-    def _tried(
-        self, source: SourceQueue, work: Callable[[], None], look: Callable[[], None] | None = None
-    ) -> None:
-        """Run the work, with retries of errors that may pass. Before a retry, look for messages already
-        stored.
-        """
-        deadline_s = time.monotonic() + PATIENCE_S
-        pause_s = SETTLE_S
-        in_doubt = False
-        while True:
-            try:
-                if in_doubt and look is not None:
-                    look()
-                work()
-                return
-            except KeroloxError as error:
-                if isinstance(error, ReplayError):
-                    raise
-                if not error.retriable or time.monotonic() > deadline_s:
-                    last = self._last.get(source.name)
-                    where = f"after offset {last}" if last is not None else "at its start"
-                    raise ReplayError(f"{source.name} to {source.target}, {where}: {error}") from error
-                in_doubt = True
-            until_s = time.monotonic() + pause_s
-            while time.monotonic() < until_s:
-                time.sleep(SLICE_S)
-                self._lifeline.check()
-            pause_s = min(PAUSE_S_MAX, pause_s * 2)
-            try:
-                self._cluster.route(source.target.topic, fresh=True)
-            except KeroloxError:
-                pass  # the next try reports the error
+    def _failed(self, source: SourceQueue, error: KeroloxError) -> ReplayError:
+        if isinstance(error, NoLongerWanted):
+            raise error
+        last = self._last.get(source.name)
+        where = f"after offset {last}" if last is not None else "at its start"
+        return ReplayError(f"{source.name} to {source.target}, {where}: {error}")
 
-    def _send(self, source: SourceQueue, part: Sequence[Copy]) -> None:
-        target = source.target
-        batch = len(part) > 1
-        body, sys_flag = part[0].body, 0
-        if batch:
+    def _find_missing(self, parcel: Parcel, queue: Queue) -> Parcel | None:
+        """Return the part of a request without an answer that is not in its queue."""
+        until_s = time.monotonic() + SETTLE_S
+        while time.monotonic() < until_s:
+            time.sleep(SLICE_S)
+            self._lifeline.check()
+        self._look(queue, self._looked[queue])
+        assert self._in_flight is not None
+        source, part = self._in_flight
+        last = self._last.get(source.name, -1)
+        missing = [copy for copy in part if copy.offset > last]
+        return self._parcel(source, missing) if missing else None
+
+    def _parcel(self, source: SourceQueue, part: Sequence[Copy]) -> Parcel:
+        topic, born_ms = source.target.topic, SYSTEM_CLOCK.wall_ms()
+        if len(part) > 1:
             body = encode_batch([(copy.flag, copy.body, copy.properties) for copy in part])
-        elif len(body) > BATCH_BYTES:  # a compressed message may exceed the broker's limit uncompressed
-            smaller = compress(body)
-            if len(smaller) < len(body):
-                body, sys_flag = smaller, COMPRESSED | COMPRESSION_ZLIB
-        wait = pack({names.WAIT: "true"})
-        header = SendRequestV2(
-            producer_group=PRODUCER_GROUP,
-            topic=target.topic,
-            default_topic=TEMPLATE_TOPIC,
-            default_topic_queue_nums=4,
-            queue_id=target.queue_id,
-            sys_flag=sys_flag,
-            born_timestamp=SYSTEM_CLOCK.wall_ms(),
-            flag=0 if batch else part[0].flag,
-            properties=(wait if batch else part[0].properties + wait).decode(),
-            reconsume_times=0,
-            unit_mode=False,
-            batch=batch,
-            broker_name=target.broker,
-        )
-        code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
-        address = self._cluster.address(target)
-        answer = self._cluster.line(address).ask(code, header, body)
-        if answer.code not in STORED_CODES:
-            raise failure(answer, address=address, code=code)
-        self._looked[target] = max(self._looked[target], answer.header(SendAnswer).queue_offset)
+            code = RequestCode.SEND_BATCH_MESSAGE
+            return Parcel(topic, body, WAIT.decode(), "", born_ms, code=code, count=len(part))
+        (copy,) = part
+        parcel = Parcel(topic, copy.body, (copy.properties + WAIT).decode(), "", born_ms, copy.flag)
+        if len(copy.body) > BATCH_BYTES:  # a compressed message may exceed the broker's limit uncompressed
+            shrink(parcel, COMPRESSION_ZLIB, LEVEL)
+        return parcel
