@@ -94,7 +94,7 @@ ROOMS = {
     ),
     "access": (
         "resources",
-        "policies rules",
+        "policies",
         "book options server_options",
         "needs",
         "sources",

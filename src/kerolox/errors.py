@@ -40,7 +40,7 @@ class KeroloxError(Exception):
     """Base class of all errors that kerolox raises deliberately."""
 
     code: int = _SYSTEM_ERROR
-    reason: str = ""  # label of rejections in metrics; default: the name of the code
+    label: str = ""  # of rejections in metrics; default: the name of the code
     retriable: bool = False
     next_step: str = ""  # the next step; it is part of the message too
 
@@ -78,9 +78,9 @@ class InvalidRequest(KeroloxError):
 class Refused(KeroloxError):
     """A request that is rejected with this code and remark."""
 
-    def __init__(self, code: int, remark: str, reason: str = "") -> None:
+    def __init__(self, code: int, remark: str, label: str = "") -> None:
         self.code = code
-        self.reason = reason
+        self.label = label
         super().__init__(remark)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from kerolox.access.needs.broker import BROKER
-from kerolox.access.rules import Rules
 from kerolox.front.caller import Caller
 from kerolox.front.requests import Request
 from kerolox.protocol.command import decode_command, request
 from kerolox.protocol.frame import BINARY, JSON
-from kerolox.protocol.header import Header
-from kerolox.protocol.headers import REQUEST_HEADERS
+from kerolox.protocol.header import Header, decode_fields
+from tests.attack.requests import Names, fields_of
+from tests.served import BROKER, REQUEST_HEADERS, Rules
 
 CLUSTER = "DefaultCluster"
 
@@ -52,6 +51,13 @@ def asked(
     kind = REQUEST_HEADERS.get(code) if read else None
     typed = None if kind is None or header is None else command.header(kind)
     return Request(cast(Caller, None), code, typed, command.body, 0.0, command)
+
+
+def needs_of_all_fields(code: int, rules: Rules) -> set[str]:
+    """The needs of a request whose header has all fields, about topic T and group G."""
+    kind = REQUEST_HEADERS.get(code)
+    fields = fields_of(code, Names("T", "G", "alice"))
+    return needs(code, None if kind is None else decode_fields(fields, kind), rules=rules)
 
 
 def needs(

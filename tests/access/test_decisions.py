@@ -11,16 +11,17 @@ from kerolox.access import decisions as module
 from kerolox.access.book import Book
 from kerolox.access.decisions import Decisions
 from kerolox.access.guard import Guard
-from kerolox.access.needs.broker import BROKER
 from kerolox.access.options import AccessOptions, Audit
-from kerolox.access.resources import Action, topic
+from kerolox.access.resources import topic
 from kerolox.front.caller import Caller
+from kerolox.front.needs import Action
 from kerolox.front.requests import Answer, Request
 from kerolox.protocol.bodies import access as bodies
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
 from kerolox.protocol.headers.pull import PullRequest
 from kerolox.testing.clock import ManualClock
+from tests.served import BROKER
 
 
 class View:
@@ -125,7 +126,7 @@ class Pulls:
             rule(self.book, "alice", resource)
         self.view = View()
         settings = AccessOptions(authentication=True, authorization=True, **options)
-        self.guard = Guard(self.book, BROKER, self.view, settings, ManualClock())
+        self.guard = Guard(self.book, self.view, settings, ManualClock())
         self.peer = caller()
 
     def may(self, name: str | None = "alice", topic: str = "T", group: str = "g", code: int = 11) -> bool:
@@ -135,7 +136,7 @@ class Pulls:
         )  # fmt: skip
         asked = Request(self.peer, code, header, b"", 0.0, Command(code))
         asked.identity = name
-        return self.guard.allows(asked)
+        return self.guard.allows(asked, BROKER[code])
 
 
 def test_pulls_are_allowed_for_what_they_name_and_who_asks() -> None:

@@ -8,7 +8,8 @@ import random
 from kerolox.access.book import User
 from kerolox.access.explain import explain
 from kerolox.access.policies import NONE, Entry, Policies, PolicyType, parse_source
-from kerolox.access.resources import Action, Kind, Need, Resource, parse_pattern, topic
+from kerolox.access.resources import parse_pattern, topic
+from kerolox.front.needs import Action, Kind, Need, Resource
 
 ALICE = User("alice", "secret")
 HERE = ipaddress.ip_address("10.0.0.9")

@@ -11,11 +11,10 @@ import pytest
 from kerolox.access.book import Book
 from kerolox.access.failures import DELAY_MAX_S, FORGIVEN_S, FREE, WAITING_MAX, Failures, delay_after
 from kerolox.access.guard import NOT_KNOWN, Guard, NotKnown
-from kerolox.access.needs.nameserver import NAMESERVER
 from kerolox.access.options import AccessOptions, Audit
-from kerolox.access.rules import ClusterView
 from kerolox.errors import OptionError
 from kerolox.front.caller import Caller
+from kerolox.front.needs import ClusterView
 from kerolox.front.refusals import Refusal
 from kerolox.front.requests import Answer, Request
 from kerolox.net.signing import Credentials
@@ -25,6 +24,7 @@ from kerolox.protocol.headers.route import RouteRequest
 from kerolox.protocol.signature import sign
 from kerolox.testing.access import ADMIN
 from kerolox.testing.clock import ManualClock
+from tests.served import NAMESERVER
 
 from .users_kit import add_user
 
@@ -60,7 +60,7 @@ def asked(
 
 def guard_of(book: Book, clock: ManualClock | None = None, **options: Any) -> Guard:
     settings = AccessOptions(**{"authentication": True, "authorization": True, **options})
-    return Guard(book, NAMESERVER, ClusterView("DefaultCluster"), settings, clock or ManualClock())
+    return Guard(book, ClusterView("DefaultCluster"), settings, clock or ManualClock())
 
 
 @pytest.fixture
@@ -101,10 +101,10 @@ def test_a_known_user_may_do_what_its_rules_say_and_no_more(book: Book) -> None:
     for topic, allowed in (("T", True), ("U", False)):
         request = asked(ROUTE, alice, topic=topic)
         assert guard.admits(request)
-        assert guard.allows(request) is allowed
+        assert guard.allows(request, NAMESERVER[request.code]) is allowed
     request = asked(WIPE, alice)
     assert guard.admits(request)
-    assert not guard.allows(request)
+    assert not guard.allows(request, NAMESERVER[request.code])
 
 
 def test_what_nobody_serves_is_refused_before_that_is_said(book: Book) -> None:
@@ -113,7 +113,7 @@ def test_what_nobody_serves_is_refused_before_that_is_said(book: Book) -> None:
     for who, hears in ((alice, False), (ADMIN, True)):
         request = asked(31_337, who)
         assert guard.admits(request)
-        assert guard.allows(request, served=False) is hears
+        assert guard.allows(request, None) is hears
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_where_administration_comes_from(book: Book, admin_from: str, far: bool,
         for address, allowed in ((FAR, far), (NEAR, near)):
             request = asked(WIPE, ADMIN, caller=Stranger(address))
             assert guard.admits(request)
-            assert guard.allows(request) is allowed
+            assert guard.allows(request, NAMESERVER[request.code]) is allowed
         reads = asked(ROUTE, ADMIN, caller=Stranger(FAR))
         assert guard.admits(reads)
-        assert guard.allows(reads)
+        assert guard.allows(reads, NAMESERVER[ROUTE])
 
 
 def test_an_address_that_is_no_address_is_refused() -> None:
@@ -154,7 +154,7 @@ def test_every_decision_is_logged_when_asked_for(book: Book, caplog: pytest.LogC
         for topic in ("T", "U"):
             request = asked(ROUTE, alice, topic=topic)
             assert guard.admits(request)
-            guard.allows(request)
+            guard.allows(request, NAMESERVER[request.code])
         assert len(caplog.records) == lines
     assert alice.secret_key not in caplog.text
 
@@ -225,4 +225,4 @@ def test_this_host_may_have_an_address_of_the_internet(
     request = asked(WIPE, ADMIN, caller=caller)
     guard = guard_of(book, admin_from=admin_from)
     assert guard.admits(request)
-    assert guard.allows(request) is allowed
+    assert guard.allows(request, NAMESERVER[request.code]) is allowed

@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kerolox.access.needs import names
-from kerolox.access.needs.broker import BROKER
-from kerolox.access.needs.nameserver import NAMESERVER
 from kerolox.access.policies import Policies
-from kerolox.access.resources import Need
-from kerolox.access.rules import Rules
 from kerolox.errors import InvalidRequest
+from kerolox.front.needs import Need
 from kerolox.front.requests import Request
 from kerolox.protocol.codes import RequestCode as Code
 from kerolox.protocol.header import Header
@@ -24,6 +21,7 @@ from tests.access.needs_kit import EMPTY, SmallView, asked, needs
 from tests.access.test_needs_requests import CHANGING, LOOKING, create, heartbeats, lock, pull
 from tests.access.users_kit import policies
 from tests.broker.talk import send_fields
+from tests.served import BROKER, NAMESERVER, Rules
 
 
 def texts(found: Iterable[Need]) -> set[str]:

@@ -25,21 +25,11 @@ from kerolox.access.policies import (
     parse_policy_type,
     parse_source,
 )
-from kerolox.access.resources import (
-    Action,
-    Kind,
-    Need,
-    Pattern,
-    Resource,
-    parse_action,
-    parse_pattern,
-    parse_resource,
-    topic,
-)
-from kerolox.access.rules import ClusterView
+from kerolox.access.resources import Pattern, parse_action, parse_pattern, parse_resource, topic
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.errors import InvalidRequest
 from kerolox.front.caller import Caller
+from kerolox.front.needs import Action, ClusterView, Kind, Need, Resource
 from tests.access.needs_kit import asked
 from tests.access.users_kit import entry, policies
 
@@ -309,7 +299,7 @@ def test_a_user_that_may_do_everything_needs_no_rules_and_a_disabled_one_may_do_
     ]
     book.replace({user.name: user for user in users}, {user.name: rules for user in users})
     options = AccessOptions(authentication=True, authorization=True)
-    guard = Guard(book, {}, ClusterView("c"), options, SYSTEM_CLOCK)
+    guard = Guard(book, ClusterView("c"), options, SYSTEM_CLOCK)
 
     class Nobody:
         address = "in this process"

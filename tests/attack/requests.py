@@ -13,7 +13,7 @@ from kerolox.protocol.bodies import access as access_bodies
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.header import spelling
-from kerolox.protocol.headers import REQUEST_HEADERS
+from tests.served import REQUEST_HEADERS
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from kerolox.access.rules import Rule
+from kerolox.front.needs import Rule
 from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.command import Command
 
@@ -46,11 +46,11 @@ async def attack_all(
     outcome, chance = Outcome(), random.Random(seed)
     before = world.known()
     for listener in world.listeners():
-        rules = listener.handlers.guard._rules  # type: ignore[union-attr]
         for attack in attacks:
             async with Line(listener.address, FAR if attack.administers_only else NEAR) as line:
                 for code in codes:
-                    rule = rules.get(code)
+                    route = listener.handlers.routes.get(code)
+                    rule = None if route is None else route.rule
                     if attack.administers_only and not (rule and rule.administers):
                         continue
                     answers = [

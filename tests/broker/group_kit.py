@@ -25,6 +25,7 @@ from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import rows_of
 from kerolox.net.dialer import Dialer
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.server import Server
@@ -44,7 +45,6 @@ from kerolox.protocol.filters.bloom import BloomFilter
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers import offset as offset_headers
 from kerolox.protocol.headers.heartbeat import ConsumerIdsChanged, ConsumerListRequest
-from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.subscription import subscription
 from kerolox.store.disk.files import Files
 from kerolox.store.message_store import MessageStore
@@ -115,10 +115,8 @@ class Part:
     def handlers(self) -> RemotingHandlers:
         handlers = RemotingHandlers()
         lane = Lane("test")
-        for part in (self.heartbeats, self.locks, self.group_offsets, self.resets):
-            for code, handler, header in part.rows():
-                handlers.add(code, handler, header, lane)
-        handlers.add(RequestCode.PULL_MESSAGE, self.pulls.pull, PullRequest, lane)
+        rows = rows_of(self.heartbeats, self.locks, self.group_offsets, self.resets, self.pulls)
+        handlers.serve([row._replace(lane="test") for row in rows], {"test": lane})
         return handlers
 
     def topic(self, name: str, queues: int = 1, **settings: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kerolox.broker.admin.not_supported import REASONS
+from kerolox.broker.admin.not_supported import ROWS
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.topic import CreateTopicRequest
@@ -28,6 +28,6 @@ async def test_static_topics_are_refused_with_what_to_do_instead(tmp_path: Path)
 
 async def test_all_of_them_are_answered(tmp_path: Path) -> None:
     async with running_broker(directory=tmp_path) as running, Dialer() as dialer:
-        for code, why in REASONS.items():
-            answer = await dialer.call(running.address, code)
-            assert (answer.code, why in (answer.remark or "")) == (3, True)
+        for row in ROWS:
+            answer = await dialer.call(running.address, row.code)
+            assert (answer.code, row.rejected in (answer.remark or "")) == (3, True)

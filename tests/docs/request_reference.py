@@ -5,19 +5,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from kerolox.access.needs.broker import BROKER
-from kerolox.access.needs.controller import CONTROLLER
-from kerolox.access.needs.nameserver import NAMESERVER
-from kerolox.access.rules import Rules
-from kerolox.broker.admin.not_supported import REASONS
+from kerolox.front.needs import Rule
+from kerolox.front.rows import Row
 from kerolox.protocol.codes import request_name
-from tests.access.test_needs_requests import EXAMPLES, OTHERS
+from tests.access.test_needs_requests import example_needs
+from tests.served import (
+    BROKER,
+    BROKER_ROWS,
+    CONTROLLER,
+    CONTROLLER_ROWS,
+    NAMESERVER,
+    NAMESERVER_ROWS,
+    Rules,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "REQUESTS.md"
-SERVERS: dict[str, Rules] = {"Broker": BROKER, "Name server": NAMESERVER, "Controller": CONTROLLER}
+SERVERS = {
+    "Broker": (BROKER_ROWS, BROKER),
+    "Name server": (NAMESERVER_ROWS, NAMESERVER),
+    "Controller": (CONTROLLER_ROWS, CONTROLLER),
+}
 HEAD = """\
 # Requests
 
@@ -29,33 +38,27 @@ Differences from RocketMQ are in [COMPATIBILITY.md](COMPATIBILITY.md). This page
 
 
 def rights(code: int, rules: Rules) -> str:
-    """The rights of the first example that needs any."""
-    examples = [each.expected for each in (*EXAMPLES, *OTHERS) if each.code == code and each.rules is rules]
-    needed = next(filter(None, examples), ())
-    return ", ".join(needed).replace("Cluster:DefaultCluster", "the cluster") or "none: any known user"
+    needed = ", ".join(example_needs(code, rules))
+    return needed.replace("Cluster:DefaultCluster", "the cluster") or "none: any known user"
 
 
-def row(code: int, rules: Rules, refused: Mapping[int, str]) -> str:
-    rule = rules[code]
-    marks = [
-        mark
-        for mark, is_so in (
-            ("administration", rule.administers),
-            ("Super users only", rule.for_super),
-            (f"rejected: {refused.get(code)}", code in refused),
-        )
-        if is_so
-    ]
-    cells = (str(code), f"`{request_name(code)}`", rights(code, rules), "; ".join(marks))
+def marks(row: Row) -> str:
+    rule: Rule = row.rule
+    named = (("administration", rule.administers), ("Super users only", rule.for_super))
+    return "; ".join([mark for mark, is_so in named if is_so] + ["rejected"] * bool(row.rejected))
+
+
+def line(row: Row, rules: Rules) -> str:
+    code = int(row.code)
+    cells = (str(code), f"`{request_name(code)}`", row.description, rights(code, rules), marks(row))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def written() -> str:
     lines = [HEAD]
-    for server, rules in SERVERS.items():
-        refused = {int(code): why for code, why in REASONS.items()} if rules is BROKER else {}
-        lines += [f"## {server}", "", "| code | name | rights of an example | |", "|--:|---|---|---|"]
-        lines += [row(int(code), rules, refused) for code in sorted(rules)]
+    for server, (rows, rules) in SERVERS.items():
+        lines += [f"## {server}", "", "| code | name | | rights of an example | |", "|--:|---|---|---|---|"]
+        lines += [line(rows[code], rules) for code in sorted(rows)]
         lines.append("")
     return "\n".join(lines)
 

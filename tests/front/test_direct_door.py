@@ -100,7 +100,7 @@ async def heartbeat(caller: DirectCaller, client_id: str, *, produces: str | Non
 
 async def held_pull(running: RunningBroker, caller: DirectCaller) -> asyncio.Future[Answer]:
     held = caller.begin(RequestCode.PULL_MESSAGE, pulling(1))
-    await until(lambda: running.broker.consuming.waiting.held == 1)
+    await until(lambda: running.broker.consuming.waits.held == 1)
     assert not held.done()
     return held
 
@@ -243,7 +243,7 @@ async def test_a_caller_that_goes_leaves_nothing_behind(running: RunningBroker, 
 
     going.close("it has seen enough")
     members = running.broker.membership.members
-    assert running.broker.consuming.waiting.held == 0
+    assert running.broker.consuming.waits.held == 0
     assert members.consumers["g"].client_ids == ("staying",)
     assert members.producer("going") is None
     assert members.pick_producer("p") is None

@@ -38,7 +38,6 @@ from kerolox.protocol.ha_epochs import (
     pack_welcome,
 )
 from kerolox.protocol.ha_proof import FollowersProof, LeadersProof, ProofRefused
-from kerolox.protocol.headers import REQUEST_HEADERS
 from kerolox.protocol.json_dialect import dumps, loads
 from kerolox.protocol.message_id import read_offset_id, read_unique_key
 from kerolox.protocol.pop.answer_texts import read_message_offsets, read_start_offsets
@@ -51,6 +50,7 @@ from kerolox.protocol.signature import signer as send_signer
 from kerolox.spark.columns import arrow_schema
 from kerolox.spark.record_columns import at_once
 from kerolox.spark.records import FIXED_BYTES, decode_by_numpy, record_starts
+from tests.served import REQUEST_HEADERS
 
 
 def frames(data: bytes) -> None:

@@ -24,9 +24,10 @@ from kerolox.access.book import Book, User
 from kerolox.access.guard import Guard
 from kerolox.access.options import AccessOptions
 from kerolox.access.policies import parse_source
-from kerolox.access.resources import Kind, Need, Resource, parse_action
+from kerolox.access.resources import parse_action
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
+from kerolox.front.needs import Kind, Need, Resource
 from kerolox.front.requests import Request
 from kerolox.protocol.bodies import access as bodies
 
@@ -58,7 +59,7 @@ def ours(case: Case) -> dict[str, list[str | None]]:
         for user in case.users
     )
     book.replace({user.name: user for user in users}, {})
-    guard = Guard(book, {}, None, AccessOptions(authentication=True, authorization=True), Clock())  # type: ignore[arg-type]
+    guard = Guard(book, None, AccessOptions(authentication=True, authorization=True), Clock())  # type: ignore[arg-type]
     return {
         "changes": [failure(lambda each=each: change(book, each)) for each in case.changes],  # type: ignore[misc]
         "decisions": [failure(lambda each=each: check(guard, each)) for each in case.requests],  # type: ignore[misc]

@@ -11,14 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kerolox.access.needs.broker import BROKER
-from kerolox.access.needs.controller import CONTROLLER
-from kerolox.access.needs.nameserver import NAMESERVER
-from kerolox.access.rules import Rules
 from kerolox.errors import KeroloxError
 from kerolox.protocol.codes import request_name
 from kerolox.protocol.header import decode_fields
-from kerolox.protocol.headers import REQUEST_HEADERS
+from tests.served import BROKER, CONTROLLER, NAMESERVER, REQUEST_HEADERS, Rules
 
 from ..access.needs_kit import CLUSTER, SmallView, asked
 from .driver import JavaDriver

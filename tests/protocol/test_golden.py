@@ -15,8 +15,9 @@ from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import Command, decode_command
 from kerolox.protocol.frame import BINARY, JSON, FrameSplitter
 from kerolox.protocol.header_binary import split_fields
-from kerolox.protocol.headers import ANSWER_HEADERS, REQUEST_HEADERS
 from kerolox.protocol.record import body_crc_ok, decode_records, encode_message
+from tests.protocol.answer_headers import ANSWER_HEADERS
+from tests.served import REQUEST_HEADERS
 
 from .golden import Row, rows
 

@@ -18,7 +18,6 @@ from kerolox.protocol.frame import BINARY, JSON
 from kerolox.protocol.header import Header, decode_fields, decode_json_fields, encode_fields
 from kerolox.protocol.header_binary import encode_run
 from kerolox.protocol.header_json import UnusualHeader
-from kerolox.protocol.headers import ANSWER_HEADERS, REQUEST_HEADERS
 from kerolox.protocol.headers.heartbeat import HeartbeatAnswer, UnregisterClientRequest
 from kerolox.protocol.headers.offset import BoundaryType, MaxOffsetRequest, SearchOffsetRequest
 from kerolox.protocol.headers.pop import PopRequest
@@ -28,6 +27,8 @@ from kerolox.protocol.headers.registration import RegisterBrokerRequest
 from kerolox.protocol.headers.route import RouteRequest
 from kerolox.protocol.headers.send import SendAnswer, SendRequest, SendRequestV2
 from kerolox.protocol.limits import EXT_FIELD_COUNT_MAX
+from tests.protocol.answer_headers import ANSWER_HEADERS
+from tests.served import REQUEST_HEADERS
 
 SEND_V1 = (
     "producerGroup topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag properties? "
@@ -118,6 +119,7 @@ REQUESTS = {
     17: "topic defaultTopic? readQueueNums writeQueueNums perm topicFilterType? topicSysFlag? order? "
     "attributes? force?",
     21: "topicSeq? maxTopicNum? dataVersion?",
+    25: "acceptLoss?",
     26: None,
     200: None,
     201: "groupSeq? maxGroupNum? dataVersion?",
@@ -172,6 +174,7 @@ REQUESTS = {
     "brokerStart? knownMasterEpoch? knownMasterId? knownSetEpoch? knownSet? knownLeads? keptOffset? "
     "followerRefusal?",
     1004: "brokerName?",
+    1006: "allGroups?",
     1008: "masterAddress? masterEpoch? syncStateSetEpoch? masterBrokerId?",
     1011: "brokerName clusterName? brokerControllerIdsToClean? isCleanLivingBroker? invokeTime?",
     1012: "clusterName? brokerName?",

@@ -10,9 +10,9 @@ from collections.abc import Hashable
 
 from kerolox.access.book import Book
 from kerolox.access.policies import Decision
-from kerolox.access.resources import Need
 from kerolox.access.sources import address_of
 from kerolox.front.caller import Caller
+from kerolox.front.needs import Need
 
 NAME_LENGTH_MAX = 255  # longest name in the cache; no topic or group has a longer one
 KEPT_MAX = 256  # needs, and requests, per connection; the cache is emptied at this limit

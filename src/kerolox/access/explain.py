@@ -6,7 +6,7 @@ import msgspec
 
 from kerolox.access.book import User
 from kerolox.access.policies import Address, Decision, Entry, Policies, PolicyType
-from kerolox.access.resources import Action, Need
+from kerolox.front.needs import Action, Need
 
 DECIDES = "it decides"
 

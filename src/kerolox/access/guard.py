@@ -18,13 +18,12 @@ from kerolox.access.failures import Failures
 from kerolox.access.needs import names
 from kerolox.access.options import AccessOptions, Audit, FormTwoUse
 from kerolox.access.replays import Replays
-from kerolox.access.resources import Need
-from kerolox.access.rules import Rules, View
 from kerolox.access.signers import Signers
 from kerolox.access.sources import address_of, is_of_this_host
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, OptionError, ProtocolError, Refused
 from kerolox.front.caller import Caller
+from kerolox.front.needs import Need, Rule, View
 from kerolox.front.refusals import NOT_AUTHENTICATED, NOT_AUTHORIZED, Refusal
 from kerolox.front.requests import Request
 from kerolox.protocol.codes import ResponseCode, request_name
@@ -81,9 +80,8 @@ class NotFound(Refused):
 class Guard:
     """Decides about the requests of a server."""
 
-    def __init__(self, book: Book, rules: Rules, view: View, options: AccessOptions, clock: Clock) -> None:
+    def __init__(self, book: Book, view: View, options: AccessOptions, clock: Clock) -> None:
         self.book = book
-        self._rules = rules
         self._view = view
         self._options = options
         self._unauthenticated = _codes(options.unauthenticated_codes, "authenticationWhitelist")
@@ -116,14 +114,14 @@ class Guard:
             return False
         return True
 
-    def allows(self, asked: Request[Any], *, served: bool = True) -> bool:
-        """Authorize a request. Return False after answering with a rejection.
+    def allows(self, asked: Request[Any], rule: Rule | None) -> bool:
+        """Authorize a request by the rule of its code. Return False after answering with a rejection.
 
-        Its header is already decoded if the server serves its code. If it does not (`served` is False), only
+        Its header is already decoded if the server serves its code. If it does not (`rule` is None), only
         Super users may receive that answer.
         """
         who = asked.identity
-        like_it = self._like_it(asked) if served and who is not None else None
+        like_it = _like_it(asked, rule) if rule is not None and who is not None else None
         if (
             like_it is not None
             and who is not None
@@ -132,9 +130,9 @@ class Guard:
         ):
             return True
         try:
-            self._check_admin(asked)
+            self._check_admin(asked, rule)
             if self._options.authorization and asked.code not in self._unauthorized:
-                self.check(asked, self._needs(asked, served))
+                self.check(asked, self._needs(asked, rule))
                 if like_it is not None and who is not None:
                     self._decisions.keep_allowed(who, asked.caller, like_it)
         except (Refused, InvalidRequest, ProtocolError) as refused:
@@ -281,8 +279,7 @@ class Guard:
             raise NotKnown("the request has no signature of a known user")
         return user
 
-    def _needs(self, asked: Request[Any], served: bool) -> list[Need]:
-        rule = self._rules.get(asked.code) if served else None
+    def _needs(self, asked: Request[Any], rule: Rule | None) -> list[Need]:
         user = self._user(asked.identity)
         if rule is None:
             if user.is_super:
@@ -304,18 +301,9 @@ class Guard:
             )
         return needs
 
-    def _like_it(self, asked: Request[Any]) -> tuple[int, str | None, str | None] | None:
-        """Return the key of requests that share one decision; None if each request is decided separately."""
-        rule = self._rules.get(asked.code)
-        key = None if rule is None or rule.key is None else rule.key(asked)
-        return None if key is None else (asked.code, *key)
-
-    def _check_admin(self, asked: Request[Any]) -> None:
+    def _check_admin(self, asked: Request[Any], rule: Rule | None) -> None:
         networks = self._admin_networks
-        if networks is None:
-            return
-        rule = self._rules.get(asked.code)
-        if rule is None or not rule.administers:
+        if networks is None or rule is None or not rule.administers:
             return
         source = address_of(asked.caller)
         if source is not None and not any(source in network for network in networks):
@@ -327,6 +315,12 @@ class Guard:
                 "come from the addresses in adminFrom (default: this host and private networks)",
                 NOT_AUTHORIZED,
             )
+
+
+def _like_it(asked: Request[Any], rule: Rule) -> tuple[int, str | None, str | None] | None:
+    """Return the key of requests that share one decision; None if each request is decided separately."""
+    key = None if rule.key is None else rule.key(asked)
+    return None if key is None else (asked.code, *key)
 
 
 def _codes(text: str, key: str) -> frozenset[int]:

@@ -13,8 +13,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from kerolox.access.resources import Action, Need, Pattern, parse_action, parse_pattern
+from kerolox.access.resources import Pattern, parse_action, parse_pattern
 from kerolox.errors import InvalidRequest
+from kerolox.front.needs import Action, Need
 from kerolox.protocol.bodies import access as bodies
 
 Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"

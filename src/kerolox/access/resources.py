@@ -1,59 +1,14 @@
-"""Resources, patterns of resources, and actions of access rules. The texts are RocketMQ's (5.3)."""
+"""Patterns of resources, and the texts of resources and actions in access policies (5.3)."""
 
 from __future__ import annotations
-
-import enum
-from typing import NamedTuple
 
 import msgspec
 
 from kerolox.errors import InvalidRequest
-
-
-class Kind(enum.Enum):
-    __hash__ = object.__hash__  # enum's own is a Python call, paid in every check of a right
-
-    CLUSTER = "Cluster"
-    NAMESPACE = "Namespace"  # rules may name it; no request needs one
-    TOPIC = "Topic"
-    GROUP = "Group"
-
-
-class Action(enum.Enum):
-    __hash__ = object.__hash__
-
-    ALL = "All"  # only in rules: every action
-    PUB = "Pub"
-    SUB = "Sub"
-    CREATE = "Create"
-    UPDATE = "Update"
-    DELETE = "Delete"
-    GET = "Get"
-    LIST = "List"
-
+from kerolox.front.needs import Action, Kind, Need, Resource
 
 _KINDS = {kind.value.lower(): kind for kind in Kind}
 _ACTIONS = {action.value.lower(): action for action in Action}
-
-
-class Resource(NamedTuple):
-    """One object that a request accesses."""
-
-    kind: Kind
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind.value}:{self.name}"
-
-
-class Need(NamedTuple):
-    """A right that a request needs: at least one of these actions on a resource."""
-
-    resource: Resource
-    actions: frozenset[Action]
-
-    def __str__(self) -> str:
-        return f"{'/'.join(sorted(action.value for action in self.actions))} on {self.resource}"
 
 
 def topic(name: str, *actions: Action) -> Need:

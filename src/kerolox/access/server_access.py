@@ -8,9 +8,9 @@ from kerolox.access.book import Book
 from kerolox.access.book_file import BookFile
 from kerolox.access.guard import Guard
 from kerolox.access.options import AccessOptions
-from kerolox.access.rules import Rules, View
 from kerolox.clock import Clock
 from kerolox.errors import OptionError
+from kerolox.front.needs import View
 from kerolox.net.signing import Credentials
 
 log = logging.getLogger(__name__)
@@ -19,12 +19,10 @@ log = logging.getLogger(__name__)
 class ServerAccess:
     """Access control of a server, ready after :meth:`open`. ``path`` is used if the options name no file."""
 
-    def __init__(
-        self, options: AccessOptions, rules: Rules, view: View, clock: Clock, path: str = ""
-    ) -> None:
+    def __init__(self, options: AccessOptions, view: View, clock: Clock, path: str = "") -> None:
         options.check_access()
         self.file = BookFile(options.access_path or path, clock)
-        self.guard = Guard(self.file.book, rules, view, options, clock)
+        self.guard = Guard(self.file.book, view, options, clock)
         self._options = options
 
     @property

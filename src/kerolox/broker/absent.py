@@ -11,12 +11,10 @@ import logging
 from collections.abc import Mapping
 
 from kerolox.errors import Refused
-from kerolox.front.refusals import not_supported
-from kerolox.front.requests import Answer, Handler, Request
 from kerolox.options import Absent
 from kerolox.protocol.bodies.groups import WHY_DISABLED, RequestMode, SetRequestMode
 from kerolox.protocol.bodies.topics import TopicConfig
-from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import INNER_BATCH
 from kerolox.store.log.cursors import AppendRefused
 
@@ -125,16 +123,6 @@ def report_from_before(
         for group, mode in groups.items():
             if mode.mode is RequestMode.POP:
                 log.warning("mode_without_effect topic=%r group=%r mode=POP reason=%r", topic, group, POP)
-
-
-def refusing(code: RequestCode, why: str) -> Handler:
-    """Return a handler that rejects a request which is not supported, with the reason."""
-    answer = not_supported(f"{code.value} ({code.name})", why).answer()
-
-    def refuse(request: Request[None]) -> Answer:
-        return answer
-
-    return refuse
 
 
 def _refused(what: str, why: str) -> Refused:

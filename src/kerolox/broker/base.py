@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kerolox.access.guard import Guard
@@ -12,11 +11,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.role.leadership import Leadership
 from kerolox.clock import Clock
 from kerolox.front.lanes import BODY_BYTES_MAX, Lane
-from kerolox.front.requests import Row
 from kerolox.store.message_store import MessageStore
-
-# The rows of each lane that a room serves.
-Served = Iterable[tuple[str, Iterable[Row]]]
 
 
 def new_start() -> int:

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 import kerolox.protocol.fast_codecs  # noqa: F401 — registers the fast codecs
 from kerolox.broker.access.room import Access
 from kerolox.broker.address import advertised_host, resolve
+from kerolox.broker.admin import not_supported
 from kerolox.broker.admin.admin import Admin
 from kerolox.broker.admin.leader_notices import LeaderNotices
 from kerolox.broker.base import Base, lanes_of, set_ages
@@ -52,7 +53,7 @@ from kerolox.broker.write.room import WritePath
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.front.caller import Caller, CallerEvents
 from kerolox.front.handlers import Handlers
-from kerolox.front.requests import Row
+from kerolox.front.rows import rows_of
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys
@@ -360,20 +361,22 @@ class Broker(CallerEvents):
 
     def _route(self) -> None:
         """Assign each request code to its handler and lane."""
-        # Under a controller these rows replace the rejections that other brokers answer with.
-        own = {} if self.controlled is None else {row[0]: row for row in self.controlled.rows()}
-        rows: list[tuple[str, Iterable[Row]]] = [
-            *self.membership.rows(), *self.consuming.rows(), *self.producing.rows(),
-            ("transaction", self.transactions.end_rows()), ("admin", self.transactions.admin_rows()),
-            ("admin", [row for row in self.admin.rows() if row[0] not in own]), ("admin", own.values()),
-            ("admin", self.replication.rows()),
-            ("admin", self.leader_notices.rows()), ("admin", self.table_watch.rows()),
-            ("admin", self.access.rows(self.address)),
-        ]  # fmt: skip
-        for lane, served in rows:
-            self.ports.serve(self.lanes[lane], self.table_watch.waiting(served))
+        rows = [
+            *self.membership.rows(),
+            *self.consuming.rows(),
+            *self.producing.rows(),
+            *self.transactions.rows(),
+            *self.admin.rows(),
+            *rows_of(self.replication, self.leader_notices, self.table_watch),
+            *(() if self.controlled is None else rows_of(self.controlled)),
+            *self.access.rows(self.address),
+        ]
+        served = {row.code for row in rows}
+        rows += [row for row in not_supported.ROWS if row.code not in served]
         for handlers in (self.ports.handlers, self.ports.vip_handlers):
             handlers.guard = self.access.guard
+        self.ports.serve(self.table_watch.waiting(rows), self.lanes)
+        for handlers in (self.ports.handlers, self.ports.vip_handlers):
             handlers.after_pass.append(self.producing.sends.end_pass)
             self.remoting.send_runs.add_to(handlers, self.lanes["send"])
 

@@ -22,7 +22,7 @@ from kerolox.errors import OptionError
 if TYPE_CHECKING:
     from kerolox.access.explain import Explanation
     from kerolox.access.policies import Address
-    from kerolox.access.resources import Need
+    from kerolox.front.needs import Need
     from kerolox.protocol.bodies.access import Acl, User
 
 EXAMPLE = "Example: kerolox access explain alice Pub Topic:orders --from 10.0.0.9"
@@ -83,8 +83,8 @@ def explain(
 def parse_needs(action: str, resource: str) -> list[Need]:
     """Return the rights that such a request needs. Retry and dead-letter topics need those of their group."""
     from kerolox.access.needs import names
-    from kerolox.access.resources import Action, Kind, Need, parse_action, parse_resource
-    from kerolox.access.rules import ClusterView
+    from kerolox.access.resources import parse_action, parse_resource
+    from kerolox.front.needs import Action, ClusterView, Kind, Need
     from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
     actions = frozenset(parse_action(text) for text in action.split("/"))

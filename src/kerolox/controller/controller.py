@@ -11,8 +11,6 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from kerolox.access.needs.controller import CONTROLLER
-from kerolox.access.rules import ClusterView
 from kerolox.access.server_access import ServerAccess
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.config_file import ConfigFile
@@ -20,7 +18,7 @@ from kerolox.controller.carriers.carrier import Carrier, Deposed, LeadingControl
 from kerolox.controller.carriers.chosen import chosen_carrier
 from kerolox.controller.decision import Decision
 from kerolox.controller.figures import ControllerFigures
-from kerolox.controller.handlers import NOT_LEADER, ControllerHandlers, GroupHandlers
+from kerolox.controller.handlers import NOT_LEADER, ControllerHandlers, GroupHandlers, OptionHandlers
 from kerolox.controller.live import LiveTable
 from kerolox.controller.notices import RoleNotices
 from kerolox.controller.options import ControllerOptions, ControllerPeer
@@ -38,8 +36,9 @@ from kerolox.controller.term import Term
 from kerolox.errors import KeroloxError
 from kerolox.front.caller import Caller, CallerEvents
 from kerolox.front.lanes import BODY_BYTES_MAX, Lane
-from kerolox.front.own_options import OwnOptions
+from kerolox.front.needs import ClusterView
 from kerolox.front.requests import Answer
+from kerolox.front.rows import rows_of
 from kerolox.metric_text import LOOPBACK, MetricsExporter
 from kerolox.net.address import reachable_host
 from kerolox.net.dialer import Dialer
@@ -47,7 +46,7 @@ from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.http_pages import HttpResponder
 from kerolox.net.peer import PeerLimits
 from kerolox.net.server import Server
-from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class Controller(CallerEvents):
         self._clock = clock
         self._config_file = ConfigFile(self.options.config_store_path)
         self._dialer = Dialer(clock=clock, tls=self.options.own_tls, credentials=self.options.own_credentials)
-        self.access = ServerAccess(self.options, CONTROLLER, ClusterView(self.options.access_cluster), clock)
+        self.access = ServerAccess(self.options, ClusterView(self.options.access_cluster), clock)
         self._notices = RoleNotices(self._dialer)
         self._server: Server | None = None
         self._figures: ControllerFigures | None = None
@@ -179,15 +178,12 @@ class Controller(CallerEvents):
         # Heartbeats must be processed while any number of changes wait: they are plain functions and never
         # wait.
         lane = Lane("controller", running_max=1000, body_bytes_max=BODY_BYTES_MAX, clock=self._clock)
-        own = OwnOptions(self.options, self._config_file, lambda: self.port, self.options.black_listed)
+        own = OptionHandlers(self.options, self._config_file, lambda: self.port, self.options.black_listed)
         handlers = RemotingHandlers()
         handlers.guard = self.access.guard
-        for code, handler, header in (
-            *GroupHandlers(self, self.live, self.options).rows(),
-            *ControllerHandlers(self, self.options).rows(),
-            *own.rows(update=RequestCode.UPDATE_CONTROLLER_CONFIG, show=RequestCode.GET_CONTROLLER_CONFIG),
-        ):
-            handlers.add(code, handler, header, lane)
+        parts = GroupHandlers(self, self.live, self.options), ControllerHandlers(self, self.options), own
+        for part in parts:
+            handlers.serve(rows_of(part), {lane.name: lane})
         if self._figures is not None:
             handlers.answered = self._figures.answered
         return handlers

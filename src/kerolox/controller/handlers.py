@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
+from kerolox.access.needs.kinds import CHANGES, CHANGES_OPTIONS, LOOKS
 from kerolox.controller.carriers.carrier import LeadingController
 from kerolox.controller.live import LiveTable
 from kerolox.controller.options import ControllerOptions
@@ -25,7 +26,9 @@ from kerolox.controller.requests import (
 from kerolox.controller.state import REPLICAS_MAX
 from kerolox.errors import Refused
 from kerolox.front.caller import Caller
-from kerolox.front.requests import Answer, Later, Request, Row
+from kerolox.front.own_options import OwnOptions
+from kerolox.front.requests import Answer, Later, Request
+from kerolox.front.rows import serves
 from kerolox.protocol.bodies.controller import SyncStateSet, decode_broker_names
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers import controller as headers
@@ -71,29 +74,16 @@ class GroupHandlers:
         self._options = options
         self._told: dict[tuple[str, int], str] = {}  # address whose refusal was logged last
 
-    def rows(self) -> list[Row]:
-        return [
-            (
-                RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
-                self.change_in_sync,
-                headers.AlterSyncStateSetRequest,
-            ),
-            (RequestCode.CONTROLLER_ELECT_MASTER, self.elect, headers.ElectMasterRequest),
-            (RequestCode.CONTROLLER_REGISTER_BROKER, self.register, headers.RegisterToControllerRequest),
-            (RequestCode.CONTROLLER_GET_REPLICA_INFO, self.who_is_master, headers.ReplicaInfoRequest),
-            (RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, self.describe, headers.SyncStateDataRequest),
-            (RequestCode.CLEAN_BROKER_DATA, self.forget, headers.CleanBrokerDataRequest),
-            (RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, self.next_id, headers.NextBrokerIdRequest),
-            (RequestCode.CONTROLLER_APPLY_BROKER_ID, self.take_id, headers.ApplyBrokerIdRequest),
-            (RequestCode.BROKER_HEARTBEAT, self.heartbeat, BrokerHeartbeatRequest),
-        ]
-
+    @serves(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, headers.NextBrokerIdRequest, LOOKS, lane="controller")
     def next_id(self, request: Request[headers.NextBrokerIdRequest]) -> Answer:
+        """Return the next free broker id of a group."""
         asked = request.header
         group = _given(asked.broker_name, "brokerName")
         return self._decider.look(NextId(_given(asked.cluster_name, "clusterName"), group))
 
+    @serves(RequestCode.CONTROLLER_APPLY_BROKER_ID, headers.ApplyBrokerIdRequest, CHANGES, lane="controller")
     async def take_id(self, request: Request[headers.ApplyBrokerIdRequest]) -> Answer:
+        """Give a broker the id that it asks for."""
         asked = request.header
         taken = TakeId(
             _given(asked.cluster_name, "clusterName"),
@@ -103,7 +93,14 @@ class GroupHandlers:
         )
         return await self._decider.change(taken)
 
+    @serves(
+        RequestCode.CONTROLLER_REGISTER_BROKER,
+        headers.RegisterToControllerRequest,
+        CHANGES,
+        lane="controller",
+    )
     async def register(self, request: Request[headers.RegisterToControllerRequest]) -> Answer:
+        """Register a broker with its id."""
         asked = request.header
         group, id = _given(asked.broker_name, "brokerName"), _number(asked.broker_id, "brokerId")
         address = _given(asked.broker_address, "brokerAddress")
@@ -128,7 +125,9 @@ class GroupHandlers:
             self._told[group, id] = address
             log.warning("identity_refused group=%r id=%d address=%r reason=%r", group, id, address, reason)
 
+    @serves(RequestCode.CONTROLLER_ELECT_MASTER, headers.ElectMasterRequest, CHANGES, lane="controller")
     async def elect(self, request: Request[headers.ElectMasterRequest]) -> Answer:
+        """Elect the master of a group."""
         asked = request.header
         group = _given(asked.broker_name, "brokerName")
         if not asked.designate_elect:
@@ -144,7 +143,14 @@ class GroupHandlers:
             )
         )
 
+    @serves(
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+        headers.AlterSyncStateSetRequest,
+        CHANGES,
+        lane="controller",
+    )
     def change_in_sync(self, request: Request[headers.AlterSyncStateSetRequest]) -> Later:
+        """Change the in-sync set of a group."""
         asked, body = request.header, SyncStateSet.decode(request.body)
         change = ChangeInSync(
             group=_given(asked.broker_name, "brokerName"),
@@ -155,10 +161,16 @@ class GroupHandlers:
         )
         return lambda: self._decider.change(change)
 
+    @serves(RequestCode.CONTROLLER_GET_REPLICA_INFO, headers.ReplicaInfoRequest, LOOKS, lane="controller")
     def who_is_master(self, request: Request[headers.ReplicaInfoRequest]) -> Answer:
+        """Return the master of a group."""
         return self._decider.look(WhoIsMaster(_given(request.header.broker_name, "brokerName")))
 
+    @serves(
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, headers.SyncStateDataRequest, LOOKS, lane="controller"
+    )
     def describe(self, request: Request[headers.SyncStateDataRequest]) -> Answer:
+        """Return the replicas and in-sync sets of groups."""
         if request.header.all_groups:
             return self._decider.look(DescribeGroups(None))
         names = decode_broker_names(request.body) if request.body else ()
@@ -169,7 +181,9 @@ class GroupHandlers:
             )
         return self._decider.look(DescribeGroups(names))
 
+    @serves(RequestCode.CLEAN_BROKER_DATA, headers.CleanBrokerDataRequest, CHANGES, lane="controller")
     async def forget(self, request: Request[headers.CleanBrokerDataRequest]) -> Answer:
+        """Delete replicas that are gone for good."""
         asked = request.header
         answer = await self._decider.change(
             Forget(
@@ -187,6 +201,7 @@ class GroupHandlers:
             )
         return answer
 
+    @serves(RequestCode.BROKER_HEARTBEAT, BrokerHeartbeatRequest, CHANGES, lane="controller")
     def heartbeat(self, request: Request[BrokerHeartbeatRequest]) -> Answer:
         """Process a heartbeat, also on controllers that do not lead: they may lead next.
 
@@ -268,10 +283,9 @@ class ControllerHandlers:
         self._place = place
         self._options = options
 
-    def rows(self) -> list[Row]:
-        return [(RequestCode.CONTROLLER_GET_METADATA_INFO, self.metadata, None)]
-
+    @serves(RequestCode.CONTROLLER_GET_METADATA_INFO, None, LOOKS, lane="controller")
     def metadata(self, request: Request[None]) -> Answer:
+        """Return the leader and the members of the controller group."""
         leader = self._place.leading
         header = headers.ControllerMetadataAnswer(
             group=self._options.group,
@@ -285,6 +299,21 @@ class ControllerHandlers:
     def _peers(self) -> list[tuple[str, str]]:
         peers = [(peer.id, peer.address) for peer in self._options.all_peers]
         return peers or [(self._options.self_id, self._place.advertised)]
+
+
+class OptionHandlers(OwnOptions):
+    """Handlers of requests about the controller's options."""
+
+    @serves(RequestCode.UPDATE_CONTROLLER_CONFIG, None, CHANGES_OPTIONS, lane="controller")
+    async def update(self, request: Request[None]) -> Answer:
+        """Change options that are changeable at run time, all or none, and write them to the configuration
+        file."""
+        return await super().update(request)
+
+    @serves(RequestCode.GET_CONTROLLER_CONFIG, None, LOOKS, lane="controller")
+    def show(self, request: Request[None]) -> Answer:
+        """Return the options of the controller."""
+        return super().show(request)
 
 
 def _given(text: str | None, field: str) -> str:

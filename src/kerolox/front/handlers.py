@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
 from kerolox.errors import Closed, KeroloxError, ProtocolError
 from kerolox.front.lanes import Lane
+from kerolox.front.needs import Rule
 from kerolox.front.refusals import Refusal, not_supported
 from kerolox.front.requests import Answer, Handler, Later, Request
+from kerolox.front.rows import Row
 from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.header import Header
 
@@ -19,16 +21,19 @@ log = logging.getLogger(__name__)
 
 
 class HandlerRoute:
-    """The handler of one request code, with its header type and lane."""
+    """The handler of one request code, with its header type, lane and rule of access."""
 
-    __slots__ = ("code", "handler", "header", "lane", "waits")
+    __slots__ = ("code", "handler", "header", "lane", "rule", "waits")
 
-    def __init__(self, code: int, handler: Handler, header: type[Header] | None, lane: Lane) -> None:
+    def __init__(
+        self, code: int, handler: Handler, header: type[Header] | None, lane: Lane, rule: Rule | None
+    ) -> None:
         self.code = code
         self.waits = inspect.iscoroutinefunction(handler)
         self.handler = handler
         self.header = header
         self.lane = lane
+        self.rule = rule
 
 
 # Checks a request after its header was decoded and before its handler runs. It may raise to reject the
@@ -43,9 +48,9 @@ class Guard(Protocol):
         """Authenticate a request before any of it is decoded, and set its identity. Return False if it was
         rejected."""
 
-    def allows(self, asked: Request[Any], /, *, served: bool = True) -> bool:
-        """Authorize a request. Its header is decoded, unless no handler serves its code (`served` is False).
-        Return False if it was rejected."""
+    def allows(self, asked: Request[Any], rule: Rule | None, /) -> bool:
+        """Authorize a request by the rule of its code. Its header is decoded, unless no handler serves its
+        code: then there is no rule. Return False if it was rejected."""
 
 
 class Handlers:
@@ -61,10 +66,25 @@ class Handlers:
         # Called for every answer, for metrics.
         self.answered: Callable[[Request[Any], Answer], None] | None = None
 
-    def add(self, code: int, handler: Handler, header: type[Header] | None, lane: Lane) -> None:
+    def add(
+        self,
+        code: int,
+        handler: Handler,
+        header: type[Header] | None,
+        lane: Lane,
+        rule: Rule | None = None,
+    ) -> None:
+        """Add a handler. Servers with a guard need a rule of access for it."""
         if code in self.routes:
             raise ValueError(f"code {code} has a handler already: {self.routes[code].handler}")
-        self.routes[code] = HandlerRoute(int(code), handler, header, lane)
+        if rule is None and self.guard is not None:
+            raise ValueError(f"code {code} has no rule of access")
+        self.routes[code] = HandlerRoute(int(code), handler, header, lane, rule)
+
+    def serve(self, rows: Iterable[Row], lanes: Mapping[str, Lane]) -> None:
+        """Add the handlers of these rows."""
+        for row in rows:
+            self.add(row.code, row.handler, row.header, lanes[row.lane], row.rule)
 
     def add_gate(self, gate: Gate) -> None:
         """Let this gate check every request before it is handled."""
@@ -83,7 +103,7 @@ class Handlers:
             return
         route = self.routes.get(asked.code)
         if route is None:
-            if guard is not None and not guard.allows(asked, served=False):
+            if guard is not None and not guard.allows(asked, None):
                 return
             answer_it(asked, not_supported(f"{asked.code} ({request_name(asked.code)})").answer())
             return
@@ -102,7 +122,7 @@ class Handlers:
         try:
             if route.header is not None:
                 asked.header = asked.ticket.header(route.header)
-            if guard is not None and not guard.allows(asked):
+            if guard is not None and not guard.allows(asked, route.rule):
                 return
             for gate in self.gates:
                 gate(asked)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from kerolox.config_file import ConfigFile
 from kerolox.errors import InvalidRequest
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request
 from kerolox.options import Options, to_properties
 from kerolox.protocol.bodies.properties_text import read_properties
 from kerolox.protocol.codes import ResponseCode
@@ -28,8 +28,8 @@ def settings_asked(body: bytes) -> dict[str, str]:
 
 
 class OwnOptions:
-    """Handlers of requests about one server's options. ``port`` returns its listen port; ``changed`` is
-    called after each change."""
+    """Handlers of requests about one server's options; a subclass declares its codes. ``port`` returns its
+    listen port; ``changed`` is called after each change."""
 
     def __init__(
         self,
@@ -44,10 +44,6 @@ class OwnOptions:
         self._port = port
         self._black_listed = black_listed
         self._changed = changed
-
-    def rows(self, *, update: int, show: int) -> list[Row]:
-        """Return the handlers, under the request codes of this server."""
-        return [(update, self.update, None), (show, self.show, None)]
 
     async def update(self, request: Request[None]) -> Answer:
         wanted = settings_asked(request.body)

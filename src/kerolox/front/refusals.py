@@ -27,7 +27,7 @@ class Refusal(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, error: KeroloxError) -> Refusal:
         """Return the refusal that an error stands for. The default reason is the name of its code."""
-        return cls(error.reason or response_name(error.code).lower(), error.code, str(error))
+        return cls(error.label or response_name(error.code).lower(), error.code, str(error))
 
     def answer(self) -> Answer:
         return Answer(code=self.code, remark=self.text, reason=self.reason)

@@ -111,6 +111,3 @@ class HeldRequest(Request[H]):
 # returns a coroutine function, which is run later in the request's lane.
 Later = Callable[[], Coroutine[Any, Any, "Answer | None"]]
 Handler = Callable[[Request[Any]], "Answer | Awaitable[Answer | None] | Later | None"]
-
-# One row per request of a server's part: code, handler, type of the header.
-Row = tuple[int, Handler, type[Header] | None]

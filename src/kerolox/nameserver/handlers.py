@@ -12,8 +12,14 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, cast
 
+from kerolox.access.needs.kinds import CHANGES, CHANGES_OPTIONS, LOOKS
+from kerolox.access.needs.names import GET, UPDATE
+from kerolox.access.needs.nameserver import GET_KV, ROUTE, of_cluster
 from kerolox.clock import Clock
-from kerolox.front.requests import Answer, Handler, Later, Request, Row
+from kerolox.front.needs import EVERYBODY
+from kerolox.front.own_options import OwnOptions
+from kerolox.front.requests import Answer, Handler, Later, Request
+from kerolox.front.rows import Row, serves
 from kerolox.nameserver import listings
 from kerolox.nameserver.brokers import BrokerProcess, BrokerRegistration, MinIdNotice
 from kerolox.nameserver.changes import Changes
@@ -42,6 +48,12 @@ TellNotices = Callable[[Iterable[MinIdNotice]], None]
 LARGE_BODY_BYTES = 64 << 10  # larger registrations are decoded in a thread
 _REGISTERING = "registering"  # key in ``caller.data``: lock of the connection's registrations
 
+# Complete only when all brokers have registered.
+_LISTS = (
+    RequestCode.GET_BROKER_CLUSTER_INFO,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    RequestCode.GET_TOPICS_BY_CLUSTER,
+)
 _DISABLED = Answer(code=ResponseCode.SYSTEM_ERROR, remark="disable")
 _NOT_READY = Answer(code=ResponseCode.SYSTEM_ERROR, remark=route.NOT_READY)
 
@@ -76,8 +88,13 @@ class StartUp:
     def _is_early(self) -> bool:
         return self._clock.monotonic_s() - self._started_s < self._options.wait_seconds_for_service
 
-    def guarded(self, handler: Handler) -> Handler:
-        """Return a handler that rejects requests while :meth:`awaits_brokers`."""
+    def guarded(self, rows: Iterable[Row]) -> list[Row]:
+        """Wrap the handlers of lists: they reject requests while :meth:`awaits_brokers`."""
+        return [
+            row._replace(handler=self._guarded(row.handler)) if row.code in _LISTS else row for row in rows
+        ]
+
+    def _guarded(self, handler: Handler) -> Handler:
 
         def answer(request: Request[Any]) -> Any:
             return _NOT_READY if self.awaits_brokers() else handler(request)
@@ -96,10 +113,9 @@ class RouteHandlers:
         self._encoded = routes.encoded
         self._opening = opening
 
-    def rows(self) -> list[Row]:
-        return [(RequestCode.GET_ROUTEINFO_BY_TOPIC, self.route, route.RouteRequest)]
-
+    @serves(RequestCode.GET_ROUTEINFO_BY_TOPIC, route.RouteRequest, ROUTE, lane="route")
     def route(self, request: Request[route.RouteRequest]) -> Answer:
+        """Return the brokers and queues of a topic."""
         asked = request.header
         if self._opening.awaits_routes():
             return _NOT_READY
@@ -137,20 +153,10 @@ class BrokerHandlers:
         self._clock = clock
         self._tell = tell
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.REGISTER_BROKER, self.register, registration.RegisterBrokerRequest),
-            (RequestCode.UNREGISTER_BROKER, self.unregister, registration.UnregisterBrokerRequest),
-            (RequestCode.QUERY_DATA_VERSION, self.query_version, registration.DataVersionRequest),
-            (RequestCode.BROKER_HEARTBEAT, self.heartbeat, registration.BrokerHeartbeatRequest),
-            (RequestCode.GET_BROKER_MEMBER_GROUP, self.members, registration.BrokerMemberGroupRequest),
-            (RequestCode.GET_BROKER_CLUSTER_INFO, self.clusters, None),
-            (RequestCode.WIPE_WRITE_PERM_OF_BROKER, self.wipe_write_perm, registration.WipeWritePermRequest),
-            (RequestCode.ADD_WRITE_PERM_OF_BROKER, self.add_write_perm, registration.AddWritePermRequest),
-        ]
-
+    @serves(RequestCode.REGISTER_BROKER, registration.RegisterBrokerRequest, CHANGES, lane="registration")
     async def register(self, request: Request[registration.RegisterBrokerRequest]) -> Answer:
         # Registrations of one broker must be applied in order.
+        """Register a broker and its topics."""
         async with request.caller.data.setdefault(_REGISTERING, asyncio.Lock()):
             return await self._register(request)
 
@@ -210,7 +216,9 @@ class BrokerHandlers:
             body=body,
         )
 
+    @serves(RequestCode.UNREGISTER_BROKER, registration.UnregisterBrokerRequest, CHANGES, lane="default")
     async def unregister(self, request: Request[registration.UnregisterBrokerRequest]) -> Answer:
+        """Remove a broker."""
         told = request.header
         self._tell(
             await self._changes.run(
@@ -228,7 +236,9 @@ class BrokerHandlers:
         )
         return Answer()
 
+    @serves(RequestCode.QUERY_DATA_VERSION, registration.DataVersionRequest, LOOKS, lane="default")
     def query_version(self, request: Request[registration.DataVersionRequest]) -> Answer:
+        """Return whether the registered topics of a broker are out of date."""
         told = request.header
         theirs = DataVersion.decode(request.body) if request.body else None
         ours = self._routes.version_of(told.cluster_name, told.broker_addr)
@@ -238,26 +248,41 @@ class BrokerHandlers:
             body=b"" if ours is None else ours.encode(),
         )
 
+    @serves(RequestCode.BROKER_HEARTBEAT, registration.BrokerHeartbeatRequest, CHANGES, lane="default")
     def heartbeat(self, request: Request[registration.BrokerHeartbeatRequest]) -> Answer:
+        """Extend the registration of a broker."""
         told = request.header
         self._routes.refresh(told.cluster_name, told.broker_addr, self._clock.monotonic_s())
         return Answer()
 
+    @serves(
+        RequestCode.GET_BROKER_MEMBER_GROUP,
+        registration.BrokerMemberGroupRequest,
+        of_cluster("cluster_name", GET),
+        lane="default",
+    )
     def members(self, request: Request[registration.BrokerMemberGroupRequest]) -> Answer:
+        """Return the brokers of a group."""
         asked = request.header
         group = listings.member_group(self._routes, asked.cluster_name, asked.broker_name)
         return Answer(body=BrokerMemberGroupAnswer(broker_member_group=group).encode())
 
+    @serves(RequestCode.GET_BROKER_CLUSTER_INFO, None, EVERYBODY, lane="default")
     def clusters(self, request: Request[None]) -> Answer:
+        """Return the clusters and the addresses of their brokers."""
         return Answer(body=listings.cluster_info(self._routes).encode())
 
+    @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER, registration.WipeWritePermRequest, CHANGES, lane="default")
     async def wipe_write_perm(self, request: Request[registration.WipeWritePermRequest]) -> Answer:
+        """Remove the write permission from the topics of a broker."""
         name = request.header.broker_name
         count = await self._changes.run(self._routes.wiping_write_perm(name))
         log.info("write_perm_wiped broker=%r topics=%d by=%s", name, count, request.caller.address)
         return Answer(header=registration.WipeWritePermAnswer(wipe_topic_count=count))
 
+    @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER, registration.AddWritePermRequest, CHANGES, lane="default")
     async def add_write_perm(self, request: Request[registration.AddWritePermRequest]) -> Answer:
+        """Give the topics of a broker their write permission back."""
         name = request.header.broker_name
         count = await self._changes.run(self._routes.adding_write_perm(name))
         log.info("write_perm_added broker=%r topics=%d by=%s", name, count, request.caller.address)
@@ -272,47 +297,59 @@ class TopicHandlers:
         self._changes = changes
         self._options = options
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, self.all_topics, None),
-            (RequestCode.DELETE_TOPIC_IN_NAMESRV, self.delete, route.DeleteTopicAtNameServerRequest),
-            (RequestCode.REGISTER_TOPIC_IN_NAMESRV, self.register, route.RegisterTopicRequest),
-            (RequestCode.GET_TOPICS_BY_CLUSTER, self.cluster_topics, route.ClusterTopicsRequest),
-            (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, self.system_topics, None),
-            (RequestCode.GET_UNIT_TOPIC_LIST, self.unit_topics, None),
-            (RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, self.unit_subscribed, None),
-            (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, self.unit_subscribed_not_unit, None),
-        ]
-
+    @serves(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, LOOKS, lane="default")
     async def all_topics(self, request: Request[None]) -> Answer:
+        """Return the names of all topics."""
         if not self._options.enable_all_topic_list:
             return _DISABLED
         return await _listed(listings.all_topics(self._routes))
 
+    @serves(
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        route.ClusterTopicsRequest,
+        of_cluster("cluster", GET),
+        lane="default",
+    )
     async def cluster_topics(self, request: Request[route.ClusterTopicsRequest]) -> Answer:
+        """Return the names of the topics of a cluster."""
         if not self._options.enable_topic_list:
             return _DISABLED
         return await _listed(listings.cluster_topics(self._routes, request.header.cluster))
 
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, None, LOOKS, lane="default")
     def system_topics(self, request: Request[None]) -> Answer:
+        """Return the names of clusters and brokers, which are system topics."""
         return Answer(body=listings.system_topics(self._routes).encode())
 
+    @serves(RequestCode.GET_UNIT_TOPIC_LIST, None, LOOKS, lane="default")
     async def unit_topics(self, request: Request[None]) -> Answer:
+        """Return the names of the topics with the unit flag."""
         if not self._options.enable_topic_list:
             return _DISABLED
         return await _listed(listings.unit_topics(self._routes))
 
+    @serves(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, None, LOOKS, lane="default")
     async def unit_subscribed(self, request: Request[None]) -> Answer:
+        """Return the names of the topics with the unit subscription flag."""
         if not self._options.enable_topic_list:
             return _DISABLED
         return await _listed(listings.unit_subscribed_topics(self._routes))
 
+    @serves(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, None, LOOKS, lane="default")
     async def unit_subscribed_not_unit(self, request: Request[None]) -> Answer:
+        """Return the names of the topics with the unit subscription flag only."""
         if not self._options.enable_topic_list:
             return _DISABLED
         return await _listed(listings.unit_subscribed_not_unit_topics(self._routes))
 
+    @serves(
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        route.DeleteTopicAtNameServerRequest,
+        of_cluster("cluster_name", UPDATE, administers=True),
+        lane="default",
+    )
     async def delete(self, request: Request[route.DeleteTopicAtNameServerRequest]) -> Answer:
+        """Remove a topic from the routes."""
         asked = request.header
         async with self._changes.turn:
             self._routes.delete_topic(asked.topic, asked.cluster_name)
@@ -324,7 +361,9 @@ class TopicHandlers:
         )
         return Answer()
 
+    @serves(RequestCode.REGISTER_TOPIC_IN_NAMESRV, route.RegisterTopicRequest, CHANGES, lane="default")
     def register(self, request: Request[route.RegisterTopicRequest]) -> Later:
+        """Add the queues of a topic to the routes."""
         queues = TopicRoute.decode(request.body).queue_datas if request.body else ()
         return lambda: self._register(request.header.topic, queues)
 
@@ -336,6 +375,21 @@ class TopicHandlers:
         return Answer()
 
 
+class OptionHandlers(OwnOptions):
+    """Handlers of requests about the name server's options."""
+
+    @serves(RequestCode.UPDATE_NAMESRV_CONFIG, None, CHANGES_OPTIONS, lane="default")
+    async def update(self, request: Request[None]) -> Answer:
+        """Change options that are changeable at run time, all or none, and write them to the configuration
+        file."""
+        return await super().update(request)
+
+    @serves(RequestCode.GET_NAMESRV_CONFIG, None, LOOKS, lane="default")
+    def show(self, request: Request[None]) -> Answer:
+        """Return the options of the name server."""
+        return super().show(request)
+
+
 class KvHandlers:
     """Handlers of the key-value table: PUT_KV_CONFIG (100), GET_KV_CONFIG (101), DELETE_KV_CONFIG (102) and
     GET_KVLIST_BY_NAMESPACE (219)."""
@@ -345,15 +399,9 @@ class KvHandlers:
         self._routes = routes
         kv.on_change.append(self._order_changed)
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.PUT_KV_CONFIG, self.put, PutKvRequest),
-            (RequestCode.GET_KV_CONFIG, self.get, GetKvRequest),
-            (RequestCode.DELETE_KV_CONFIG, self.delete, DeleteKvRequest),
-            (RequestCode.GET_KVLIST_BY_NAMESPACE, self.list, KvListRequest),
-        ]
-
+    @serves(RequestCode.PUT_KV_CONFIG, PutKvRequest, CHANGES, lane="default")
     async def put(self, request: Request[PutKvRequest]) -> Answer:
+        """Store a value by namespace and key."""
         asked = request.header
         if asked.namespace is None or asked.key is None:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark="namespace or key is null")
@@ -361,7 +409,9 @@ class KvHandlers:
         await self._kv.put(asked.namespace, asked.key, asked.value or "")
         return Answer()
 
+    @serves(RequestCode.GET_KV_CONFIG, GetKvRequest, GET_KV, lane="default")
     def get(self, request: Request[GetKvRequest]) -> Answer:
+        """Return a value."""
         asked = request.header
         value = self._kv.value(asked.namespace, asked.key)
         if value is None:
@@ -371,13 +421,17 @@ class KvHandlers:
             )
         return Answer(header=GetKvAnswer(value=value))
 
+    @serves(RequestCode.DELETE_KV_CONFIG, DeleteKvRequest, CHANGES, lane="default")
     async def delete(self, request: Request[DeleteKvRequest]) -> Answer:
+        """Delete a value."""
         asked = request.header
         if asked.namespace is not None and asked.key is not None:
             await self._kv.delete(asked.namespace, asked.key)
         return Answer()
 
+    @serves(RequestCode.GET_KVLIST_BY_NAMESPACE, KvListRequest, LOOKS, lane="default")
     def list(self, request: Request[KvListRequest]) -> Answer:
+        """Return the keys and values of a namespace."""
         namespace = request.header.namespace
         values = self._kv.values(namespace)
         if values is None:

@@ -13,20 +13,20 @@ from collections.abc import Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from kerolox.access.needs.nameserver import NAMESERVER
-from kerolox.access.rules import ClusterView
 from kerolox.access.server_access import ServerAccess
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.config_file import ConfigFile
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.front.caller import Caller, CallerEvents
 from kerolox.front.lanes import BODY_BYTES_MAX, Lane
-from kerolox.front.own_options import OwnOptions
+from kerolox.front.needs import ClusterView
+from kerolox.front.rows import rows_of
 from kerolox.nameserver.brokers import BrokerKey, MinIdNotice
 from kerolox.nameserver.changes import Changes
 from kerolox.nameserver.handlers import (
     BrokerHandlers,
     KvHandlers,
+    OptionHandlers,
     RouteHandlers,
     StartUp,
     TopicHandlers,
@@ -49,15 +49,9 @@ FIRST_SCAN_S = 5.0
 NOTICE_TIMEOUT_S = 0.3  # as in RocketMQ
 NOTICES_MAX = 1000  # notices in flight
 
+
 # Requests of tools for whole tables: before the brokers have registered, an empty list would be as wrong as
 # "no such topic".
-_LISTS = (
-    RequestCode.GET_BROKER_CLUSTER_INFO,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-    RequestCode.GET_TOPICS_BY_CLUSTER,
-)
-
-
 class NameServer(CallerEvents):
     """Serves topic routes. ``async with`` starts and stops it.
 
@@ -83,7 +77,7 @@ class NameServer(CallerEvents):
         self._brokers_awaited = brokers_awaited
         self._server: Server | None = None
         self._scan: TimerHandle | None = None
-        self.access = ServerAccess(self.options, NAMESERVER, ClusterView(self.options.access_cluster), clock)
+        self.access = ServerAccess(self.options, ClusterView(self.options.access_cluster), clock)
         self._dialer = Dialer(clock=clock, tls=self.options.own_tls, credentials=self.options.own_credentials)
         self._notices: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # changes that the server started itself
@@ -156,11 +150,13 @@ class NameServer(CallerEvents):
 
     def _handlers(self) -> RemotingHandlers:
         # When a broker fails, thousands of clients request routes: they have a separate lane.
-        route_lane = Lane("route", clock=self._clock)
-        default_lane = Lane("default", body_bytes_max=BODY_BYTES_MAX, clock=self._clock)
-        register_lane = Lane("registration", running_max=4, waiting_max=1000, clock=self._clock)
+        lanes = {
+            "route": Lane("route", clock=self._clock),
+            "default": Lane("default", body_bytes_max=BODY_BYTES_MAX, clock=self._clock),
+            "registration": Lane("registration", running_max=4, waiting_max=1000, clock=self._clock),
+        }
         opening = StartUp(self.routes, self.options, self._clock, self._brokers_awaited)
-        own = OwnOptions(
+        own = OptionHandlers(
             self.options,
             self._config_file,
             lambda: self.port,
@@ -169,17 +165,14 @@ class NameServer(CallerEvents):
         )
         handlers = RemotingHandlers()
         handlers.guard = self.access.guard
-        for code, handler, header in RouteHandlers(self.routes, opening).rows():
-            handlers.add(code, handler, header, route_lane)
-        for code, handler, header in (
-            *BrokerHandlers(self.routes, self.changes, self.kv, self.options, self._clock, self._tell).rows(),
-            *TopicHandlers(self.routes, self.changes, self.options).rows(),
-            *KvHandlers(self.kv, self.routes).rows(),
-            *own.rows(update=RequestCode.UPDATE_NAMESRV_CONFIG, show=RequestCode.GET_NAMESRV_CONFIG),
+        for part in (
+            RouteHandlers(self.routes, opening),
+            BrokerHandlers(self.routes, self.changes, self.kv, self.options, self._clock, self._tell),
+            TopicHandlers(self.routes, self.changes, self.options),
+            KvHandlers(self.kv, self.routes),
+            own,
         ):
-            handler = opening.guarded(handler) if code in _LISTS else handler
-            is_registration = code == RequestCode.REGISTER_BROKER
-            handlers.add(code, handler, header, register_lane if is_registration else default_lane)
+            handlers.serve(opening.guarded(rows_of(part)), lanes)
         return handlers
 
     # --- lost brokers ------------------------------------------------------------------------

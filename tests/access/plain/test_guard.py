@@ -8,13 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from kerolox.access.needs.broker import BROKER
 from kerolox.access.needs.names import SUB
 from kerolox.access.options import AccessOptions, Audit
 from kerolox.access.plain.files import AclFiles
 from kerolox.access.plain.guard import ACL_EXCEPTION, NoPermission, PlainGuard
-from kerolox.access.resources import Kind, Need, Resource
 from kerolox.atomic_file import write_atomically
+from kerolox.front.needs import Kind, Need, Resource
 from kerolox.front.requests import Answer, Request
 from kerolox.protocol.codes import RequestCode as Code
 from kerolox.protocol.header import Header, encode_fields
@@ -26,6 +25,7 @@ from kerolox.protocol.reserved import HALF_TOPIC
 from kerolox.protocol.signature import UNIQUE_KEY_QUERY, sign
 from kerolox.testing.clock import ManualClock
 from tests.access.needs_kit import EMPTY, asked
+from tests.served import BROKER
 
 TEXT = """\
 globalWhiteRemoteAddresses: [10.10.103.*]
@@ -77,7 +77,7 @@ class Asking:
         self.request = asked(code, header, fields=fields | (after_signing or {}))
         caller = Caller(host)
         self.request.caller = caller  # type: ignore[assignment]
-        if self.guard.admits(self.request) and self.guard.allows(self.request):
+        if self.guard.admits(self.request) and self.guard.allows(self.request, BROKER.get(code)):
             assert not caller.answers
             return ""
         assert len(caller.answers) == 1
@@ -94,7 +94,7 @@ async def ask(tmp_path: Path) -> Asking:
     await files.load()
     own = '{"accessKey": "inner", "secretKey": "the servers\' own"}'
     options = AccessOptions(inner_credentials=own)
-    return Asking(PlainGuard(files, BROKER, EMPTY, options, ManualClock()))
+    return Asking(PlainGuard(files, EMPTY, options, ManualClock()))
 
 
 def send(topic: str = "out") -> SendRequestV2:

@@ -8,7 +8,7 @@ from kerolox.access.plain.accounts import Account, Perm
 from kerolox.access.plain.addresses import parse_addresses
 from kerolox.access.plain.migration import left_over_white, migrate, migrate_into
 from kerolox.access.policies import ENTRIES_MAX
-from kerolox.access.resources import Kind, Need, Resource
+from kerolox.front.needs import Kind, Need, Resource
 
 ONE = Account(
     access_key="rocketmq1",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kerolox.access.needs.broker import BROKER
 from kerolox.access.needs.names import CREATE, GET, PUB, SUB, SUB_OR_GET, SUB_OR_UPDATE, UPDATE
 from kerolox.access.plain.accounts import Account, Perm
 from kerolox.access.plain.needs import PlainView, permits
-from kerolox.access.resources import Action, Kind, Need, Resource
+from kerolox.front.needs import Action, Kind, Need, Resource
 from kerolox.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from kerolox.protocol.codes import RequestCode as Code
 from kerolox.protocol.headers.offset import UpdateOffsetRequest
@@ -16,6 +15,7 @@ from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.reserved import HALF_TOPIC, TRACE_TOPIC
 from tests.access.needs_kit import EMPTY, asked
+from tests.served import BROKER
 
 ACCOUNT = Account(
     access_key="rocketmq1",

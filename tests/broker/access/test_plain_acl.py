@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from kerolox.access.needs.broker import BROKER
 from kerolox.access.plain.guard import ACL_EXCEPTION, PlainGuard
 from kerolox.access.plain.yaml_file import AclFileBroken
 from kerolox.broker.access.room import Access
@@ -35,6 +34,7 @@ from kerolox.testing.broker import RunningBroker, running_broker
 from kerolox.testing.clock import ManualClock
 from kerolox.testing.cluster import running_cluster
 from tests.broker.talk import Talk, until
+from tests.served import BROKER
 
 SHOP = Credentials("shop-key", "the shop's secret")
 ADMIN = Credentials("admin-key", "the admin's secret")

@@ -1,5 +1,5 @@
-"""The rights that requests need: for each server a table from request code to rule.
+"""The rights that requests need: rules, which the rows of handlers name.
 
-The tables are ``broker.BROKER``, ``nameserver.NAMESERVER`` and ``controller.CONTROLLER``. The other modules
-hold the rules of one conversation each, and :mod:`names` the resources that a topic name stands for.
+:mod:`kinds` has the usual ones, :mod:`names` the resources that a topic name stands for. The other modules
+have the rules of one conversation each.
 """

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kerolox.access.needs import names
-from kerolox.access.needs.kinds import CHANGES, CHANGES_ACCESS, CHANGES_OPTIONS, LOOKS, each, header_of, on
-from kerolox.access.resources import Need
-from kerolox.access.rules import Rule, Rules, View
+from kerolox.access.needs.kinds import each, header_of
+from kerolox.front.needs import Need, Rule, View
 from kerolox.front.requests import Request
 from kerolox.protocol.bodies.groups import GroupConfig, GroupConfigList
 from kerolox.protocol.bodies.topics import TopicConfigList
-from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.group import ConsumeStatsRequest
 from kerolox.protocol.headers.offset import CloneOffsetRequest, CorrectionOffsetRequest
 from kerolox.protocol.headers.topic import CreateTopicRequest
@@ -81,120 +79,12 @@ def _clone(asked: Request[CloneOffsetRequest], view: View) -> Iterator[Need]:
         yield names.cluster(view, names.UPDATE)
 
 
-# --- tables ----------------------------------------------------------------------------------------------
+# --- rules -----------------------------------------------------------------------------------------------
 
-_CREATE_TOPIC = Rule(_create_topic, administers=True)
-_TOPIC = on(topic=("topic", names.GET))
-_BOTH = on(topic=("topic", names.GET), group=("group", names.GET))
-
-TOPICS_AND_GROUPS: Rules = {
-    RequestCode.UPDATE_AND_CREATE_TOPIC: _CREATE_TOPIC,
-    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: _CREATE_TOPIC,
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: Rule(_create_topics, administers=True),
-    RequestCode.DELETE_TOPIC_IN_BROKER: on(topic=("topic", names.DELETE), administers=True),
-    RequestCode.GET_TOPIC_CONFIG: _TOPIC,
-    RequestCode.GET_TOPIC_STATS_INFO: _TOPIC,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _TOPIC,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Rule(_put_one_group, administers=True),
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Rule(_put_groups, administers=True),
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: on(group=("group_name", names.DELETE), administers=True),
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: on(group=("group", names.GET)),
-    RequestCode.QUERY_TOPICS_BY_CONSUMER: on(group=("group", names.GET)),
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: on(group=("consumer_group", names.GET)),
-    RequestCode.GET_CONSUMER_RUNNING_INFO: on(group=("consumer_group", names.GET)),
-    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _BOTH,
-    RequestCode.QUERY_CONSUME_TIME_SPAN: _BOTH,
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _BOTH,
-    RequestCode.QUERY_CONSUME_QUEUE: on(topic=("topic", names.GET), group=("consumer_group", names.GET)),
-    RequestCode.QUERY_CORRECTION_OFFSET: Rule(_correction),
-    RequestCode.GET_CONSUME_STATS: Rule(_consume_stats),
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: on(
-        topic=("topic", names.UPDATE), group=("group", names.UPDATE), administers=True
-    ),
-    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: on(
-        topic=("topic", names.UPDATE), group=("group", names.UPDATE), administers=True
-    ),
-    RequestCode.CLONE_GROUP_OFFSET: Rule(_clone, administers=True),
-    # The message goes to a consumer of the group. The handler checks its topic, which only the store knows.
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: on(
-        topic=("topic", names.SUB), group=("consumer_group", names.SUB)
-    ),
-}  # fmt: skip
-
-BROKER: Rules = {
-    **dict.fromkeys(
-        (
-            RequestCode.GET_ALL_TOPIC_CONFIG,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST,
-            RequestCode.GET_ALL_PRODUCER_INFO,
-            RequestCode.GET_BROKER_CONSUME_STATS,
-            RequestCode.VIEW_BROKER_STATS_DATA,
-            RequestCode.GET_BROKER_CONFIG,
-            RequestCode.GET_BROKER_RUNTIME_INFO,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
-            RequestCode.GET_BROKER_HA_STATUS,
-            RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
-            RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
-            RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON,
-            # Copied by followers.
-            RequestCode.GET_ALL_CONSUMER_OFFSET,
-            RequestCode.GET_ALL_DELAY_OFFSET,
-            RequestCode.GET_TIMER_CHECK_POINT,
-            RequestCode.GET_TIMER_METRICS,
-            RequestCode.GET_BROKER_EPOCH_CACHE,
-        ),
-        LOOKS,
-    ),
-    RequestCode.UPDATE_BROKER_CONFIG: CHANGES_OPTIONS,
-    **dict.fromkeys(
-        (
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
-            RequestCode.CLEAN_UNUSED_TOPIC,
-            RequestCode.DELETE_EXPIRED_COMMITLOG,
-            RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
-            RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
-            RequestCode.SET_COMMITLOG_READ_MODE,
-            RequestCode.SWITCH_TIMER_ENGINE,
-            RequestCode.ADD_BROKER,
-            RequestCode.REMOVE_BROKER,
-            # Sent by name servers, controllers and other brokers.
-            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
-            RequestCode.EXCHANGE_BROKER_HA_INFO,
-            RequestCode.WATCH_TABLES,
-            RequestCode.RESET_MASTER_FLUSH_OFFSET,
-            RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
-        ),
-        CHANGES,
-    ),
-}
-
-# A user who could change rules could grant himself every right, and one who could change passwords could sign
-# as any user. So no rule grants this right. The handlers check again and show passwords only to Super users.
-ACCESS: Rules = {
-    **dict.fromkeys(
-        (
-            RequestCode.AUTH_CREATE_USER,
-            RequestCode.AUTH_UPDATE_USER,
-            RequestCode.AUTH_DELETE_USER,
-            RequestCode.AUTH_CREATE_ACL,
-            RequestCode.AUTH_UPDATE_ACL,
-            RequestCode.AUTH_DELETE_ACL,
-            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
-            RequestCode.DELETE_ACL_CONFIG,
-            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-        ),
-        CHANGES_ACCESS,
-    ),
-    **dict.fromkeys(
-        (
-            RequestCode.AUTH_GET_USER,
-            RequestCode.AUTH_LIST_USER,
-            RequestCode.AUTH_GET_ACL,
-            RequestCode.AUTH_LIST_ACL,
-            RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
-            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
-        ),
-        LOOKS,
-    ),
-}
+CREATE_TOPIC = Rule(_create_topic, administers=True)
+CREATE_TOPICS = Rule(_create_topics, administers=True)
+CREATE_GROUP = Rule(_put_one_group, administers=True)
+CREATE_GROUPS = Rule(_put_groups, administers=True)
+CONSUME_STATS = Rule(_consume_stats)
+CORRECTION = Rule(_correction)
+CLONE = Rule(_clone, administers=True)

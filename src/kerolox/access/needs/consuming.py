@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kerolox.access.needs import names
-from kerolox.access.needs.kinds import each, named, on
-from kerolox.access.resources import Need
-from kerolox.access.rules import Rule, Rules, View
+from kerolox.access.needs.kinds import each, named
+from kerolox.front.needs import Need, Rule, View
 from kerolox.front.requests import Request
 from kerolox.protocol.bodies.heartbeat import CheckClient, HeartbeatData
 from kerolox.protocol.bodies.members import LockRequest
-from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.heartbeat import UnregisterClientRequest
 from kerolox.protocol.headers.query import ViewMessageRequest
 
@@ -60,28 +58,8 @@ def _view(asked: Request[ViewMessageRequest], view: View) -> Iterator[Need]:
         yield from names.topic(asked.header.topic, names.SUB_OR_GET, view)
 
 
-_PULL = on(topic=("topic", names.SUB), group=("consumer_group", names.SUB))
-_BOUNDS = on(topic=("topic", names.SUB_OR_GET))
-
-RULES: Rules = {
-    RequestCode.PULL_MESSAGE: _PULL,
-    RequestCode.LITE_PULL_MESSAGE: _PULL,
-    RequestCode.QUERY_MESSAGE: on(topic=("topic", names.SUB_OR_GET)),
-    RequestCode.VIEW_MESSAGE_BY_ID: Rule(_view, for_everybody=True),
-    RequestCode.QUERY_CONSUMER_OFFSET: on(
-        topic=("topic", names.SUB_OR_GET), group=("consumer_group", names.SUB_OR_GET)
-    ),
-    RequestCode.UPDATE_CONSUMER_OFFSET: on(
-        topic=("topic", names.SUB_OR_UPDATE), group=("consumer_group", names.SUB_OR_UPDATE)
-    ),
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _BOUNDS,
-    RequestCode.GET_MAX_OFFSET: _BOUNDS,
-    RequestCode.GET_MIN_OFFSET: _BOUNDS,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _BOUNDS,
-    RequestCode.HEART_BEAT: Rule(_heartbeat, for_everybody=True),
-    RequestCode.UNREGISTER_CLIENT: Rule(_unregister, for_everybody=True),
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: on(group=("consumer_group", names.SUB_OR_GET)),
-    RequestCode.CHECK_CLIENT_CONFIG: Rule(_check_client),
-    RequestCode.LOCK_BATCH_MQ: Rule(_lock),
-    RequestCode.UNLOCK_BATCH_MQ: Rule(_lock),
-}
+HEARTBEAT = Rule(_heartbeat, for_everybody=True)
+UNREGISTER = Rule(_unregister, for_everybody=True)
+LOCK = Rule(_lock)
+CHECK_CLIENT = Rule(_check_client)
+VIEW = Rule(_view, for_everybody=True)

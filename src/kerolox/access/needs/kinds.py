@@ -7,9 +7,8 @@ from typing import Any, TypeVar
 
 from kerolox.access.needs import names
 from kerolox.access.options import AccessOptions
-from kerolox.access.resources import Action, Need
-from kerolox.access.rules import Rule, Rules, View
 from kerolox.errors import InvalidRequest
+from kerolox.front.needs import Action, Need, Rule, View
 from kerolox.front.own_options import settings_asked
 from kerolox.front.requests import Request
 from kerolox.options import specs
@@ -22,17 +21,6 @@ H = TypeVar("H", bound=Header)
 NEEDS_MAX = 5000
 
 _ACCESS_KEYS = frozenset(spec.key for spec in specs(AccessOptions))
-
-
-def joined(*tables: Rules) -> Rules:
-    """Join tables into one. Raises ValueError if two of them contain a code."""
-    found: dict[int, Rule] = {}
-    for table in tables:
-        for code, rule in table.items():
-            if code in found:
-                raise ValueError(f"two rules for code {code}")
-            found[int(code)] = rule
-    return found
 
 
 def header_of(asked: Request[Any], cls: type[H]) -> H:
@@ -88,29 +76,30 @@ CHANGES_OPTIONS = Rule(_changes_options, administers=True)
 
 
 def on(
+    actions: frozenset[Action],
     *,
-    topic: tuple[str, frozenset[Action]] | None = None,
-    group: tuple[str, frozenset[Action]] | None = None,
+    topic: str | None = None,
+    group: str | None = None,
     administers: bool = False,
 ) -> Rule:
-    """Return the rule of requests whose header names a topic, a group or both, given as (field of our header,
-    actions). A name that is absent needs nothing."""
+    """Return the rule of requests that need one of these actions on the topic, the group, or both in these
+    fields of the header. A field that is absent needs nothing."""
 
     def needs(asked: Request[Any], view: View) -> Iterator[Need]:
         of_group: str | None = None
         if group is not None:
-            of_group = getattr(asked.header, group[0])
+            of_group = getattr(asked.header, group)
             if of_group is not None:
-                yield names.group(of_group, group[1])
+                yield names.group(of_group, actions)
         if topic is not None:
-            found = getattr(asked.header, topic[0])
+            found = getattr(asked.header, topic)
             if found is not None:
-                yield from names.topic(found, topic[1], view, of_group)
+                yield from names.topic(found, actions, view, of_group)
 
     def key(asked: Request[Any]) -> tuple[str | None, str | None] | None:
-        found = None if topic is None else getattr(asked.header, topic[0])
+        found = None if topic is None else getattr(asked.header, topic)
         if found is not None and found.startswith(RETRY_PREFIX):
             return None  # the owner depends on the topics and groups that exist
-        return found, None if group is None else getattr(asked.header, group[0])
+        return found, None if group is None else getattr(asked.header, group)
 
     return Rule(needs, administers=administers, key=None if administers else key)

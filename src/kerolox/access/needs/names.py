@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kerolox.access.resources import Action, Kind, Need, Resource
-from kerolox.access.rules import View
+from kerolox.front.needs import Action, Kind, Need, Resource, View
 from kerolox.protocol.reserved import (
     DEAD_LETTER_PREFIX,
     NOT_FOR_SENDING,

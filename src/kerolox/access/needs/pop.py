@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from kerolox.access.needs import names
-from kerolox.access.needs.kinds import CHANGES, LOOKS, each, header_of, named
-from kerolox.access.resources import Action, Need
-from kerolox.access.rules import Rule, Rules, View
+from kerolox.access.needs.kinds import each, header_of, named
+from kerolox.front.needs import Action, Need, Rule, View
 from kerolox.front.requests import Request
 from kerolox.protocol.bodies.groups import SetRequestMode
 from kerolox.protocol.bodies.pop import BatchAckRequest, QueryAssignment
-from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers import pop as headers
 
@@ -51,31 +49,14 @@ def _on_body(
     return needs
 
 
-RULES: Rules = {
-    RequestCode.POP_MESSAGE: _on(headers.PopRequest),
-    RequestCode.PEEK_MESSAGE: _on(headers.PeekRequest),
-    RequestCode.NOTIFICATION: _on(headers.NotificationRequest),
-    # A handle is not a secret: to acknowledge a retry also requires the right to the topic behind the retry
-    # topic.
-    RequestCode.ACK_MESSAGE: _on(headers.AckRequest),
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _on(headers.ChangeInvisibleTimeRequest),
-    RequestCode.BATCH_ACK_MESSAGE: Rule(_batch_ack),
-    RequestCode.POLLING_INFO: _on(headers.PollingInfoRequest, names.GET),
-    RequestCode.POP_ROLLBACK: CHANGES,
-    RequestCode.QUERY_ASSIGNMENT: Rule(_on_body(QueryAssignment.decode, names.SUB)),
-    RequestCode.SET_MESSAGE_REQUEST_MODE: Rule(
-        _on_body(SetRequestMode.decode, names.UPDATE), administers=True
-    ),
-    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: LOOKS,
-    # Lite topics are not supported; only users with rights to the cluster receive that answer.
-    RequestCode.POP_LITE_MESSAGE: LOOKS,
-    RequestCode.LITE_SUBSCRIPTION_CTL: LOOKS,
-    RequestCode.ACK_LITE_MESSAGE: LOOKS,
-    RequestCode.NOTIFY_UNSUBSCRIBE_LITE: LOOKS,
-    RequestCode.GET_BROKER_LITE_INFO: LOOKS,
-    RequestCode.GET_PARENT_TOPIC_INFO: LOOKS,
-    RequestCode.GET_LITE_TOPIC_INFO: LOOKS,
-    RequestCode.GET_LITE_CLIENT_INFO: LOOKS,
-    RequestCode.GET_LITE_GROUP_INFO: LOOKS,
-    RequestCode.TRIGGER_LITE_DISPATCH: CHANGES,
-}
+POP = _on(headers.PopRequest)
+PEEK = _on(headers.PeekRequest)
+NOTIFICATION = _on(headers.NotificationRequest)
+# A handle is not a secret: to acknowledge a retry also requires the right to the topic behind the retry
+# topic.
+ACK = _on(headers.AckRequest)
+CHANGE_INVISIBLE_TIME = _on(headers.ChangeInvisibleTimeRequest)
+BATCH_ACK = Rule(_batch_ack)
+POLLING_INFO = _on(headers.PollingInfoRequest, names.GET)
+ASSIGNMENT = Rule(_on_body(QueryAssignment.decode, names.SUB))
+SET_MODE = Rule(_on_body(SetRequestMode.decode, names.UPDATE), administers=True)

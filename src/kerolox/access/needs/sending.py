@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kerolox.access.needs import names
-from kerolox.access.needs.kinds import CHANGES, each, on
-from kerolox.access.resources import Kind, Need, Resource
-from kerolox.access.rules import Rule, Rules, View
+from kerolox.access.needs.kinds import each
 from kerolox.errors import InvalidRequest
+from kerolox.front.needs import Kind, Need, Resource, Rule, View
 from kerolox.front.requests import Request
 from kerolox.protocol import properties as packed
-from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.send import RecallRequest, SendRequest
 from kerolox.protocol.headers.transaction import EndTransactionRequest
 from kerolox.protocol.reserved import HALF_TOPIC, LIGHT_PREFIX
@@ -53,16 +51,6 @@ def _end(asked: Request[EndTransactionRequest], view: View) -> Iterator[Need]:
         yield from names.sending(name, view)
 
 
-_SEND = Rule(_send)
-
-RULES: Rules = {
-    RequestCode.SEND_MESSAGE: _SEND,
-    RequestCode.SEND_MESSAGE_V2: _SEND,
-    RequestCode.SEND_BATCH_MESSAGE: _SEND,
-    RequestCode.SEND_REPLY_MESSAGE: _SEND,
-    RequestCode.SEND_REPLY_MESSAGE_V2: _SEND,
-    RequestCode.RECALL_MESSAGE: Rule(_recall),
-    RequestCode.CONSUMER_SEND_MSG_BACK: on(group=("group", names.SUB)),
-    RequestCode.END_TRANSACTION: Rule(_end, for_everybody=True),
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: CHANGES,
-}
+SEND = Rule(_send)
+RECALL = Rule(_recall)
+END = Rule(_end, for_everybody=True)

@@ -23,12 +23,11 @@ from kerolox.access.plain.accounts import Account
 from kerolox.access.plain.addresses import matches_any
 from kerolox.access.plain.files import AclFiles
 from kerolox.access.plain.needs import PlainView, is_for_any_account, permits
-from kerolox.access.resources import Need
-from kerolox.access.rules import Rules, View
 from kerolox.access.sources import address_of
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, ProtocolError, Refused
 from kerolox.front.caller import Caller
+from kerolox.front.needs import Need, Rule, View
 from kerolox.front.refusals import NOT_AUTHENTICATED, NOT_AUTHORIZED, Refusal
 from kerolox.front.requests import Request
 from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
@@ -66,11 +65,9 @@ class NoPermission(Refused):
 class PlainGuard(Guard):
     """Decides about the requests of a broker by its account files."""
 
-    def __init__(
-        self, files: AclFiles, rules: Rules, view: View, options: AccessOptions, clock: Clock
-    ) -> None:
+    def __init__(self, files: AclFiles, view: View, options: AccessOptions, clock: Clock) -> None:
         # The base class needs a book; prepared keys of users are derived from it.
-        super().__init__(Book(), rules, PlainView(view), options, clock)
+        super().__init__(Book(), PlainView(view), options, clock)
         self.files = files
         own = options.own_credentials
         self._own = None if own is None else Account(
@@ -103,10 +100,10 @@ class PlainGuard(Guard):
             return False
         return True
 
-    def allows(self, asked: Request[Any], *, served: bool = True) -> bool:
+    def allows(self, asked: Request[Any], rule: Rule | None) -> bool:
         try:
-            self._check_admin(asked)
-            self._check_request(asked, served)
+            self._check_admin(asked, rule)
+            self._check_request(asked, rule)
         except (Refused, InvalidRequest, ProtocolError) as refused:
             self.refuse(asked, Refusal.of(refused))
             return False
@@ -186,13 +183,12 @@ class PlainGuard(Guard):
         other = 0 if version > UNSIGNED_QUERY_VERSION_MAX else UNSIGNED_QUERY_VERSION_MAX + 1
         return verify(fields, asked.body, secret, other)
 
-    def _check_request(self, asked: Request[Any], served: bool) -> None:
+    def _check_request(self, asked: Request[Any], rule: Rule | None) -> None:
         white = asked.identity is None and self._is_white(asked.caller)
         if white and asked.code not in ABOUT_ACCOUNTS:
             self.audit.allowed(asked, "white address")
             return
         account = self._known(asked.identity)
-        rule = self._rules.get(asked.code) if served else None
         if rule is None or rule.administers or asked.code in ABOUT_ACCOUNTS:
             if not account.admin:
                 raise NoPermission(

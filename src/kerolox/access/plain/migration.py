@@ -8,8 +8,9 @@ from kerolox.access.book import Book, User, check_new_user_name
 from kerolox.access.plain.accounts import Account, Perm
 from kerolox.access.plain.addresses import Patterns
 from kerolox.access.policies import ENTRIES_MAX, Entry, Policies, PolicyType
-from kerolox.access.resources import Action, Kind, Pattern
+from kerolox.access.resources import Pattern
 from kerolox.errors import InvalidRequest
+from kerolox.front.needs import Action, Kind
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX
 
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from kerolox.access.needs.kinds import LOOKS
 from kerolox.access.plain.accounts import Account, Perm
-from kerolox.access.resources import Action, Kind, Need
-from kerolox.access.rules import Rule, View
+from kerolox.front.needs import Action, Kind, Need, Rule, View
 from kerolox.protocol.reserved import RETRY_PREFIX, TRACE_TOPIC
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kerolox.access.needs.kinds import CHANGES_ACCESS, LOOKS
 from kerolox.access.plain.accounts import check_key, check_secret, parse_perms
 from kerolox.access.plain.addresses import parse_addresses
 from kerolox.access.plain.files import AclFiles
 from kerolox.access.plain.guard import ACL_EXCEPTION, PlainGuard
 from kerolox.access.plain.yaml_file import Tree, accounts_of, find_account
 from kerolox.errors import KeroloxError, Refused
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import serves
 from kerolox.protocol.bodies.topics import DataVersion
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers import auth as headers
@@ -45,16 +47,9 @@ class AccountRequests:
         self._address = address
         self._cluster = cluster
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, self.put, headers.UpdateAccountRequest),
-            (RequestCode.DELETE_ACL_CONFIG, self.delete, headers.DeleteAccountRequest),
-            (RequestCode.GET_BROKER_CLUSTER_ACL_INFO, self.versions, None),
-            (RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, self.white, headers.UpdateWhiteAddressesRequest),
-            (RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, self.refuse, None),
-        ]
-
+    @serves(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, headers.UpdateAccountRequest, CHANGES_ACCESS)
     async def put(self, request: Request[headers.UpdateAccountRequest]) -> Answer:
+        """Create or change an account of RocketMQ 4."""
         said = request.header
         key = said.access_key
         path = self._files.accounts.homes.get(key, self._files.path)
@@ -71,7 +66,9 @@ class AccountRequests:
         await self._change(request, path, edit, UPDATE_FAILED, f"account {key!r} was put")
         return Answer()
 
+    @serves(RequestCode.DELETE_ACL_CONFIG, headers.DeleteAccountRequest, CHANGES_ACCESS)
     async def delete(self, request: Request[headers.DeleteAccountRequest]) -> Answer:
+        """Delete an account of RocketMQ 4."""
         key = request.header.access_key
 
         def edit(tree: Tree) -> None:
@@ -88,7 +85,9 @@ class AccountRequests:
             await self._change(request, path, edit, DELETE_FAILED, f"account {key!r} was deleted")
         return Answer()
 
+    @serves(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, headers.UpdateWhiteAddressesRequest, CHANGES_ACCESS)
     async def white(self, request: Request[headers.UpdateWhiteAddressesRequest]) -> Answer:
+        """Change the addresses that need no signature."""
         said = request.header
         path = self._files.path
         if (said.acl_file_full_path or "").strip():
@@ -111,7 +110,9 @@ class AccountRequests:
         )
         return Answer()
 
+    @serves(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, None, LOOKS)
     def versions(self, request: Request[None]) -> Answer:
+        """Return the versions of the account files."""
         files = self._files.accounts.files
         main = files.get(self._files.path)
         return Answer(
@@ -124,7 +125,9 @@ class AccountRequests:
             )
         )
 
+    @serves(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, None, LOOKS)
     def refuse(self, request: Request[None]) -> Answer:
+        """Reject the request, which would reveal the secrets of all accounts."""
         return Answer(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=_NOT_TOLD)
 
     def _check_last(self, key: str) -> None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import logging
 import os
 
-from kerolox.access.needs.broker import BROKER
 from kerolox.access.plain.files import AclFiles
-from kerolox.access.plain.guard import ABOUT_ACCOUNTS, PlainGuard
+from kerolox.access.plain.guard import PlainGuard
 from kerolox.access.plain.migration import left_over_white, migrate_into
 from kerolox.access.plain.requests import AccountRequests
 from kerolox.access.server_access import ServerAccess
-from kerolox.broker.absent import refusing
 from kerolox.broker.access.users import UserRequests
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
-from kerolox.front.requests import Row
-from kerolox.protocol.codes import RequestCode
+from kerolox.front.rows import Row, declared, rejected, rows_of
 from kerolox.store.tables.groups import GroupTable
 
 log = logging.getLogger(__name__)
@@ -58,13 +55,13 @@ class Access(ServerAccess):
 
     def __init__(self, options: BrokerOptions, store_root: str, clock: Clock) -> None:
         self.view = BrokerView(options.cluster)
-        super().__init__(options, BROKER, self.view, clock, os.path.join(store_root, FILE))
+        super().__init__(options, self.view, clock, os.path.join(store_root, FILE))
         self._broker_options = options
         self._accounts: AclFiles | None = None
         if options.acl or options.migrate_acl:
             self._accounts = AclFiles(*options.acl_places(options.config_path), clock)
             if options.acl:
-                self.guard = PlainGuard(self._accounts, BROKER, self.view, options, clock)
+                self.guard = PlainGuard(self._accounts, self.view, options, clock)
 
     async def _bring(self) -> None:
         files = self._accounts
@@ -88,7 +85,6 @@ class Access(ServerAccess):
 
     def rows(self, address: str) -> list[Row]:
         """``address`` is reported in answers to queries for the versions of files."""
-        users = UserRequests(self.file, self.guard).rows()
         if isinstance(self.guard, PlainGuard):
             options = self._broker_options
             accounts = AccountRequests(
@@ -98,8 +94,8 @@ class Access(ServerAccess):
                 address=address,
                 cluster=options.cluster,
             )
-            return [
-                *accounts.rows(),
-                *((row[0], refusing(RequestCode(row[0]), _NO_USERS), None) for row in users),
-            ]
-        return [*users, *((code, refusing(code, _NO_ACCOUNTS), None) for code in ABOUT_ACCOUNTS)]
+            own, absent, why = rows_of(accounts), declared(UserRequests), _NO_USERS
+        else:
+            own = rows_of(UserRequests(self.file, self.guard))
+            absent, why = declared(AccountRequests), _NO_ACCOUNTS
+        return [*own, *(rejected(row.code, row.rule, why) for row in absent)]

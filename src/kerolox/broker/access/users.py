@@ -8,8 +8,10 @@ from typing import Any
 from kerolox.access.book import Book, check_user_name, user_body
 from kerolox.access.book_file import BookFile
 from kerolox.access.guard import Guard
+from kerolox.access.needs.kinds import CHANGES_ACCESS, LOOKS
 from kerolox.errors import InvalidRequest, KeroloxError, Refused
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import serves
 from kerolox.protocol.bodies import access as bodies
 from kerolox.protocol.bodies.body import encode_list
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -24,23 +26,11 @@ class UserRequests:
         self._file = file
         self._guard = guard
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.AUTH_CREATE_USER, self.create_user, headers.UserRequest),
-            (RequestCode.AUTH_UPDATE_USER, self.update_user, headers.UserRequest),
-            (RequestCode.AUTH_DELETE_USER, self.delete_user, headers.UserRequest),
-            (RequestCode.AUTH_GET_USER, self.get_user, headers.UserRequest),
-            (RequestCode.AUTH_LIST_USER, self.list_users, headers.ListUsersRequest),
-            (RequestCode.AUTH_CREATE_ACL, self.put_rules, headers.AclRequest),
-            (RequestCode.AUTH_UPDATE_ACL, self.put_rules, headers.AclRequest),
-            (RequestCode.AUTH_DELETE_ACL, self.delete_rules, headers.DeleteAclRequest),
-            (RequestCode.AUTH_GET_ACL, self.get_rules, headers.AclRequest),
-            (RequestCode.AUTH_LIST_ACL, self.list_rules, headers.ListAclsRequest),
-        ]
-
     # --- users ---------------------------------------------------------------------------------------
 
+    @serves(RequestCode.AUTH_CREATE_USER, headers.UserRequest, CHANGES_ACCESS)
     async def create_user(self, request: Request[headers.UserRequest]) -> Answer:
+        """Create a user."""
         body = _user_of(request)
         self._check_by_super(request)
         await self._change(
@@ -48,7 +38,9 @@ class UserRequests:
         )
         return Answer()
 
+    @serves(RequestCode.AUTH_UPDATE_USER, headers.UserRequest, CHANGES_ACCESS)
     async def update_user(self, request: Request[headers.UserRequest]) -> Answer:
+        """Change a user."""
         body = _user_of(request)
         self._check_by_super(request)
 
@@ -66,7 +58,9 @@ class UserRequests:
         await self._change(request, update, f"{' and '.join(parts)} of user {body.username!r} changed")
         return Answer()
 
+    @serves(RequestCode.AUTH_DELETE_USER, headers.UserRequest, CHANGES_ACCESS)
     async def delete_user(self, request: Request[headers.UserRequest]) -> Answer:
+        """Delete a user and its policies."""
         name = _named(request.header.username)
         self._check_by_super(request)
 
@@ -77,14 +71,18 @@ class UserRequests:
         await self._change(request, delete, f"user {name!r} was deleted")
         return Answer()
 
+    @serves(RequestCode.AUTH_GET_USER, headers.UserRequest, LOOKS)
     async def get_user(self, request: Request[headers.UserRequest]) -> Answer:
+        """Return a user."""
         await self._file.refresh()
         user = self._book.users.get(_named(request.header.username))
         if user is None:
             return Answer()
         return Answer(body=user_body(user, with_password=self._is_super(request)).encode())
 
+    @serves(RequestCode.AUTH_LIST_USER, headers.ListUsersRequest, LOOKS)
     async def list_users(self, request: Request[headers.ListUsersRequest]) -> Answer:
+        """Return the users whose names contain a text."""
         await self._file.refresh()
         part = request.header.filter or ""
         shown = self._is_super(request)
@@ -95,7 +93,10 @@ class UserRequests:
 
     # --- policies ------------------------------------------------------------------------------------
 
+    @serves(RequestCode.AUTH_CREATE_ACL, headers.AclRequest, CHANGES_ACCESS)
+    @serves(RequestCode.AUTH_UPDATE_ACL, headers.AclRequest, CHANGES_ACCESS)
     async def put_rules(self, request: Request[headers.AclRequest]) -> Answer:
+        """Add or change policies of a user."""
         self._check_by_super(request)
         subject = request.header.subject or ""
         body = bodies.Acl.decode(_body(request))
@@ -104,7 +105,9 @@ class UserRequests:
         )
         return Answer()
 
+    @serves(RequestCode.AUTH_DELETE_ACL, headers.DeleteAclRequest, CHANGES_ACCESS)
     async def delete_rules(self, request: Request[headers.DeleteAclRequest]) -> Answer:
+        """Delete policies of a user."""
         self._check_by_super(request)
         said = request.header
         subject = said.subject or ""
@@ -115,12 +118,16 @@ class UserRequests:
         )
         return Answer()
 
+    @serves(RequestCode.AUTH_GET_ACL, headers.AclRequest, LOOKS)
     async def get_rules(self, request: Request[headers.AclRequest]) -> Answer:
+        """Return the policies of a user."""
         await self._file.refresh()
         found = self._book.rules_body(request.header.subject or "")
         return Answer() if found is None else Answer(body=found.encode())
 
+    @serves(RequestCode.AUTH_LIST_ACL, headers.ListAclsRequest, LOOKS)
     async def list_rules(self, request: Request[headers.ListAclsRequest]) -> Answer:
+        """Return the policies that match a user and a resource."""
         await self._file.refresh()
         subject, resource = request.header.subject_filter or "", request.header.resource_filter or ""
         found = []

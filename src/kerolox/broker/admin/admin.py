@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kerolox.broker.admin import not_supported
 from kerolox.broker.admin.broker_admin import BrokerAdmin
 from kerolox.broker.admin.client_admin import ClientAdmin
 from kerolox.broker.admin.group_admin import GroupAdmin, ProgressAdmin
@@ -16,7 +15,7 @@ from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.later.room import Scheduling
 from kerolox.broker.members.room import Membership
 from kerolox.broker.tables.room import Tables
-from kerolox.front.requests import Row
+from kerolox.front.rows import Row, rows_of
 
 
 class Admin:
@@ -78,14 +77,7 @@ class Admin:
             self.runtime_info.more.append(later.timer_figures.runtime_info)
 
     def rows(self) -> list[Row]:
-        return [
-            *self.topics.rows(),
-            *self.groups.rows(),
-            *self.progress.rows(),
-            *self.clients.rows(),
-            *self.broker.rows(),
-            *not_supported.rows(),
-        ]
+        return rows_of(self.topics, self.groups, self.progress, self.clients, self.broker)
 
     async def close(self) -> None:
         await self.broker.close()

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 
+from kerolox.access.needs.kinds import CHANGES, CHANGES_OPTIONS, LOOKS
 from kerolox.broker.admin.topic_admin import Settled
 from kerolox.broker.configured.role_changes import RoleChanges
 from kerolox.broker.figures.runtime_info import RuntimeInfo
@@ -19,7 +20,8 @@ from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
 from kerolox.errors import Refused
 from kerolox.front.own_options import settings_asked
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import serves
 from kerolox.options import change, to_properties
 from kerolox.protocol.bodies.routes import KVTable
 from kerolox.protocol.bodies.topics import DataVersion
@@ -72,24 +74,13 @@ class BrokerAdmin:
         self._file = ConfigFile(options.config_path) if options.config_path else None
         self.timers: Timers | None = None  # None: any-time delays are disabled
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.UPDATE_BROKER_CONFIG, self.update, UpdateBrokerConfigRequest),
-            (RequestCode.GET_BROKER_CONFIG, self.show, None),
-            (RequestCode.GET_BROKER_RUNTIME_INFO, self.figures, None),
-            (RequestCode.VIEW_BROKER_STATS_DATA, self.stats, BrokerStatsRequest),
-            (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_queues, None),
-            (RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired, None),
-            (RequestCode.GET_TIMER_CHECK_POINT, self.timer_checkpoint, None),
-            (RequestCode.GET_TIMER_METRICS, self.timer_metrics, None),
-        ]
-
     async def close(self) -> None:
         if self._file is not None:
             await self._file.close()
 
     # --- settings -------------------------------------------------------------------------------------
 
+    @serves(RequestCode.UPDATE_BROKER_CONFIG, UpdateBrokerConfigRequest, CHANGES_OPTIONS)
     async def update(self, request: Request[UpdateBrokerConfigRequest]) -> Answer:
         """Change options that are changeable at run time, all or none, and write them to the configuration
         file."""
@@ -144,7 +135,9 @@ class BrokerAdmin:
                 raise
             return changed
 
+    @serves(RequestCode.GET_BROKER_CONFIG, None, LOOKS)
     def show(self, request: Request[None]) -> Answer:
+        """Return the options of the broker."""
         return Answer(
             header=BrokerConfigAnswer(version=self._version.encode().decode()),
             body=(to_properties(self._options, {**self._found, **self._role()}) + _MACHINE).encode(),
@@ -158,12 +151,16 @@ class BrokerAdmin:
 
     # --- figures --------------------------------------------------------------------------------------
 
+    @serves(RequestCode.GET_BROKER_RUNTIME_INFO, None, LOOKS)
     async def figures(self, request: Request[None]) -> Answer:
+        """Return figures of the running broker."""
         table = self._runtime_info.collect()
         table |= await self._store.readers.read(self._runtime_info.collect_from_disk)
         return Answer(body=KVTable(table=table).encode())
 
+    @serves(RequestCode.VIEW_BROKER_STATS_DATA, BrokerStatsRequest, LOOKS)
     def stats(self, request: Request[BrokerStatsRequest]) -> Answer:
+        """Return the rates of one counter."""
         asked = request.header
         found = self._stats.named(asked.stats_name, asked.stats_key)
         if found is None:
@@ -173,19 +170,23 @@ class BrokerAdmin:
             )
         return Answer(body=found.encode())
 
+    @serves(RequestCode.GET_TIMER_CHECK_POINT, None, LOOKS)
     def timer_checkpoint(self, request: Request[None]) -> Answer:
         """Return the progress of the timer, for followers."""
         if self.timers is None:
             return _no_timer("The checkpoint is null")
         return Answer(body=self.timers.files.checkpoint.encode())
 
+    @serves(RequestCode.GET_TIMER_METRICS, None, LOOKS)
     def timer_metrics(self, request: Request[None]) -> Answer:
+        """Return the number of waiting timer messages by topic, for followers."""
         if self.timers is None:
             return _no_timer("The timer message store is null")
         return Answer(body=self.timers.counts.body().encode())
 
     # --- cleaning -------------------------------------------------------------------------------------
 
+    @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, None, CHANGES)
     async def clean_queues(self, request: Request[None]) -> Answer:
         """Remove queue files whose messages have all left the log."""
         store = self._store
@@ -195,7 +196,9 @@ class BrokerAdmin:
         log.info("queue_files_removed count=%d by=%s", count, request.caller.address)
         return Answer()
 
+    @serves(RequestCode.DELETE_EXPIRED_COMMITLOG, None, CHANGES)
     def delete_expired(self, request: Request[None]) -> Answer:
+        """Delete expired files of the log."""
         log.info("deletion_ordered by=%s", request.caller.address)
         self._store.expiry.order()
         return Answer()

@@ -8,12 +8,15 @@ from typing import Any
 import msgspec
 
 from kerolox.access.guard import Guard
+from kerolox.access.needs.kinds import LOOKS, on
+from kerolox.access.needs.names import GET, SUB
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.members import Member, Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError, RequestTimeout
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import serves
 from kerolox.protocol.bodies.clients import (
     Connection,
     ConsumerConnection,
@@ -52,18 +55,13 @@ class ClientAdmin:
         self._options = options
         self._guard = guard
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumers, ConsumerConnectionRequest),
-            (RequestCode.GET_PRODUCER_CONNECTION_LIST, self.producers, ProducerConnectionRequest),
-            (RequestCode.GET_ALL_PRODUCER_INFO, self.all_producers, None),
-            (RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info, ConsumerRunningInfoRequest),
-            (RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly, ConsumeDirectlyRequest),
-        ]
-
     # --- connections ----------------------------------------------------------------------------------
 
+    @serves(
+        RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerConnectionRequest, on(GET, group="consumer_group")
+    )
     def consumers(self, request: Request[ConsumerConnectionRequest]) -> Answer:
+        """Return the connections and subscriptions of a consumer group."""
         group = request.header.consumer_group
         found = self._members.online(group, f"the consumer group[{group}] not online")
         body = ConsumerConnection(
@@ -75,7 +73,9 @@ class ClientAdmin:
         )
         return Answer(body=body.encode())
 
+    @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerConnectionRequest, LOOKS)
     def producers(self, request: Request[ProducerConnectionRequest]) -> Answer:
+        """Return the connections of a producer group."""
         group = request.header.producer_group
         found = self._members.producers.get(group)
         if found is None:
@@ -83,7 +83,9 @@ class ClientAdmin:
         connections = tuple(_connection(member) for member in found.values())
         return Answer(body=ProducerConnection(connection_set=connections).encode())
 
+    @serves(RequestCode.GET_ALL_PRODUCER_INFO, None, LOOKS)
     def all_producers(self, request: Request[None]) -> Answer:
+        """Return the connections of all producers."""
         data = {
             group: tuple(
                 ProducerInfo(
@@ -101,11 +103,21 @@ class ClientAdmin:
 
     # --- relayed questions ----------------------------------------------------------------------------
 
+    @serves(
+        RequestCode.GET_CONSUMER_RUNNING_INFO, ConsumerRunningInfoRequest, on(GET, group="consumer_group")
+    )
     async def running_info(self, request: Request[ConsumerRunningInfoRequest]) -> Answer:
+        """Ask a consumer for its state, and return it."""
         asked = request.header
         return await self._relay(request, asked, asked.consumer_group, asked.client_id, b"")
 
+    @serves(
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        ConsumeDirectlyRequest,
+        on(SUB, topic="topic", group="consumer_group"),
+    )
     async def consume_directly(self, request: Request[ConsumeDirectlyRequest]) -> Answer:
+        """Let a consumer of the group process one message, and return the result."""
         asked = request.header
         if asked.msg_id is None:
             raise InvalidRequest("msgId is missing: name the message to consume")

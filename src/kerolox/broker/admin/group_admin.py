@@ -6,6 +6,10 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
+from kerolox.access.needs.administration import CONSUME_STATS, CREATE_GROUP, CREATE_GROUPS
+from kerolox.access.needs.kinds import LOOKS, on
+from kerolox.access.needs.names import DELETE, GET, UPDATE
+from kerolox.access.needs.pop import SET_MODE
 from kerolox.broker.absent import refuse_group_attributes, refuse_request_mode
 from kerolox.broker.admin.topic_admin import Settled, offsets_gone, page_names
 from kerolox.broker.bounds import PROGRESS_ROWS_MAX, REQUEST_MODES_MAX, too_many
@@ -17,7 +21,8 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest
-from kerolox.front.requests import Answer, Later, Request, Row
+from kerolox.front.requests import Answer, Later, Request
+from kerolox.front.rows import serves
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.groups import (
@@ -78,29 +83,17 @@ class GroupAdmin:
         self.unsaved_modes: Unsaved[tuple[str, str], SetRequestMode] = Unsaved(self._put_mode_back)
         self._address = address
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.put, None),
-            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.put_many, None),
-            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_configs, headers.AllGroupConfigRequest),
-            (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.config, headers.GroupConfigRequest),
-            (RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete, headers.DeleteGroupRequest),
-            (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, self.forbidden, headers.GroupForbiddenRequest),
-            (RequestCode.QUERY_TOPICS_BY_CONSUMER, self.topics, headers.GroupTopicsRequest),
-            (RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription, headers.GroupSubscriptionRequest),
-            (RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_offsets, None),
-            (RequestCode.GET_ALL_DELAY_OFFSET, self.delay_offsets, None),
-            (RequestCode.SET_MESSAGE_REQUEST_MODE, self.set_mode, None),
-            (RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self.modes, None),
-        ]
-
     # --- settings -------------------------------------------------------------------------------------
 
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, CREATE_GROUP)
     def put(self, request: Request[None]) -> Later:
+        """Create a group, or change its settings."""
         configs = [GroupConfig.decode(request.body)] if request.body else []
         return lambda: self._put(configs)
 
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, CREATE_GROUPS)
     def put_many(self, request: Request[None]) -> Later:
+        """Create or change many groups."""
         configs = GroupConfigList.decode(request.body).group_config_list
         return lambda: self._put(configs)
 
@@ -115,7 +108,9 @@ class GroupAdmin:
         await self._groups.unsaved.saved(*[config.group_name for config in wanted])
         return Answer()
 
+    @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, headers.AllGroupConfigRequest, LOOKS)
     async def all_configs(self, request: Request[headers.AllGroupConfigRequest]) -> Answer:
+        """Return the settings of all groups."""
         asked = request.header
         table = self._groups.table
         shown: Mapping[str, GroupConfig] = table.groups
@@ -134,7 +129,9 @@ class GroupAdmin:
         header = headers.AllGroupConfigAnswer(total_group_num=len(table.groups))
         return Answer(header=header, body=await asyncio.to_thread(body.encode))  # there may be very many
 
+    @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, headers.GroupConfigRequest, on(GET, group="group"))
     def config(self, request: Request[headers.GroupConfigRequest]) -> Answer:
+        """Return the settings of a group."""
         config = self._groups.config(request.header.group)
         if config is None:
             return Answer(
@@ -143,7 +140,13 @@ class GroupAdmin:
             )
         return Answer(body=config.encode())
 
+    @serves(
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        headers.DeleteGroupRequest,
+        on(DELETE, group="group_name", administers=True),
+    )
     async def delete(self, request: Request[headers.DeleteGroupRequest]) -> Answer:
+        """Delete a group."""
         group = request.header.group_name
         self._groups.remove(group)
         await self._groups.unsaved.saved(group)
@@ -154,7 +157,13 @@ class GroupAdmin:
             await offsets_gone(self._offsets_saved, f"group {group}")
         return Answer()
 
+    @serves(
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        headers.GroupForbiddenRequest,
+        on(UPDATE, topic="topic", group="group", administers=True),
+    )
     async def forbidden(self, request: Request[headers.GroupForbiddenRequest]) -> Answer:
+        """Allow or forbid a group to read a topic, and return the setting."""
         asked = request.header
         if asked.readable is not None:
             self._groups.set_readable(asked.group, asked.topic, asked.readable)
@@ -164,7 +173,9 @@ class GroupAdmin:
             remark="", body=GroupForbidden(group=asked.group, topic=asked.topic, readable=readable).encode()
         )
 
+    @serves(RequestCode.SET_MESSAGE_REQUEST_MODE, None, SET_MODE)
     def set_mode(self, request: Request[None]) -> Later:
+        """Choose between pull and POP for a group and a topic."""
         mode = SetRequestMode.decode(request.body)
         return lambda: self._set_mode(mode)
 
@@ -195,16 +206,26 @@ class GroupAdmin:
         else:
             self._modes.put(before)
 
+    @serves(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, None, LOOKS)
     def modes(self, request: Request[None]) -> Answer:
+        """Return the choices between pull and POP of all groups."""
         return Answer(body=RequestModeTable(message_request_mode_map=self._modes.modes).encode())
 
     # --- subscriptions --------------------------------------------------------------------------------
 
+    @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER, headers.GroupTopicsRequest, on(GET, group="group"))
     def topics(self, request: Request[headers.GroupTopicsRequest]) -> Answer:
+        """Return the topics that a group consumes."""
         found = self._offsets.topics_of(request.header.group)
         return Answer(body=TopicList(broker_addr=self._address, topic_list=tuple(sorted(found))).encode())
 
+    @serves(
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+        headers.GroupSubscriptionRequest,
+        on(GET, topic="topic", group="group"),
+    )
     def subscription(self, request: Request[headers.GroupSubscriptionRequest]) -> Answer:
+        """Return the subscription of a group to a topic."""
         asked = request.header
         members = self._members.members(asked.group)
         found = None if members is None or asked.topic is None else members.subscription(asked.topic)
@@ -212,12 +233,16 @@ class GroupAdmin:
             body=GroupSubscription(group=asked.group, topic=asked.topic, subscription_data=found).encode()
         )
 
+    @serves(RequestCode.GET_ALL_CONSUMER_OFFSET, None, LOOKS)
     async def all_offsets(self, request: Request[None]) -> Answer:
+        """Return the progress of all groups, for followers."""
         offsets = {key: dict(queues) for key, queues in self._offsets.offsets.items()}
         table = ConsumerOffsetTable(data_version=self._offsets.version, offset_table=offsets)
         return Answer(body=await asyncio.to_thread(table.encode))  # there may be very many
 
+    @serves(RequestCode.GET_ALL_DELAY_OFFSET, None, LOOKS)
     def delay_offsets(self, request: Request[None]) -> Answer:
+        """Return the progress of the delay levels, for followers."""
         table = DelayOffsetTable(data_version=self._delays.version, offset_table=self._delays.offsets)
         return Answer(body=table.encode())
 
@@ -249,14 +274,9 @@ class ProgressAdmin:
         self._clock = clock
         self._address = address
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.GET_CONSUME_STATS, self.group, headers.ConsumeStatsRequest),
-            (RequestCode.GET_BROKER_CONSUME_STATS, self.all_groups, headers.BrokerConsumeStatsRequest),
-            (RequestCode.QUERY_CONSUME_TIME_SPAN, self.time_span, headers.ConsumeTimeSpanRequest),
-        ]
-
+    @serves(RequestCode.GET_CONSUME_STATS, headers.ConsumeStatsRequest, CONSUME_STATS)
     async def group(self, request: Request[headers.ConsumeStatsRequest]) -> Answer:
+        """Return the progress and the lag of a group in its queues."""
         asked = request.header
         group = asked.consumer_group
         wanted = [topic for topic in (asked.topic_list or "").split(";") if topic.strip()]
@@ -273,7 +293,9 @@ class ProgressAdmin:
         stats = await self._store.readers.read(lambda: self._stats_of(group, queues, with_pulls=True))
         return Answer(body=stats.encode())
 
+    @serves(RequestCode.GET_BROKER_CONSUME_STATS, headers.BrokerConsumeStatsRequest, LOOKS)
     async def all_groups(self, request: Request[headers.BrokerConsumeStatsRequest]) -> Answer:
+        """Return the progress and the lag of all groups."""
         wanted: list[tuple[str, str, int]] = []
         for group in sorted(self._groups.table.groups):
             for topic in self._subscribed(group, sorted(self._offsets.topics_of(group))):
@@ -296,7 +318,13 @@ class ProgressAdmin:
 
         return Answer(body=(await self._store.readers.read(look)).encode())
 
+    @serves(
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
+        headers.ConsumeTimeSpanRequest,
+        on(GET, topic="topic", group="group"),
+    )
     async def time_span(self, request: Request[headers.ConsumeTimeSpanRequest]) -> Answer:
+        """Return the times of the first, next and last message of a group in the queues of a topic."""
         asked = request.header
         queues = self._topics.known(asked.topic, f"topic[{asked.topic}] not exist").write_queue_nums
 

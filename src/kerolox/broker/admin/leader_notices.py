@@ -11,13 +11,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from kerolox.access.needs.kinds import CHANGES
 from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.fellows.fellows import Fellows
 from kerolox.broker.fellows.group_watch import GroupWatch
 from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.role.value import LeaderAddress
 from kerolox.errors import InvalidRequest, Refused
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import serves
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.registration import MinBrokerIdChanged
 from kerolox.protocol.headers.replication import HaInfo, ResetMasterFlushOffsetRequest
@@ -51,14 +53,9 @@ class LeaderNotices:
         self._register = register
         self._refuses_claims = refuses_claims
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, self.lowest_changed, MinBrokerIdChanged),
-            (RequestCode.EXCHANGE_BROKER_HA_INFO, self.exchange, HaInfo),
-            (RequestCode.RESET_MASTER_FLUSH_OFFSET, self.reset_flushed, ResetMasterFlushOffsetRequest),
-        ]
-
+    @serves(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, MinBrokerIdChanged, CHANGES)
     def lowest_changed(self, request: Request[MinBrokerIdChanged]) -> Answer:
+        """Take notice of the lowest broker id of the group, from a name server."""
         told = request.header
         log.info(
             "lowest_broker_changed id=%r address=%r gone=%r by=%s",
@@ -68,7 +65,9 @@ class LeaderNotices:
         self._watch.look_now()
         return Answer()
 
+    @serves(RequestCode.EXCHANGE_BROKER_HA_INFO, HaInfo, CHANGES)
     async def exchange(self, request: Request[HaInfo]) -> Answer:
+        """Exchange positions and addresses with another broker of the group."""
         told = request.header
         if not told.master_ha_address:
             return Answer(header=self._who_leads())
@@ -121,7 +120,9 @@ class LeaderNotices:
             master_address=self._endpoints.address,
         )
 
+    @serves(RequestCode.RESET_MASTER_FLUSH_OFFSET, ResetMasterFlushOffsetRequest, CHANGES)
     def reset_flushed(self, request: Request[ResetMasterFlushOffsetRequest]) -> Answer:
+        """Take notice of how far the leader has flushed."""
         offset = request.header.master_flush_offset
         if offset < 0:
             raise InvalidRequest(f"masterFlushOffset is {offset}, expected 0 or more")

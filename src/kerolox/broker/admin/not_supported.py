@@ -2,52 +2,63 @@
 
 from __future__ import annotations
 
+from kerolox.access.needs import pop
+from kerolox.access.needs.administration import CREATE_TOPIC
+from kerolox.access.needs.kinds import CHANGES, LOOKS
 from kerolox.broker import absent
-from kerolox.front.requests import Row
+from kerolox.front.rows import rejected
 from kerolox.protocol.codes import RequestCode
 
 _COLD = (
     "this broker does not throttle groups that read cold messages; it can disable those that fall too far "
     "behind: disableConsumeIfConsumerReadSlowly=true"
 )
-_ROCKSDB = absent.ROCKSDB
 _CONTAINER = "this is a single broker, not a broker container: start another one with kerolox broker"
 
-REASONS = {
-    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
+# Rejected by brokers that do not serve these codes.
+ROWS = [
+    rejected(
+        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+        CREATE_TOPIC,
         "static topics, whose queues move between brokers, are not supported. Create an ordinary topic: "
-        "kerolox topic create, or mqadmin updateTopic"
+        "kerolox topic create, or mqadmin updateTopic",
     ),
-    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
-    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
-    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: _COLD,
-    RequestCode.SET_COMMITLOG_READ_MODE: "the operating system gets no advice on how the log is read",
-    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _ROCKSDB,
-    RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: _ROCKSDB,
-    RequestCode.SWITCH_TIMER_ENGINE: _ROCKSDB,
-    RequestCode.ADD_BROKER: _CONTAINER,
-    RequestCode.REMOVE_BROKER: _CONTAINER,
-    RequestCode.GET_BROKER_EPOCH_CACHE: (
-        "no controller elects the leaders of this broker's log, so it has no epochs (enableControllerMode)"
+    rejected(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, CHANGES, _COLD),
+    rejected(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, CHANGES, _COLD),
+    rejected(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO, LOOKS, _COLD),
+    rejected(
+        RequestCode.SET_COMMITLOG_READ_MODE,
+        CHANGES,
+        "the operating system gets no advice on how the log is read",
     ),
-    **{code: absent.LITE for code in RequestCode if "LITE" in code.name and code.value > 200_000},
-    **dict.fromkeys(
-        (
-            RequestCode.QUERY_ASSIGNMENT,
-            RequestCode.POP_MESSAGE,
-            RequestCode.ACK_MESSAGE,
-            RequestCode.BATCH_ACK_MESSAGE,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-            RequestCode.PEEK_MESSAGE,
-            RequestCode.NOTIFICATION,
-            RequestCode.POLLING_INFO,
-            RequestCode.POP_ROLLBACK,
-        ),
-        absent.POP,
+    rejected(RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, LOOKS, absent.ROCKSDB),
+    rejected(RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON, LOOKS, absent.ROCKSDB),
+    rejected(RequestCode.SWITCH_TIMER_ENGINE, CHANGES, absent.ROCKSDB),
+    rejected(RequestCode.ADD_BROKER, CHANGES, _CONTAINER),
+    rejected(RequestCode.REMOVE_BROKER, CHANGES, _CONTAINER),
+    rejected(
+        RequestCode.GET_BROKER_EPOCH_CACHE,
+        LOOKS,
+        "no controller elects the leaders of this broker's log, so it has no epochs (enableControllerMode)",
     ),
-    RequestCode.GET_PARENT_TOPIC_INFO: absent.LITE,
-}
-
-
-def rows() -> list[Row]:
-    return [(code, absent.refusing(code, why), None) for code, why in REASONS.items()]
+    # Only users with rights to the cluster receive the answer about lite topics.
+    rejected(RequestCode.POP_LITE_MESSAGE, LOOKS, absent.LITE),
+    rejected(RequestCode.LITE_SUBSCRIPTION_CTL, LOOKS, absent.LITE),
+    rejected(RequestCode.ACK_LITE_MESSAGE, LOOKS, absent.LITE),
+    rejected(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, LOOKS, absent.LITE),
+    rejected(RequestCode.GET_BROKER_LITE_INFO, LOOKS, absent.LITE),
+    rejected(RequestCode.GET_PARENT_TOPIC_INFO, LOOKS, absent.LITE),
+    rejected(RequestCode.GET_LITE_TOPIC_INFO, LOOKS, absent.LITE),
+    rejected(RequestCode.GET_LITE_CLIENT_INFO, LOOKS, absent.LITE),
+    rejected(RequestCode.GET_LITE_GROUP_INFO, LOOKS, absent.LITE),
+    rejected(RequestCode.TRIGGER_LITE_DISPATCH, CHANGES, absent.LITE),
+    rejected(RequestCode.QUERY_ASSIGNMENT, pop.ASSIGNMENT, absent.POP),
+    rejected(RequestCode.POP_MESSAGE, pop.POP, absent.POP),
+    rejected(RequestCode.ACK_MESSAGE, pop.ACK, absent.POP),
+    rejected(RequestCode.BATCH_ACK_MESSAGE, pop.BATCH_ACK, absent.POP),
+    rejected(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, pop.CHANGE_INVISIBLE_TIME, absent.POP),
+    rejected(RequestCode.PEEK_MESSAGE, pop.PEEK, absent.POP),
+    rejected(RequestCode.NOTIFICATION, pop.NOTIFICATION, absent.POP),
+    rejected(RequestCode.POLLING_INFO, pop.POLLING_INFO, absent.POP),
+    rejected(RequestCode.POP_ROLLBACK, CHANGES, absent.POP),
+]

@@ -8,6 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
+from kerolox.access.needs.administration import CREATE_TOPIC, CREATE_TOPICS
+from kerolox.access.needs.kinds import CHANGES, LOOKS, on
+from kerolox.access.needs.names import DELETE, GET
 from kerolox.broker import names
 from kerolox.broker.absent import refuse_topic_attribute
 from kerolox.broker.figures.lag import store_time_ms
@@ -18,7 +21,8 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused, sentences
-from kerolox.front.requests import Answer, Later, Request, Row
+from kerolox.front.requests import Answer, Later, Request
+from kerolox.front.rows import serves
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import GroupList
@@ -88,22 +92,11 @@ class TopicAdmin:
         self._offsets_saved = offsets_saved
         self._leadership = leadership
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.UPDATE_AND_CREATE_TOPIC, self.create, headers.CreateTopicRequest),
-            (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.create_many, None),
-            (RequestCode.GET_ALL_TOPIC_CONFIG, self.all_configs, headers.AllTopicConfigRequest),
-            (RequestCode.GET_TOPIC_CONFIG, self.config, headers.TopicConfigRequest),
-            (RequestCode.GET_TOPIC_STATS_INFO, self.stats, headers.TopicStatsRequest),
-            (RequestCode.DELETE_TOPIC_IN_BROKER, self.delete, headers.DeleteTopicRequest),
-            (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, self.consumers, headers.TopicConsumersRequest),
-            (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, None),
-            (RequestCode.CLEAN_UNUSED_TOPIC, self.clean_unused, None),
-        ]
-
     # --- creating and changing ------------------------------------------------------------------------
 
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC, headers.CreateTopicRequest, CREATE_TOPIC)
     async def create(self, request: Request[headers.CreateTopicRequest]) -> Answer:
+        """Create a topic, or change its settings."""
         asked = request.header
         config = TopicConfig(
             topic_name=asked.topic,
@@ -117,7 +110,9 @@ class TopicAdmin:
         )
         return await self._put([config], request.caller.address)
 
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, CREATE_TOPICS)
     def create_many(self, request: Request[None]) -> Later:
+        """Create or change many topics."""
         configs = TopicConfigList.decode(request.body).topic_config_list
         return lambda: self._put(configs, request.caller.address)
 
@@ -158,7 +153,13 @@ class TopicAdmin:
 
     # --- deleting -------------------------------------------------------------------------------------
 
+    @serves(
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        headers.DeleteTopicRequest,
+        on(DELETE, topic="topic", administers=True),
+    )
     async def delete(self, request: Request[headers.DeleteTopicRequest]) -> Answer:
+        """Delete a topic and its queues."""
         topic = request.header.topic
         if not topic.strip():
             raise InvalidRequest("The specified topic is blank.")
@@ -195,6 +196,7 @@ class TopicAdmin:
         finally:
             leaving.discard(topic)
 
+    @serves(RequestCode.CLEAN_UNUSED_TOPIC, None, CHANGES)
     async def clean_unused(self, request: Request[None]) -> Answer:
         """Remove the queues of topics that no longer exist. The table of a follower is a copy that may lack a
         topic: there, only queues are removed whose messages belong to a topic known to be deleted."""
@@ -215,7 +217,9 @@ class TopicAdmin:
 
     # --- showing --------------------------------------------------------------------------------------
 
+    @serves(RequestCode.GET_ALL_TOPIC_CONFIG, headers.AllTopicConfigRequest, LOOKS)
     async def all_configs(self, request: Request[headers.AllTopicConfigRequest]) -> Answer:
+        """Return the settings of all topics."""
         asked = request.header
         table = self._topics.table
         shown: Mapping[str, TopicConfig] = table.topics
@@ -233,13 +237,17 @@ class TopicAdmin:
         header = headers.AllTopicConfigAnswer(total_topic_num=len(table.topics))
         return Answer(header=header, body=await asyncio.to_thread(body.encode))  # there may be very many
 
+    @serves(RequestCode.GET_TOPIC_CONFIG, headers.TopicConfigRequest, on(GET, topic="topic"))
     def config(self, request: Request[headers.TopicConfigRequest]) -> Answer:
+        """Return the settings of a topic."""
         topic = request.header.topic
         config = self._topics.known(topic, f"No topic in this broker. topic: {topic}")
         fields = {field: getattr(config, field) for field in config.__struct_fields__}
         return Answer(body=TopicConfigWithMapping(**fields).encode())
 
+    @serves(RequestCode.GET_TOPIC_STATS_INFO, headers.TopicStatsRequest, on(GET, topic="topic"))
     async def stats(self, request: Request[headers.TopicStatsRequest]) -> Answer:
+        """Return the offsets of the queues of a topic."""
         topic = request.header.topic
         config = self._topics.known(topic, f"topic[{topic}] not exist")
         count = max(config.read_queue_nums, config.write_queue_nums)
@@ -262,13 +270,16 @@ class TopicAdmin:
             )
         return found
 
+    @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicConsumersRequest, on(GET, topic="topic"))
     def consumers(self, request: Request[headers.TopicConsumersRequest]) -> Answer:
         """Return the groups of a topic: those with a member that subscribes it, or with progress in it."""
         topic = request.header.topic
         groups = self._members.groups_subscribed(topic) | self._offsets.groups_of(topic)
         return Answer(body=GroupList(group_list=tuple(sorted(groups))).encode())
 
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None, LOOKS)
     def system_topics(self, request: Request[None]) -> Answer:
+        """Return the names of the system topics."""
         return Answer(body=TopicList(topic_list=tuple(sorted(self._topics.system))).encode())
 
 

@@ -6,6 +6,9 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from kerolox.access.needs.administration import CLONE, CORRECTION
+from kerolox.access.needs.kinds import on
+from kerolox.access.needs.names import GET, SUB_OR_GET, SUB_OR_UPDATE, UPDATE
 from kerolox.broker.base import Base
 from kerolox.broker.bounds import OFFSETS_MAX, too_many
 from kerolox.broker.consume.message_waits import MessageWaits
@@ -14,7 +17,8 @@ from kerolox.broker.members.members import Member, Members
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError, Refused
 from kerolox.front.handlers import refusal
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import serves
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.offsets import ConsumerStatus, CorrectionOffsets, ResetOffsets
 from kerolox.protocol.bodies.topics import TopicConfig
@@ -47,16 +51,6 @@ class GroupOffsets:
         self._offsets = offsets
         self._cold: set[asyncio.Task[None]] = set()
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.QUERY_CONSUMER_OFFSET, self.query, headers.QueryOffsetRequest),
-            (RequestCode.UPDATE_CONSUMER_OFFSET, self.update, headers.UpdateOffsetRequest),
-            (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search, headers.SearchOffsetRequest),
-            (RequestCode.GET_MAX_OFFSET, self.max_offset, headers.MaxOffsetRequest),
-            (RequestCode.GET_MIN_OFFSET, self.min_offset, headers.MinOffsetRequest),
-            (RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_time, headers.EarliestStoreTimeRequest),
-        ]
-
     async def close(self) -> None:
         for task in list(self._cold):
             task.cancel()
@@ -65,6 +59,12 @@ class GroupOffsets:
 
     # --- a group's progress ------------------------------------------------------------------------------
 
+    @serves(
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        headers.QueryOffsetRequest,
+        on(SUB_OR_GET, topic="topic", group="consumer_group"),
+        lane="consumer_manager",
+    )
     def query(self, request: Request[headers.QueryOffsetRequest]) -> Answer | None:
         """Answer with the stored progress of a group in a queue. Without progress, the answer is 0 for a
         queue whose beginning is still in memory: a new group of a young queue gets all its messages."""
@@ -95,7 +95,14 @@ class GroupOffsets:
     def _in_memory(self, entry: bytes) -> bool:
         return bool(entry) and int(ENTRY.unpack(entry)[0]) >= self._store.reader.hot_from
 
+    @serves(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        headers.UpdateOffsetRequest,
+        on(SUB_OR_UPDATE, topic="topic", group="consumer_group"),
+        lane="consumer_manager",
+    )
     def update(self, request: Request[headers.UpdateOffsetRequest]) -> Answer:
+        """Store the progress of a group in a queue."""
         header = request.header
         topic, group = header.topic, header.consumer_group
         self._groups.known(group, f"Group {group} not exist!")
@@ -118,20 +125,48 @@ class GroupOffsets:
 
     # --- the bounds of a queue ---------------------------------------------------------------------------
 
+    @serves(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        headers.SearchOffsetRequest,
+        on(SUB_OR_GET, topic="topic"),
+        lane="consumer_manager",
+    )
     async def search(self, request: Request[headers.SearchOffsetRequest]) -> Answer:
+        """Return the offset of a queue at a time."""
         asked = request.header
         upper = asked.boundary_type is headers.BoundaryType.UPPER
         return _offset(
             await self._store.offset_by_time(asked.topic, asked.queue_id, asked.timestamp, upper=upper)
         )
 
+    @serves(
+        RequestCode.GET_MAX_OFFSET,
+        headers.MaxOffsetRequest,
+        on(SUB_OR_GET, topic="topic"),
+        lane="consumer_manager",
+    )
     def max_offset(self, request: Request[headers.MaxOffsetRequest]) -> Answer:
+        """Return the end of a queue."""
         return _offset(self._store.max_offset(request.header.topic, request.header.queue_id))
 
+    @serves(
+        RequestCode.GET_MIN_OFFSET,
+        headers.MinOffsetRequest,
+        on(SUB_OR_GET, topic="topic"),
+        lane="consumer_manager",
+    )
     def min_offset(self, request: Request[headers.MinOffsetRequest]) -> Answer:
+        """Return the first offset of a queue."""
         return _offset(self._store.min_offset(request.header.topic, request.header.queue_id))
 
+    @serves(
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        headers.EarliestStoreTimeRequest,
+        on(SUB_OR_GET, topic="topic"),
+        lane="consumer_manager",
+    )
     async def earliest_time(self, request: Request[headers.EarliestStoreTimeRequest]) -> Answer:
+        """Return the time of the first message of a queue."""
         time_ms = await self._store.earliest_time(request.header.topic, request.header.queue_id)
         return Answer(header=headers.EarliestStoreTimeAnswer(timestamp=time_ms))
 
@@ -163,17 +198,15 @@ class Resets:
         # The offsets before, by topic and group; -1: none.
         self.unsaved: Unsaved[tuple[str, str], dict[int, int]] = Unsaved(self._put_back)
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset, headers.ResetOffsetRequest),
-            (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.status, headers.ConsumerStatusRequest),
-            (RequestCode.QUERY_CORRECTION_OFFSET, self.correction, headers.CorrectionOffsetRequest),
-            (RequestCode.CLONE_GROUP_OFFSET, self.clone, headers.CloneOffsetRequest),
-        ]
-
     # --- reset -------------------------------------------------------------------------------------------
 
+    @serves(
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        headers.ResetOffsetRequest,
+        on(UPDATE, topic="topic", group="group", administers=True),
+    )
     async def reset(self, request: Request[headers.ResetOffsetRequest]) -> Answer:
+        """Reset the progress of a group in a topic to a time or an offset."""
         asked = request.header
         if self._options.server_side_reset:
             targets = await self._reset_here(asked)
@@ -268,6 +301,11 @@ class Resets:
 
     # --- progress of members and groups ------------------------------------------------------------------
 
+    @serves(
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        headers.ConsumerStatusRequest,
+        on(GET, topic="topic", group="group"),
+    )
     async def status(self, request: Request[headers.ConsumerStatusRequest]) -> Answer:
         """Ask all members, or the named one, for their progress. Members that do not answer are omitted."""
         asked = request.header
@@ -300,6 +338,7 @@ class Resets:
             log.warning("status_not_told group=%r client=%r error=%r", question.group, client_id, error)
         return client_id, None
 
+    @serves(RequestCode.QUERY_CORRECTION_OFFSET, headers.CorrectionOffsetRequest, CORRECTION)
     def correction(self, request: Request[headers.CorrectionOffsetRequest]) -> Answer:
         """Answer with the progress of the slowest group by queue. The largest number stands for a queue in
         which the compared group is slower still, and which needs no correction."""
@@ -315,6 +354,7 @@ class Resets:
                 slowest[queue_id] = INT64_MAX
         return Answer(body=CorrectionOffsets(correction_offsets=slowest).encode())
 
+    @serves(RequestCode.CLONE_GROUP_OFFSET, headers.CloneOffsetRequest, CLONE)
     async def clone(self, request: Request[headers.CloneOffsetRequest]) -> Answer:
         """Copy the progress of one group to another, in one topic or in all topics with progress."""
         asked = request.header

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
+from kerolox.access.needs.kinds import on
+from kerolox.access.needs.names import SUB
 from kerolox.broker.base import Base
 from kerolox.broker.consume.group_reads import GroupRead, GroupReads
 from kerolox.broker.consume.message_waits import WAIT_MS_MAX, Wait, WaitPoint
@@ -17,6 +19,7 @@ from kerolox.errors import InvalidRequest
 from kerolox.front.handlers import refusal
 from kerolox.front.refusals import Refusal
 from kerolox.front.requests import Answer, HeldRequest, Later, Request
+from kerolox.front.rows import serves
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -47,7 +50,17 @@ class Pulls:
         self._clock = base.clock
         self._cold: set[asyncio.Task[None]] = set()
 
+    @serves(
+        RequestCode.PULL_MESSAGE, PullRequest, on(SUB, topic="topic", group="consumer_group"), lane="pull"
+    )
+    @serves(
+        RequestCode.LITE_PULL_MESSAGE,
+        PullRequest,
+        on(SUB, topic="topic", group="consumer_group"),
+        lane="pull",
+    )
     def pull(self, request: Request[PullRequest]) -> Answer | Later | None:
+        """Return messages of a queue from an offset; hold the request while there are none."""
         try:
             read = self._check(request)
         except ReadRefused as refused:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Protocol
 
 from kerolox.access.guard import Guard
+from kerolox.access.needs.consuming import VIEW
+from kerolox.access.needs.kinds import on
+from kerolox.access.needs.names import GET, SUB_OR_GET
 from kerolox.broker.consume.filters import Filters
 from kerolox.errors import KeroloxError, Overloaded, ProtocolError
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import serves
 from kerolox.protocol.bodies.heartbeat import SubscriptionData
 from kerolox.protocol.bodies.stats import ConsumeQueueEntry, ConsumeQueueView
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -52,14 +56,11 @@ class Queries:
         self._groups = groups
         self._filters = filters
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.QUERY_MESSAGE, self.by_key, QueryMessageRequest),
-            (RequestCode.VIEW_MESSAGE_BY_ID, self.by_place, ViewMessageRequest),
-            (RequestCode.QUERY_CONSUME_QUEUE, self.queue_entries, QueryConsumeQueueRequest),
-        ]
-
+    @serves(
+        RequestCode.QUERY_MESSAGE, QueryMessageRequest, on(SUB_OR_GET, topic="topic"), lane="query_message"
+    )
     async def by_key(self, request: Request[QueryMessageRequest]) -> Answer:
+        """Return the messages of a topic with a key."""
         asked = request.header
         store = self._store
         store.key_filler.put_pending()
@@ -101,7 +102,9 @@ class Queries:
         remark = f"truncated: {cut} more messages do not fit into one answer" if cut else None
         return Answer(header=header, body=records, remark=remark)
 
+    @serves(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest, VIEW, lane="query_message")
     async def by_place(self, request: Request[ViewMessageRequest]) -> Answer:
+        """Return the message at a physical offset."""
         offset = request.header.offset
         try:
             record = await self._named(request, offset)
@@ -124,7 +127,14 @@ class Queries:
                 raise
         return await named.framed_record(offset)  # of a deleted topic: followers compare logs by these, too
 
+    @serves(
+        RequestCode.QUERY_CONSUME_QUEUE,
+        QueryConsumeQueueRequest,
+        on(GET, topic="topic", group="consumer_group"),
+        lane="query_message",
+    )
     async def queue_entries(self, request: Request[QueryConsumeQueueRequest]) -> Answer:
+        """Return entries of a consume queue."""
         asked = request.header
         queue = self._store.queues.find(asked.topic, asked.queue_id)
         if queue is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kerolox.broker.base import Base, Served
+from kerolox.broker.base import Base
 from kerolox.broker.consume.filters import Filters
 from kerolox.broker.consume.group_offsets import GroupOffsets, Resets
 from kerolox.broker.consume.group_reads import GroupReads
@@ -15,8 +15,7 @@ from kerolox.broker.figures.room import Figures
 from kerolox.broker.members.groups import SlowGroups
 from kerolox.broker.members.room import Membership
 from kerolox.broker.tables.room import Tables
-from kerolox.protocol.codes import RequestCode
-from kerolox.protocol.headers.pull import PullRequest
+from kerolox.front.rows import Row, rows_of
 
 
 class Consuming:
@@ -59,14 +58,5 @@ class Consuming:
         )
         return cls(base, tables, membership, figures, filters)
 
-    def rows(self) -> Served:
-        yield (
-            "pull",
-            [
-                (RequestCode.PULL_MESSAGE, self.pulls.pull, PullRequest),
-                (RequestCode.LITE_PULL_MESSAGE, self.pulls.pull, PullRequest),
-            ],
-        )
-        yield "query_message", self.queries.rows()
-        yield "consumer_manager", self.group_offsets.rows()
-        yield "admin", self.resets.rows()
+    def rows(self) -> list[Row]:
+        return rows_of(self.pulls, self.queries, self.group_offsets, self.resets)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from kerolox.access.needs.kinds import CHANGES, LOOKS
 from kerolox.broker.base import Base
 from kerolox.broker.controlled.agent import Agent
 from kerolox.broker.controlled.controllers import Controllers
@@ -27,7 +28,8 @@ from kerolox.broker.replication.room import Replication
 from kerolox.broker.role.leader_search import LeaderSearch
 from kerolox.broker.role.value import LeaderAddress
 from kerolox.broker.tables.room import Tables
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import serves
 from kerolox.metric_text import MetricText
 from kerolox.protocol.bodies.controller import EpochRanges
 from kerolox.protocol.bodies.stats import ControlledStatus
@@ -162,17 +164,15 @@ class Controlled:
 
     # --- for controllers and tools ----------------------------------------------------------------------
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.NOTIFY_BROKER_ROLE_CHANGED, self.role_changed, BrokerRoleChanged),
-            (RequestCode.GET_BROKER_EPOCH_CACHE, self.epochs, None),
-        ]
-
+    @serves(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, BrokerRoleChanged, CHANGES)
     def role_changed(self, request: Request[BrokerRoleChanged]) -> Answer:
+        """Take notice of an elected leader, from the controller."""
         self.agent.notice(request.header, request.body, request.caller.address)
         return Answer()
 
+    @serves(RequestCode.GET_BROKER_EPOCH_CACHE, None, LOOKS)
     def epochs(self, request: Request[None]) -> Answer:
+        """Return the epochs of the log."""
         body = EpochRanges(
             broker_id=self._leadership.id,
             broker_name=self._options.broker_name,

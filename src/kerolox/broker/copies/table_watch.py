@@ -20,10 +20,12 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from kerolox.access.needs.kinds import CHANGES
 from kerolox.clock import Clock, TimerHandle
 from kerolox.errors import KeroloxError, Refused, sentences
 from kerolox.front.caller import Caller
-from kerolox.front.requests import Answer, Handler, HeldRequest, Later, Request, Row
+from kerolox.front.requests import Answer, Handler, HeldRequest, Later, Request
+from kerolox.front.rows import Row, serves
 from kerolox.protocol.bodies.table_news import TABLES, TableNews
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.offset import UpdateOffsetRequest
@@ -254,7 +256,7 @@ class TableWatch:
 
     def waiting(self, rows: Iterable[Row]) -> list[Row]:
         """Wrap these requests: they are answered when followers have the changes."""
-        return [(code, self._waiting(code, handler), header) for code, handler, header in rows]
+        return [row._replace(handler=self._waiting(row.code, row.handler)) for row in rows]
 
     def _waiting(self, code: int, handler: Handler) -> Handler:
         if code == RequestCode.UPDATE_CONSUMER_OFFSET:
@@ -294,9 +296,7 @@ class TableWatch:
 
     # --- requests of followers --------------------------------------------------------------------------
 
-    def rows(self) -> list[Row]:
-        return [(RequestCode.WATCH_TABLES, self.watch, WatchTablesRequest)]
-
+    @serves(RequestCode.WATCH_TABLES, WatchTablesRequest, CHANGES)
     def watch(self, request: Request[WatchTablesRequest]) -> Answer | None:
         """Answer with the changes since the follower asked last; hold the request while there are none."""
         asked = request.header

@@ -6,6 +6,7 @@ from typing import Any
 
 from kerolox.access.guard import Guard, NotAllowed
 from kerolox.access.sources import address_of
+from kerolox.front.needs import Rule
 from kerolox.front.refusals import Refusal
 from kerolox.front.requests import Request
 from kerolox.protocol.codes import request_name
@@ -23,7 +24,7 @@ class MemberGuard:
     def admits(self, asked: Request[Any], /) -> bool:
         return self._trusts(asked) or self._guard.admits(asked)
 
-    def allows(self, asked: Request[Any], /, *, served: bool = True) -> bool:
+    def allows(self, asked: Request[Any], rule: Rule | None, /) -> bool:
         if self._trusts(asked) or self._guard.book.secret_of_super(asked.identity or "") is not None:
             return True
         refused = NotAllowed(

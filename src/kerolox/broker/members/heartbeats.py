@@ -8,6 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
+from kerolox.access.needs.consuming import CHECK_CLIENT, HEARTBEAT, UNREGISTER
+from kerolox.access.needs.kinds import on
+from kerolox.access.needs.names import SUB_OR_GET
 from kerolox.broker.bounds import (
     CLIENT_ID_LENGTH_MAX,
     GROUPS_OF_CLIENT_MAX,
@@ -21,7 +24,8 @@ from kerolox.broker.names import retry_topic
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.errors import InvalidRequest, KeroloxError
-from kerolox.front.requests import Answer, Later, Request, Row
+from kerolox.front.requests import Answer, Later, Request
+from kerolox.front.rows import serves
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.heartbeat import CheckClient, ConsumerData, HeartbeatData, SubscriptionData
 from kerolox.protocol.bodies.members import ConsumerIds
@@ -55,15 +59,9 @@ class Heartbeats:
         self._fingerprints: dict[str, int] = {}  # fingerprint of the last heartbeat that named the group
         members.on_deserted.append(lambda group: self._fingerprints.pop(group, None))
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.HEART_BEAT, self.heartbeat, None),
-            (RequestCode.UNREGISTER_CLIENT, self.unregister, UnregisterClientRequest),
-            (RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_list, ConsumerListRequest),
-            (RequestCode.CHECK_CLIENT_CONFIG, self.check_client, None),
-        ]
-
+    @serves(RequestCode.HEART_BEAT, None, HEARTBEAT, lane="heartbeat")
     def heartbeat(self, request: Request[None]) -> Answer | Later:
+        """Register the producers and consumers of a client, or extend their registration."""
         told = HeartbeatData.decode(request.body)
         _check_size(told)
         wanted = [one for data in told.consumer_data_set for one in data.subscription_data_set]
@@ -102,7 +100,9 @@ class Heartbeats:
 
         return later
 
+    @serves(RequestCode.UNREGISTER_CLIENT, UnregisterClientRequest, UNREGISTER, lane="client_manager")
     def unregister(self, request: Request[UnregisterClientRequest]) -> Answer:
+        """Remove a client from its groups."""
         told = request.header
         if told.producer_group is not None:
             self._members.leave_producers(told.producer_group, request.caller)
@@ -110,12 +110,21 @@ class Heartbeats:
             self._members.leave(told.consumer_group, request.caller)
         return Answer()
 
+    @serves(
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        ConsumerListRequest,
+        on(SUB_OR_GET, group="consumer_group"),
+        lane="client_manager",
+    )
     def consumer_list(self, request: Request[ConsumerListRequest]) -> Answer:
+        """Return the client ids of a consumer group."""
         group = request.header.consumer_group
         found = self._members.online(group, f"no consumer for this group, {group}", ResponseCode.SYSTEM_ERROR)
         return Answer(body=ConsumerIds(consumer_id_list=found.client_ids).encode())
 
+    @serves(RequestCode.CHECK_CLIENT_CONFIG, None, CHECK_CLIENT, lane="client_manager")
     def check_client(self, request: Request[None]) -> Answer | Later:
+        """Check a subscription of a client, such as its SQL expression."""
         told = CheckClient.decode(request.body) if request.body else CheckClient()
         wanted = () if told.subscription_data is None else (told.subscription_data,)
         return self._with_filters(wanted, lambda: self._checked(told))

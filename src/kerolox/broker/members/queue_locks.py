@@ -15,11 +15,13 @@ from typing import Protocol
 
 import msgspec
 
+from kerolox.access.needs.consuming import LOCK
 from kerolox.broker.bounds import QUEUE_LOCKS_MAX, too_many
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest
 from kerolox.front.caller import Caller
-from kerolox.front.requests import Answer, Later, Request, Row
+from kerolox.front.requests import Answer, Later, Request
+from kerolox.front.rows import serves
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import BoundLockRequest, LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode
@@ -85,13 +87,9 @@ class QueueLocks:
         self._locks: dict[str, dict[MessageQueue, QueueLock]] = {}  # by group
         self._swept_s = clock.monotonic_s()
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.LOCK_BATCH_MQ, self.lock_batch, None),
-            (RequestCode.UNLOCK_BATCH_MQ, self.unlock_batch, None),
-        ]
-
+    @serves(RequestCode.LOCK_BATCH_MQ, None, LOCK)
     def lock_batch(self, request: Request[None]) -> Answer | Later:
+        """Lock queues for an ordered consumer."""
         asked = BoundLockRequest.decode(request.body)
         group, client_id = _who(asked)
         others = self.others
@@ -101,7 +99,9 @@ class QueueLocks:
             return _granted(self.lock(group, client_id, asked.mq_set, caller, believed_s))
         return lambda: self._lock_everywhere(others, asked)
 
+    @serves(RequestCode.UNLOCK_BATCH_MQ, None, LOCK)
     def unlock_batch(self, request: Request[None]) -> Answer | Later:
+        """Unlock queues of an ordered consumer."""
         asked = LockRequest.decode(request.body)
         group, client_id = _who(asked)
         self.unlock(group, client_id, asked.mq_set)

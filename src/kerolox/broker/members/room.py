@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kerolox.broker.base import Base, Served
+from kerolox.broker.base import Base
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.heartbeats import Heartbeats
 from kerolox.broker.members.members import Members
 from kerolox.broker.members.queue_locks import QueueLocks
 from kerolox.broker.tables.room import Tables
-from kerolox.protocol.codes import RequestCode
+from kerolox.front.rows import Row, rows_of
 
 
 class Membership:
@@ -21,8 +21,5 @@ class Membership:
         self.heartbeats = Heartbeats(self.members, self.groups, tables.topics, options)
         self.queue_locks = QueueLocks(clock, options.queue_lock_ms / 1000, exists=tables.topics.has_queue)
 
-    def rows(self) -> Served:
-        rows = self.heartbeats.rows()
-        yield "heartbeat", [row for row in rows if row[0] == RequestCode.HEART_BEAT]
-        yield "client_manager", [row for row in rows if row[0] != RequestCode.HEART_BEAT]
-        yield "admin", self.queue_locks.rows()
+    def rows(self) -> list[Row]:
+        return rows_of(self.heartbeats, self.queue_locks)

@@ -6,6 +6,7 @@ neither it nor the message is delivered.
 
 from __future__ import annotations
 
+from kerolox.access.needs.sending import RECALL
 from kerolox.broker.later.timer_sends import read_handle
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.sends import born_host
@@ -15,7 +16,8 @@ from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import serves
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.send import RecallAnswer, RecallRequest
@@ -45,10 +47,9 @@ class Recalls:
         self._options = options
         self._clock = clock
 
-    def rows(self) -> list[Row]:
-        return [(RequestCode.RECALL_MESSAGE, self.recall, RecallRequest)]
-
+    @serves(RequestCode.RECALL_MESSAGE, RecallRequest, RECALL, lane="send")
     async def recall(self, request: Request[RecallRequest]) -> Answer:
+        """Recall a timer message before it is delivered."""
         header = request.header
         refused = self._refusal(header)
         if refused is not None:

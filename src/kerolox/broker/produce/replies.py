@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from kerolox.access.needs.sending import SEND
 from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.produce.sends import born_host
@@ -17,7 +18,8 @@ from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import serves
 from kerolox.observers import Observers
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode, response_name
@@ -61,14 +63,11 @@ class Replies:
         # for statistics: topic, messages, bytes
         self.on_stored: Observers[[str, int, int]] = Observers("reply stored")
 
-    def rows(self) -> list[Row]:
-        return [
-            (RequestCode.SEND_REPLY_MESSAGE, self.reply, SendRequest),
-            (RequestCode.SEND_REPLY_MESSAGE_V2, self.reply, SendRequestV2),
-        ]
-
+    @serves(RequestCode.SEND_REPLY_MESSAGE, SendRequest, SEND, lane="reply")
+    @serves(RequestCode.SEND_REPLY_MESSAGE_V2, SendRequestV2, SEND, lane="reply")
     async def reply(self, request: Request[SendRequest]) -> Answer:
         # Topic name and permissions are checked as for a send; the state of the store is not.
+        """Send a reply to the client that asked."""
         topic = self._admission.topic(request.header, stored=False)
         queue_id = self._admission.queue(request.header, topic)
         if self._options.store_replies:

@@ -14,6 +14,8 @@ import logging
 import random
 
 from kerolox.access.guard import Guard
+from kerolox.access.needs.kinds import on
+from kerolox.access.needs.names import SUB
 from kerolox.broker import names
 from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.figures.stats import Statistics
@@ -26,7 +28,8 @@ from kerolox.broker.write.delivery import DEAD_LETTER_QUEUES, Delivery, StillSav
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import OnParked, PendingMessage
 from kerolox.errors import KeroloxError, ProtocolError, Refused
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import serves
 from kerolox.protocol import properties as packed
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -81,12 +84,11 @@ class Retries:
         self._endpoints = endpoints
         self._guard = guard
 
-    def rows(self) -> list[Row]:
-        return [(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, SendBackRequest)]
-
     # --- sent back by a consumer -----------------------------------------------------------------------
 
+    @serves(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackRequest, on(SUB, group="group"), lane="send")
     async def send_back(self, request: Request[SendBackRequest]) -> Answer:
+        """Deliver a message again later, or make it a dead letter."""
         asked = request.header
         self._admission.check_taking()
         self._admission.check_replicas(b"")

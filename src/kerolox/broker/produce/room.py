@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerolox.broker.base import Base, Served
+from kerolox.broker.base import Base
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.members.room import Membership
 from kerolox.broker.produce.recalls import Recalls
@@ -12,8 +12,7 @@ from kerolox.broker.produce.sends import Sends
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.transactions import Transactions
 from kerolox.broker.write.room import WritePath
-from kerolox.protocol.codes import RequestCode
-from kerolox.protocol.headers.send import SendRequest, SendRequestV2
+from kerolox.front.rows import Row, rows_of
 from kerolox.protocol.message_id import UniqueKeys
 
 
@@ -67,15 +66,5 @@ class Producing:
         for writer in (self.sends, self.replies):
             writer.on_stored.append(figures.stats.stored)
 
-    def rows(self) -> Served:
-        yield (
-            "send",
-            [
-                (RequestCode.SEND_MESSAGE, self.sends.send, SendRequest),
-                (RequestCode.SEND_MESSAGE_V2, self.sends.send, SendRequestV2),
-                (RequestCode.SEND_BATCH_MESSAGE, self.sends.send_batch, SendRequestV2),
-                *self.retries.rows(),
-                *self.recalls.rows(),
-            ],
-        )
-        yield "reply", self.replies.rows()
+    def rows(self) -> list[Row]:
+        return rows_of(self.sends, self.retries, self.recalls, self.replies)

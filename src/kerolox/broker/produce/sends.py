@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kerolox.access.needs.sending import SEND
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.admission import Admission, goes_to_a_group, is_plain, is_single_tag, waits
@@ -26,13 +27,14 @@ from kerolox.broker.write.pending_message import OnParked, PendingMessage
 from kerolox.errors import KeroloxError, Overloaded, ProtocolError
 from kerolox.front.handlers import refusal
 from kerolox.front.requests import Answer, Handler, Request
+from kerolox.front.rows import serves
 from kerolox.observers import Observers
 from kerolox.protocol import properties as packed
 from kerolox.protocol.batch import split_batch
 from kerolox.protocol.bodies.topics import TopicConfig
-from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import MULTI_TAGS
-from kerolox.protocol.headers.send import SendAnswer, SendRequest
+from kerolox.protocol.headers.send import SendAnswer, SendRequest, SendRequestV2
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message_id import UniqueKeys, offset_id_prefix
 from kerolox.store.log.acks import Acks
@@ -85,8 +87,10 @@ class Sends:
 
     # --- requests ----------------------------------------------------------------------------------
 
+    @serves(RequestCode.SEND_MESSAGE, SendRequest, SEND, lane="send")
+    @serves(RequestCode.SEND_MESSAGE_V2, SendRequestV2, SEND, lane="send")
     def send(self, request: Request[SendRequest]) -> Answer | None:
-        """Handle one message."""
+        """Store one message."""
         header, intake = request.header, self._intake
         if header.batch:
             return self.send_batch(request)
@@ -145,8 +149,9 @@ class Sends:
         self._answer_later(request, [place], queue_id, unique, properties, recall_handle)
         return None
 
+    @serves(RequestCode.SEND_BATCH_MESSAGE, SendRequestV2, SEND, lane="send")
     def send_batch(self, request: Request[SendRequest]) -> Answer | None:
-        """Handle many messages of one topic and queue in one request. All are stored, or none."""
+        """Store many messages of one topic and queue, all or none."""
         header = request.header
         config = self._topic(request)
         if goes_to_a_group(header.topic):

@@ -3,7 +3,7 @@ followers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,8 @@ from kerolox.clock import Clock
 from kerolox.errors import Refused
 from kerolox.front.caller import CallerEvents
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Request, Row
+from kerolox.front.requests import Request
+from kerolox.front.rows import Row
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.listener import ListenFailed
 from kerolox.net.peer import Budgets, PeerLimits
@@ -64,12 +65,10 @@ class Ports:
     def servers(self) -> tuple[Server, Server]:
         return self.server, self.vip_server
 
-    def serve(self, lane: Lane, rows: Iterable[Row]) -> None:
+    def serve(self, rows: Sequence[Row], lanes: Mapping[str, Lane]) -> None:
         """Add these requests to the ports that serve them."""
-        for code, handler, header in rows:
-            self.handlers.add(code, handler, header, lane)
-            if code not in NOT_ON_VIP_PORT:
-                self.vip_handlers.add(code, handler, header, lane)
+        self.handlers.serve(rows, lanes)
+        self.vip_handlers.serve([row for row in rows if row.code not in NOT_ON_VIP_PORT], lanes)
 
     async def bind(self, host: str) -> tuple[int, int, int]:
         """Bind the ports without accepting clients. Return their numbers, in the order of Endpoints."""

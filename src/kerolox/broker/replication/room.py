@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kerolox.access.needs.kinds import LOOKS
 from kerolox.broker.base import Base
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.tables.promotions import Promotions
-from kerolox.front.requests import Answer, Request, Row
+from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import serves
 from kerolox.metric_text import MetricText
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.stats import ControlledStatus, HaClient, HaConnection, HaStatus, TurnedAway
@@ -82,9 +84,7 @@ class Replication:
 
     # --- for operators and tools ------------------------------------------------------------------------
 
-    def rows(self) -> list[Row]:
-        return [(RequestCode.GET_BROKER_HA_STATUS, self.ha_status, None)]
-
+    @serves(RequestCode.GET_BROKER_HA_STATUS, None, LOOKS)
     def ha_status(self, request: Request[None]) -> Answer:
         """Answer with the connections to followers or the leader, and their progress."""
         followers = tuple(

@@ -8,6 +8,8 @@ from collections.abc import Awaitable
 from typing import NamedTuple
 
 from kerolox.access.guard import Guard
+from kerolox.access.needs.kinds import CHANGES
+from kerolox.access.needs.sending import END
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.transactions import half_messages
@@ -20,9 +22,10 @@ from kerolox.broker.write.intake import Intake
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, ProtocolError, Refused
 from kerolox.front.requests import Answer, Request
+from kerolox.front.rows import serves
 from kerolox.observers import Observers
 from kerolox.protocol import reserved
-from kerolox.protocol.codes import ResponseCode
+from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCheckRequest
 from kerolox.protocol.message import StoredMessage
@@ -82,7 +85,9 @@ class EndTransaction:
         # For statistics: topic, messages, bytes, times.
         self.on_stored: Observers[[str, int, int, int]] = Observers("messages committed")
 
+    @serves(RequestCode.END_TRANSACTION, EndTransactionRequest, END, lane="transaction")
     def end(self, request: Request[EndTransactionRequest]) -> Answer | None:
+        """Commit or roll back a half message."""
         told = request.header
         if not self._leadership.leads:
             return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
@@ -198,6 +203,7 @@ class EndTransaction:
 
         self._intake.when_safe(answer)
 
+    @serves(RequestCode.RESUME_CHECK_HALF_MESSAGE, ResumeCheckRequest, CHANGES)
     async def resume(self, request: Request[ResumeCheckRequest]) -> Answer:
         """Check an abandoned half message again."""
         if not self._leadership.leads:

@@ -21,10 +21,10 @@ from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.pending_message import OnParked, PendingMessage
 from kerolox.clock import Clock
 from kerolox.errors import Refused
-from kerolox.front.requests import Request, Row
-from kerolox.protocol.codes import RequestCode, ResponseCode
+from kerolox.front.requests import Request
+from kerolox.front.rows import Row, rows_of
+from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.headers.send import SendRequest
-from kerolox.protocol.headers.transaction import EndTransactionRequest, ResumeCheckRequest
 from kerolox.store.log.commit_log import Place
 from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.offsets import ConsumerOffsets
@@ -90,11 +90,8 @@ class Transactions:
         await self.endings.settled()
         self.finished.close()
 
-    def end_rows(self) -> list[Row]:
-        return [(RequestCode.END_TRANSACTION, self.endings.end, EndTransactionRequest)]
-
-    def admin_rows(self) -> list[Row]:
-        return [(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.endings.resume, ResumeCheckRequest)]
+    def rows(self) -> list[Row]:
+        return rows_of(self.endings)
 
     def prepare(self, request: Request[SendRequest], pending: PendingMessage) -> OnParked | None:
         """Turn a message into a half message if it asks for that. A rewrite of sends."""

@@ -10,6 +10,7 @@ from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, ProtocolError
 from kerolox.front.handlers import Guard
 from kerolox.front.lanes import Lane
+from kerolox.front.needs import EVERYBODY
 from kerolox.front.requests import Answer, Request
 from kerolox.net.dialer import Dialer
 from kerolox.net.handlers import RemotingHandlers
@@ -101,7 +102,7 @@ class MemberPort:
         handlers = RemotingHandlers()
         handlers.guard = guard
         for code in LedgerCode:
-            handlers.add(code, self._push if code is LedgerCode.PUSH else self._other, None, lane)
+            handlers.add(code, self._push if code is LedgerCode.PUSH else self._other, None, lane, EVERYBODY)
         self._server = Server(
             handlers, host=host, port=port, limits=PeerLimits(idle_s_max=IDLE_S_MAX), tls=tls, clock=clock
         )
