@@ -56,6 +56,7 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
     client_ca: str | None = None  # PEM file: the authorities that may sign client certificates
     client_auth: ClientAuth = ClientAuth.NONE
     self_signed: str | None = None  # path of a self-signed certificate, used if no certificate is given
+    alpn: tuple[str, ...] = ()  # protocols to agree on
 
     @property
     def is_spoken(self) -> bool:
@@ -216,6 +217,8 @@ def server_context(options: ServerTls) -> ssl.SSLContext:
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_chain(context, options.certificate, options.key, options.key_password, "tls.server")
+    if options.alpn:
+        context.set_alpn_protocols(list(options.alpn))
     if options.client_ca:
         _load_authorities(context, options.client_ca, "tls.server.trustCertPath")
     if options.client_auth is not ClientAuth.NONE:

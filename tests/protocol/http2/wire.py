@@ -81,7 +81,7 @@ class Wire:
         assert last.kind == frames.GOAWAY
         assert self.server.error is not None
         code = ErrorCode(frames.read_goaway(last.payload)[1])
-        assert code == self.server.error.reason
+        assert code == self.server.error.http2_code
         return code
 
     def data_of(self, stream_id: int, sent: list[Sent]) -> bytes:

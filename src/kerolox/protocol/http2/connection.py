@@ -279,14 +279,14 @@ class ServerConnection:
                 handler(flags, stream_id, bytes(source[begin:at]))
             except StreamError as error:
                 self._patience.spend(1, str(error))
-                self._reset(error.stream_id, error.reason, is_news=True)
+                self._reset(error.stream_id, error.http2_code, is_news=True)
         return at
 
     def _fail(self, error: Http2Error) -> None:
         """End the connection."""
         self.error = error
         self.is_leaving = True
-        self.output.append(frames.goaway(self._last_stream, error.reason, str(error)))
+        self.output.append(frames.goaway(self._last_stream, error.http2_code, str(error)))
 
     def _reset(self, stream_id: int, code: ErrorCode, *, is_news: bool = False) -> None:
         """Send RST_STREAM and forget the stream; with ``is_news`` its request is reported as cancelled."""

@@ -39,7 +39,7 @@ class Http2Error(ProtocolError):
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(f"{code.name}: {text}")
-        self.reason = code
+        self.http2_code = code
 
 
 class StreamError(ProtocolError):
@@ -48,4 +48,4 @@ class StreamError(ProtocolError):
     def __init__(self, stream_id: int, code: ErrorCode, text: str) -> None:
         super().__init__(f"stream {stream_id}: {code.name}: {text}")
         self.stream_id = stream_id
-        self.reason = code
+        self.http2_code = code
