@@ -130,7 +130,7 @@ ROOMS = {
     ),
     "spark": (
         "columns last_read offsets option_table configured times java worker_daemon worker_memory"
-        " short_errors tasks record_columns records shipping patient_start",
+        " short_errors record_columns records shipping patient_start",
         "bodies",
         "source",
         "sink",
@@ -138,7 +138,7 @@ ROOMS = {
         "datasource session",
     ),
     "pipeline": (
-        "charts page_style copy_properties",
+        "charts page_style copy_properties runner task_process",
         "lake",
         "archive",
         "audit",

@@ -33,6 +33,7 @@ def test_a_directory_of_apaches_broker_has_no_problem(
 ) -> None:
     pytest.importorskip("pyarrow")
     from kerolox.pipeline.audit.audit import audit
+    from kerolox.pipeline.runner import OnSpark
 
     peer = Peer(java, java_driver, java_nameserver.address, unique("broker"))
     peer.broker.start()
@@ -50,16 +51,16 @@ def test_a_directory_of_apaches_broker_has_no_problem(
         java_driver.call("shutdown", handle=producer)
     peer.view.wait_max(ENDED, 1)
     now = ManualClock(SYSTEM_CLOCK.wall_ms())
-    running = audit(spark, [peer.store], tmp_path / "report", clock=now)
+    running = audit(OnSpark(spark.sparkContext), [peer.store], tmp_path / "report", clock=now)
     assert running.problems == 0, running.findings.rows
     assert (running.halves, running.halves_young) == (3, 1)
     peer.broker.stop()
-    made = audit(spark, [peer.store], tmp_path / "report", clock=now)
+    made = audit(OnSpark(spark.sparkContext), [peer.store], tmp_path / "report", clock=now)
     assert made.problems == 0, made.findings.rows
     counted = {row["topic"]: row["messages"] for row in made.topics}
     assert sum(counted[topic] for topic, _ in topics) == sent + 1
     later = ManualClock(now.wall_ms() + 3_600_000)
-    hour = audit(spark, [peer.store], tmp_path / "report", clock=later)
+    hour = audit(OnSpark(spark.sparkContext), [peer.store], tmp_path / "report", clock=later)
     (half,) = (row for rows in hour.findings.rows.values() for row in rows if not row["note"])
     assert half["topic"] == topics[0][0]
     assert half["producer_group"].endswith("t")

@@ -1,4 +1,4 @@
-"""Whole audits, on Spark: of a store that is whole, one with every fault, and a broker's at work."""
+"""Whole audits: of a store that is whole, one with every fault, and a broker's at work."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ from tests.spark.store_maker import overwrite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from kerolox.pipeline.runner import OnSpark, Runner
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +99,15 @@ def broken(place: Path) -> tuple[AuditStore, dict[str, tuple[str, int]]]:
 
 
 @pytest.fixture(scope="module")
-def clean(spark: SparkSession, whole: AuditStore, place: Path) -> Audit:
-    return audit(spark, [whole.root], place / "clean-report")
+def clean(runner: Runner, whole: AuditStore, place: Path) -> Audit:
+    return audit(runner, [whole.root], place / "clean-report")
 
 
 @pytest.fixture(scope="module")
 def dirty(
-    spark: SparkSession, broken: tuple[AuditStore, dict[str, tuple[str, int]]], whole: AuditStore, place: Path
+    on_spark: OnSpark, broken: tuple[AuditStore, dict[str, tuple[str, int]]], whole: AuditStore, place: Path
 ) -> Audit:
-    return audit(spark, [broken[0].root, whole.root], place / "report", topics=["orders"])
+    return audit(on_spark, [broken[0].root, whole.root], place / "report", topics=["orders"])
 
 
 # --- a whole store ----------------------------------------------------------------------------------------
@@ -271,7 +273,7 @@ def test_the_page_names_every_finding(
 
 
 def test_a_broker_may_be_at_work(
-    spark: SparkSession,
+    runner: Runner,
     broker: BrokerThread,
     new_topic: Callable[..., str],
     send: Callable[[Sequence[Message]], list[Receipt]],
@@ -280,7 +282,7 @@ def test_a_broker_may_be_at_work(
     topic = new_topic(queues=2)
     send([Message(topic, b"%d" % number, tags="t") for number in range(100)])
     store = broker.cluster.brokers[0].broker.options.store_path
-    made = audit(spark, [store], tmp_path / "report", topics=[topic])
+    made = audit(runner, [store], tmp_path / "report", topics=[topic])
     assert made.headline == "No problems in 100 messages"
     assert made.stores[0].unsettled
 
@@ -304,7 +306,7 @@ def bury(broker: BrokerThread, group: str, topic: str, receipts: Sequence[Receip
 
 
 def test_dead_letters_that_were_sent_again_are_neither_duplicates_nor_late_nor_a_problem(
-    spark: SparkSession,
+    runner: Runner,
     broker: BrokerThread,
     new_topic: Callable[..., str],
     send: Callable[[Sequence[Message]], list[Receipt]],
@@ -315,7 +317,7 @@ def test_dead_letters_that_were_sent_again_are_neither_duplicates_nor_late_nor_a
     receipts = send([Message(topic, b"%d" % number) for number in range(12)])
     bury(broker, group, topic, receipts)
     store = broker.cluster.brokers[0].broker.options.store_path
-    before = audit(spark, [store], tmp_path / "before", topics=[topic])
+    before = audit(runner, [store], tmp_path / "before", topics=[topic])
     assert [row["consumer_group"] for row in before.findings.problems(DEAD_LETTERS)] == [group]
 
     def resend(*words: str) -> None:
@@ -325,7 +327,7 @@ def test_dead_letters_that_were_sent_again_are_neither_duplicates_nor_late_nor_a
 
     resend("--all")
     resend("--id", receipts[0].msg_id, "--again")
-    made = audit(spark, [store], tmp_path / "after", topics=[topic])
+    made = audit(runner, [store], tmp_path / "after", topics=[topic])
     assert made.headline == "No problems in 25 messages"
     (dead,) = made.findings.notes(DEAD_LETTERS)
     assert (dead["messages"], dead["resent"]) == (12, 12)
@@ -337,7 +339,7 @@ def test_dead_letters_that_were_sent_again_are_neither_duplicates_nor_late_nor_a
     assert sum(row["messages"] for row in made.latency_minutes) == 12
 
 
-def test_copies_count_once_for_each_time_they_were_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_copies_count_once_for_each_time_they_were_asked_for(runner: Runner, tmp_path: Path) -> None:
     store = AuditStore(tmp_path / "store")
     key = "E" * 32
     store.add("orders", unique_key=key)
@@ -345,7 +347,7 @@ def test_copies_count_once_for_each_time_they_were_asked_for(spark: SparkSession
         store.add("orders", unique_key=key, KEROLOX_REPLAY=replay, KEROLOX_REPLAY_FROM="orders/broker-a/0/0")
     store.add("orders", unique_key=key, KEROLOX_RESENT_FROM="0" * 32)
     store.write()
-    made = audit(spark, [store.root], tmp_path / "one-each")
+    made = audit(runner, [store.root], tmp_path / "one-each")
     assert made.headline == "No problems in 4 messages"
     told = [row["what"].split(",")[0] for row in made.findings.notes(OTHER)]
     assert told == [
@@ -356,7 +358,7 @@ def test_copies_count_once_for_each_time_they_were_asked_for(spark: SparkSession
     store.add("orders", unique_key=key, KEROLOX_RESENT_FROM="0" * 32)
     store.add("orders", unique_key=key, KEROLOX_REPLAY="monday", KEROLOX_REPLAY_FROM="orders/broker-a/0/0")
     store.write()
-    made = audit(spark, [store.root], tmp_path / "twice")
+    made = audit(runner, [store.root], tmp_path / "twice")
     assert [row["copies"] for row in made.findings.problems(DUPLICATES)] == [2, 2]
 
 
@@ -377,10 +379,11 @@ def test_the_command_tells_by_its_exit_code_and_replaces_its_report(
     since = broken[0].messages[190].store_timestamp
     code, text = run(store, "--to", to, "--json")
     assert code == 1
-    assert json.loads(text)["problems"] == 7
+    assert (json.loads(text)["problems"], json.loads(text)["runner"]) == (7, "Spark local[2,2]")
     first = (to / "report.html").read_text(encoding="utf-8")
-    code, text = run(store, "--to", to, "--since", since, "--until", since + 50)
+    code, text = run(store, "--to", to, "--since", since, "--until", since + 50, "--runner", "processes")
     assert code == 0
+    assert "of this machine" in text
     assert "No problems in 5 messages" in text
     assert (to / "report.html").read_text(encoding="utf-8") != first
     assert [path.name for path in tmp_path.iterdir()] == ["report"]  # nothing is left beside it
@@ -399,16 +402,7 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, whole: AuditStore
     assert "commit log" in done.stderr
 
 
-class OnlyTasks:
-    """A session without tables: the start of Spark's SQL engine took most of an audit's time."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self.sparkContext = spark.sparkContext
-
-
-def test_only_open_transactions_need_tables_of_spark(
-    spark: SparkSession, whole: AuditStore, tmp_path: Path
-) -> None:
+def test_transactions_before_the_progress_of_the_broker_have_ended(runner: Runner, tmp_path: Path) -> None:
     without = AuditStore(tmp_path / "store")
     without.fill(100)
     without.add("orders", unique_key=f"{5:032X}")  # a duplicate
@@ -420,17 +414,14 @@ def test_only_open_transactions_need_tables_of_spark(
     group = "CID_RMQ_SYS_TRANS"
     offsets = {"offsetTable": {f"{HALF}@{group}": {"0": 3}}}
     (without.root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
-    only: Any = OnlyTasks(spark)
-    made = audit(only, [without.root], tmp_path / "report")
+    made = audit(runner, [without.root], tmp_path / "report")
     assert (made.messages, made.halves, made.halves_young) == (105, 3, 0)
     assert [kind.name for kind in KINDS if made.findings.problems(kind)] == ["duplicates"]
     assert made.topics[0]["messages"] == 101
-    with pytest.raises(AttributeError):  # this one's broker did not note how far it was
-        audit(only, [whole.root], tmp_path / "report")
 
 
 def test_what_killed_audits_left_is_removed_and_nothing_of_others(
-    spark: SparkSession, whole: AuditStore, tmp_path: Path
+    runner: Runner, whole: AuditStore, tmp_path: Path
 ) -> None:
     left, at_work, young, other = (
         tmp_path / name for name in (".report.1.work", ".report.2.work", ".report.3.work", ".report-2.1.work")
@@ -443,12 +434,12 @@ def test_what_killed_audits_left_is_removed_and_nothing_of_others(
     for folder in (left, at_work, other):
         os.utime(folder, (1, 1))
     try:
-        audit(spark, [whole.root], tmp_path / "report", topics=["payments"])
+        audit(runner, [whole.root], tmp_path / "report", topics=["payments"])
     finally:
         held.release()
     assert {path.name for path in tmp_path.iterdir()} == {"report", at_work.name, young.name, other.name}
 
 
-def test_an_unknown_topic_is_refused(spark: SparkSession, whole: AuditStore, tmp_path: Path) -> None:
+def test_an_unknown_topic_is_refused(runner: Runner, whole: AuditStore, tmp_path: Path) -> None:
     with pytest.raises(KeroloxError, match="no store has a topic 'nowhere'"):
-        audit(spark, [whole.root], tmp_path / "report", topics=["nowhere"])
+        audit(runner, [whole.root], tmp_path / "report", topics=["nowhere"])

@@ -1,4 +1,4 @@
-"""Queues and index made from the log by Spark: byte for byte those of the broker's own rebuild."""
+"""Queues and index made from the log by tasks: byte for byte those of the broker's own rebuild."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from tests.spark.store_maker import StoreMaker, fill
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kerolox.pipeline.runner import OnSpark, Runner
+
 
 def request(root: Path, to: Path, **changes: object) -> many.RebuildRequest:
     given = {"like": many.OURS, "part_bytes": 40_000, **changes}
@@ -43,31 +45,38 @@ def same_as_single(root: Path, to: Path) -> single.Rebuilt:
 
 
 @pytest.mark.parametrize(("seed", "part_bytes", "first_file"), [(1, 30_000, 0), (2, 1 << 20, 3)])
-def test_byte_for_byte(
-    spark: SparkSession, tmp_path: Path, seed: int, part_bytes: int, first_file: int
-) -> None:
+def test_byte_for_byte(runner: Runner, tmp_path: Path, seed: int, part_bytes: int, first_file: int) -> None:
     root, to = tmp_path / "store", tmp_path / "rebuilt"
     mixed_log(root, seed, 800 if first_file == 0 else 1200, first_file=first_file)
-    made = many.rebuild(spark, request(root, to, part_bytes=part_bytes))
+    made = many.rebuild(runner, request(root, to, part_bytes=part_bytes))
     alone = same_as_single(root, to)
     assert (made.records, made.queues, made.log_end) == (alone.records, alone.queues, alone.log_end)
     assert (made.holes, made.restarted, len(made.index_files)) == (
         alone.holes, alone.restarted, alone.index_files,
     )  # fmt: skip
     assert made.read_again == 0
+    assert made.runner == "2 processes of this machine"
     assert made.whole
+
+
+def test_spark_makes_the_same(on_spark: OnSpark, tmp_path: Path) -> None:
+    root, to = tmp_path / "store", tmp_path / "rebuilt"
+    mixed_log(root, 4, 800)
+    made = many.rebuild(on_spark, request(root, to, part_bytes=30_000))
+    assert made.records == same_as_single(root, to).records
+    assert made.runner == "Spark local[2,2]"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(10, 22))
-def test_many_logs(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_many_logs(runner: Runner, tmp_path: Path, seed: int) -> None:
     root, to = tmp_path / "store", tmp_path / "rebuilt"
     mixed_log(root, seed, 3000, first_file=seed % 3)
-    many.rebuild(spark, request(root, to, part_bytes=(1000, 5000, 30_000)[seed % 3]))
+    many.rebuild(runner, request(root, to, part_bytes=(1000, 5000, 30_000)[seed % 3]))
     same_as_single(root, to)
 
 
-def test_damage_is_named_stepped_over_or_the_end(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_is_named_stepped_over_or_the_end(runner: Runner, tmp_path: Path) -> None:
     root = tmp_path / "store"
     maker = fill(StoreMaker(root, FILE_BYTES), 400)
     maker.queues.clear()
@@ -75,16 +84,16 @@ def test_damage_is_named_stepped_over_or_the_end(spark: SparkSession, tmp_path: 
     place = maker.messages[250].physical_offset
     path, at = maker.damage(place + 100, b"\xff" * 40)
     with pytest.raises(single.DamagedLog, match=f"{path} at byte {at - 100} \\(log offset {place}\\)"):
-        many.rebuild(spark, request(root, tmp_path / "out"))
+        many.rebuild(runner, request(root, tmp_path / "out"))
     # What was read is not read again: the choice is made on the same pieces.
-    skipped = many.rebuild(spark, request(root, tmp_path / "out", on_damage=many.SKIP))
+    skipped = many.rebuild(runner, request(root, tmp_path / "out", on_damage=many.SKIP))
     assert (skipped.records, skipped.holes, len(skipped.damage)) == (399, 1, 1)
-    stopped = many.rebuild(spark, request(root, tmp_path / "cut", on_damage=many.STOP))
+    stopped = many.rebuild(runner, request(root, tmp_path / "cut", on_damage=many.STOP))
     assert (stopped.records, stopped.entries, stopped.log_end) == (250, 250, place)
     assert root_path == str(root)
 
 
-def test_a_body_that_looks_like_a_record(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_body_that_looks_like_a_record(runner: Runner, tmp_path: Path) -> None:
     """A part that begins inside of a message is told so by the one before it."""
     root = tmp_path / "store"
     maker = StoreMaker(root, FILE_BYTES)
@@ -97,14 +106,12 @@ def test_a_body_that_looks_like_a_record(spark: SparkSession, tmp_path: Path) ->
     maker.queues.clear()
     maker.write()
     start = maker.messages[1].physical_offset
-    made = many.rebuild(spark, request(root, tmp_path / "out", part_bytes=start + 40))
+    made = many.rebuild(runner, request(root, tmp_path / "out", part_bytes=start + 40))
     assert (made.records, made.read_again) == (3, 1)
     same_as_single(root, tmp_path / "out")
 
 
-def test_it_goes_on_where_it_was(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_goes_on_where_it_was(on_spark: OnSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, to = tmp_path / "store", tmp_path / "rebuilt"
     mixed_log(root, 3, 500)
     asked = request(root, to)
@@ -117,16 +124,16 @@ def test_it_goes_on_where_it_was(
 
     monkeypatch.setattr(many._Rebuild, "_write_checkpoint", killed)
     with pytest.raises(Killed):
-        many.rebuild(spark, asked)
+        many.rebuild(on_spark, asked)
     pieces = sorted((to / "_work").glob("*.piece"))
     pieces[0].unlink()  # one task had not finished
     next((to / "_work").glob("queues-1-*.done")).unlink()
     times = {path: path.stat().st_mtime_ns for path in pieces[1:]}
     monkeypatch.undo()
     with pytest.raises(OtherWork, match="topics was"):
-        many.rebuild(spark, request(root, to, topics=("orders",)))
+        many.rebuild(on_spark, request(root, to, topics=("orders",)))
     with StoreLock(Files(), to / "_work"), pytest.raises(StoreLocked):
-        many.rebuild(spark, asked)
+        many.rebuild(on_spark, asked)
 
     def unchanged(*_: object) -> None:
         assert all(path.stat().st_mtime_ns == time for path, time in times.items())
@@ -134,23 +141,23 @@ def test_it_goes_on_where_it_was(
     monkeypatch.setattr(
         many.Job, "finish", lambda job, made: unchanged() or job.write_note("finished.json", made)
     )
-    made = many.rebuild(spark, asked)
+    made = many.rebuild(on_spark, asked)
     monkeypatch.undo()
-    assert many.rebuild(spark, asked) == made
+    assert many.rebuild(on_spark, asked) == made
     same_as_single(root, to)
 
 
-def test_only_some_topics_or_a_part(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_some_topics_or_a_part(runner: Runner, tmp_path: Path) -> None:
     root = tmp_path / "store"
     maker = fill(StoreMaker(root, FILE_BYTES), 300, ("orders", "payments"))
     maker.write()
-    made = many.rebuild(spark, request(root, tmp_path / "out", topics=("orders",)))
+    made = many.rebuild(runner, request(root, tmp_path / "out", topics=("orders",)))
     assert (made.entries, made.index_files, made.whole) == (150, [], False)
     assert sorted(path.name for path in (tmp_path / "out" / "consumequeue").iterdir()) == ["orders"]
     with pytest.raises(KeroloxError, match="no store has a topic 'other'"):
         many.check_request(request(root, tmp_path / "other", topics=("other",)))
     low, high = (maker.messages[number].physical_offset for number in (100, 200))
-    made = many.rebuild(spark, request(root, tmp_path / "part", low=low, high=high))
+    made = many.rebuild(runner, request(root, tmp_path / "part", low=low, high=high))
     assert (made.records, made.log_begin, made.log_end, made.whole) == (100, low, high, False)
     with pytest.raises(KeroloxError, match="cannot replace all queues"):
         many.put_in_place(request(root, tmp_path / "part", low=low, high=high), made)
@@ -190,13 +197,13 @@ def test_a_command_puts_them_in_place(
 @pytest.mark.parametrize("name", ["consumequeue", "index"])
 @pytest.mark.parametrize("swapped", [False, True])
 def test_putting_in_place_goes_on(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, swapped: bool
+    runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, swapped: bool
 ) -> None:
     """Killed when one of the two was moved, or swapped as well: the next run does the rest, and no more."""
     root, to = tmp_path / "store", tmp_path / "rebuilt"
     fill(StoreMaker(root, FILE_BYTES, 300_000), 200).write()
     asked = request(root, to)
-    made = many.rebuild(spark, asked)
+    made = many.rebuild(runner, asked)
     wanted = content(to / "consumequeue"), content(to / "index")
 
     class Killed(Exception):

@@ -34,6 +34,8 @@ from tests.spark.store_maker import BORN_MS, StoreMaker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kerolox.pipeline.runner import Runner
+
 HOST = "10.1.2.3:10911"
 Send = Callable[[Sequence[Message]], Any]
 
@@ -111,11 +113,11 @@ def read_all(
     return asyncio.run(read())
 
 
-def test_a_topic_is_split_off(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_topic_is_split_off(runner: Runner, tmp_path: Path) -> None:
     root, to = tmp_path / "a", tmp_path / "split"
     maker = make_store(root, 900, first_offset=250)
     asked = request([root], to, topics=("orders",), store_host=HOST)
-    made = made_by.transfer(spark, asked)
+    made = made_by.transfer(runner, asked)
     assert (made.messages, made.queues, made.holes, made.groups) == (300, 2, 0, 1)
     (zero, one), bodies = read_all(to, [("orders", 0), ("orders", 1)], ["a-0", "a-897"])
     old = [message for message in maker.messages if message.topic == "orders"]
@@ -133,7 +135,7 @@ def test_a_topic_is_split_off(spark: SparkSession, tmp_path: Path) -> None:
     assert topics.topics["orders"].perm == 4
     assert "payments" not in topics.topics
     assert verify(layout_of(to)).clean
-    assert made_by.transfer(spark, asked) == made  # it is finished
+    assert made_by.transfer(runner, asked) == made  # it is finished
     with pytest.raises(KeroloxError, match="no store has a topic 'other'"):
         made_by.check_request(request([root], tmp_path / "x", topics=("other",)))
 
@@ -180,7 +182,7 @@ def test_stores_are_merged(spark: SparkSession, tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_archive_is_merged_with_a_store(
-    spark: SparkSession, tmp_path: Path, broker: BrokerThread, topic: str, send: Send
+    runner: Runner, tmp_path: Path, broker: BrokerThread, topic: str, send: Send
 ) -> None:
     send([Message(topic, f"archived {number}", keys=f"k{number}", tags="t") for number in range(40)])
     archive(tmp_path / "archive", broker.nameserver_address, topic)
@@ -188,7 +190,7 @@ def test_an_archive_is_merged_with_a_store(
     asked = request(
         [tmp_path / "a"], tmp_path / "new", archives=(str(tmp_path / "archive"),), store_host=HOST
     )
-    made = made_by.transfer(spark, asked)
+    made = made_by.transfer(runner, asked)
     assert made.messages == 240
     moves = [move for move in made.mapping if move.topic == topic]
     queues, _ = read_all(tmp_path / "new", [(topic, move.new_queue_id) for move in moves], ["a-3"])

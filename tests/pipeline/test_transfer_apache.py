@@ -20,7 +20,7 @@ from tests.peers.conftest import available
 from tests.peers.processes import JavaBroker, JavaNameServer
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from kerolox.pipeline.runner import Runner
 
 pytestmark = pytest.mark.long
 COUNT = 400
@@ -94,11 +94,11 @@ def served(nameserver: JavaNameServer, folder: Path, topic: str) -> tuple[list[s
         broker.stop()
 
 
-def test_apaches_broker_opens_both(spark: SparkSession, tmp_path: Path, nameserver: JavaNameServer) -> None:
+def test_apaches_broker_opens_both(runner: Runner, tmp_path: Path, nameserver: JavaNameServer) -> None:
     stores = [filled(nameserver, tmp_path, name) for name in ("a", "b")]
-    split = made_by.transfer(spark, request(stores[:1], tmp_path / "split", topics=("orders",)))
+    split = made_by.transfer(runner, request(stores[:1], tmp_path / "split", topics=("orders",)))
     assert split.messages == COUNT
-    merged = made_by.transfer(spark, request(stores, tmp_path / "merged"))
+    merged = made_by.transfer(runner, request(stores, tmp_path / "merged"))
     assert merged.holes == 0
     bodies, found = served(nameserver, tmp_path / "split", "orders")
     assert sorted(bodies) == sorted(f"a {number}" for number in range(COUNT))

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from kerolox.cli.main import app
 from kerolox.errors import KeroloxError
-from kerolox.pipeline.rebuild import rebuild as queues_and_index
 from kerolox.pipeline.transfer import transfer as made_by
 from kerolox.store.message_store import MessageStore
 from kerolox.store.offline.half_made import HalfMade
@@ -27,16 +26,10 @@ from tests.rig.waiting import wait_until
 from .rebuild_stores import content, layout_of
 from .step_kills import first_of
 from .test_transfer import make_store, options_of, read_all
-from .transfer_killing import HERE, in_turn, request
+from .transfer_killing import InTurn, request
 
 ROOT = Path(__file__).parents[2]
 COUNT = 240
-
-
-@pytest.fixture(autouse=True)
-def tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(made_by, "spread", in_turn)
-    monkeypatch.setattr(queues_and_index, "spread", in_turn)
 
 
 class Story:
@@ -80,10 +73,10 @@ class Story:
         if (to / "_work" / "plan.json").exists() and not (to / "_work" / "finished.json").exists():
             refused(to)
             with pytest.raises(KeroloxError, match=r"topics was|stores was"):  # by another command
-                made_by.transfer(HERE, request(self.roots[:1], to, ["payments"]))
+                made_by.transfer(InTurn(), request(self.roots[:1], to, ["payments"]))
         else:
             assert not (to / "commitlog").exists() or (to / "_work" / "finished.json").exists(), step
-        made = made_by.transfer(HERE, request(self.roots, to, self.topics))
+        made = made_by.transfer(InTurn(), request(self.roots, to, self.topics))
         assert made_of(to) == self.whole, step
         assert made.messages == COUNT // 3 if self.topics else made.messages == 2 * COUNT // 3 * 2
         left = {path.name for path in (to / "_work").iterdir()}
@@ -156,7 +149,7 @@ def test_what_a_broker_has_made_meanwhile_is_not_overwritten(tmp_path: Path) -> 
     to = Path(f"{story.to}-{number}")
     (to / "commitlog").mkdir()
     with pytest.raises(KeroloxError, match=r"commitlog exists, and was not made.*Did a broker start"):
-        made_by.transfer(HERE, request(story.roots, to, ["orders"]))
+        made_by.transfer(InTurn(), request(story.roots, to, ["orders"]))
     (to / "commitlog").rmdir()
     story.goes_on(number)
 

@@ -10,26 +10,27 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
-from kerolox.pipeline.rebuild import rebuild as queues_and_index
 from kerolox.pipeline.transfer import transfer as made_by
 from tests.pipeline.rebuild_stores import layout_of
 from tests.pipeline.step_kills import Steps, killed_at
 
-HERE: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))  # in place of a session
 
+class InTurn:
+    """Runner in this process, one task after the other."""
 
-def in_turn(_: Any, work: Callable[[Any], Any], items: Sequence[Any], watch: Any = None) -> list[Any]:
-    return [work(item) for item in items]
+    name = "this process"
+    cores = 1
+    is_here = True
 
+    def run(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        return [work(item) for item in items]
 
-def run_here() -> None:
-    """Tasks of this process run in it."""
-    made_by.spread = queues_and_index.spread = in_turn  # type: ignore[assignment]
+    def check_driver(self, address: str, module: str, extra: str) -> None:
+        pass
 
 
 def request(roots: Sequence[Path], to: Path, topics: Sequence[str] = ()) -> made_by.TransferRequest:
@@ -40,13 +41,12 @@ def request(roots: Sequence[Path], to: Path, topics: Sequence[str] = ()) -> made
 if __name__ == "__main__":  # python -m tests.pipeline.transfer_killing SOURCES TOPICS TO NUMBERS
     sources, topics, to = json.loads(sys.argv[1]), json.loads(sys.argv[2]), Path(sys.argv[3])
     numbers: list[int] = json.loads(sys.argv[4])
-    run_here()
     roots = [Path(source) for source in sources]
 
     def transferred(number: int, steps: Steps) -> None:
         place = Path(f"{to}-{number}")
         steps.of_files(place)
-        made_by.transfer(HERE, request(roots, place, topics))
+        made_by.transfer(InTurn(), request(roots, place, topics))
         sys.stdout.write(json.dumps(steps.done))
 
     if numbers:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kerolox.client.messages import Message
-from kerolox.spark.tasks import run_tasks
+from kerolox.pipeline.runner import OnSpark
 from kerolox.spark.worker_memory import is_used_again, put_aside
 from kerolox.testing.threads import BrokerThread
 
@@ -33,8 +33,8 @@ def test_only_workers_that_are_used_again_put_things_aside() -> None:
 def test_workers_do_not_look_at_what_stays(spark: SparkSession) -> None:
     """PySpark collects garbage after each task: what is loaded was once most of what a small task cost."""
     for _ in range(2):  # both workers have had a task of ours then
-        run_tasks(spark.sparkContext, look, range(8))
-    seen = run_tasks(spark.sparkContext, look, range(8))
+        OnSpark(spark.sparkContext).run(look, range(8))
+    seen = OnSpark(spark.sparkContext).run(look, range(8))
     for pid, left_out, gone_through in seen:
         assert left_out > MODULES_OBJECTS, (pid, left_out, gone_through)
         assert gone_through < left_out / 5, (pid, left_out, gone_through)

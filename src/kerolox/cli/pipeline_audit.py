@@ -10,10 +10,13 @@ from kerolox.cli.output import JsonFlag, OutputTable, output, say_error
 from kerolox.cli.pipeline_job import (
     ConfOption,
     MasterOption,
+    RunnerKind,
+    RunnerOption,
     SinceOption,
     TopicsOption,
     UntilOption,
     spark_errors,
+    started,
 )
 from kerolox.cli.progress import bars
 from kerolox.cli.storage_options import StorageFile, StorageOptions, pairs, storage_at
@@ -57,6 +60,7 @@ def audit(
     storage_file: StorageFile = None,
     master: MasterOption = "local[*]",
     conf: ConfOption = None,
+    runner: RunnerOption = RunnerKind.SPARK,
     json: JsonFlag = False,
 ) -> None:
     """Verify whole stores and report on their traffic, as an HTML page and as tables.
@@ -77,7 +81,7 @@ def audit(
         settings = pairs("--conf", conf)
         places = [storage_at("STORE_DIR", store, storage_options, storage_file) for store in stores]
         target = storage_at("--to", to, storage_options, storage_file)
-        made = _run(places, target, master, settings, choice, quiet=json)
+        made = _run(places, target, runner, master, settings, choice, quiet=json)
     except (KeroloxError, OSError) as error:
         say_error(error, json)
         raise typer.Exit(2) from error
@@ -93,6 +97,7 @@ def audit(
 def _run(
     stores: list[Storage],
     to: Storage,
+    kind: RunnerKind,
     master: str,
     conf: dict[str, str],
     choice: dict[str, Any],
@@ -110,14 +115,14 @@ def _run(
     bar = bars(DownloadColumn(binary_units=True), quiet=quiet, transient=True)
     interrupted = "interrupted; no report was written"
     with spark_errors(lambda: interrupted, lambda why: f"the audit failed: {why}"), bar:
-        task = bar.add_task("Spark starts", total=None)
-        spark = session.session("kerolox-audit", master, conf={**session.QUICK, **conf}, sources=False)
+        task = bar.add_task("starting", total=None)
 
         def progress(done: int, total: int) -> None:
             words = "comparing queues and keys" if done == total else "reading logs"
             bar.update(task, description=words, completed=done, total=total)
 
-        return audit(spark, stores, to, progress=progress, **choice)
+        with started(kind, "kerolox-audit", master, conf) as runner:
+            return audit(runner, stores, to, progress=progress, **choice)
 
 
 def _tables(made: Audit, page: str) -> list[OutputTable]:
@@ -128,7 +133,7 @@ def _tables(made: Audit, page: str) -> list[OutputTable]:
         ("checksums", f"{made.bodies:,}"),
         ("queue entries", f"{made.entries:,} in {made.queues:,} queues are correct"),
         ("half messages", f"{made.halves:,}"),
-        ("time", f"{made.seconds:.1f} s"),
+        ("time", f"{made.seconds:.1f} s on {made.runner}"),
         ("report", page),
     ]
     tables = [OutputTable(("audit", ", ".join(store.label for store in made.stores)), rows)]

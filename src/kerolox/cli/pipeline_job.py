@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -15,7 +16,7 @@ from kerolox.cli.storage_options import pairs
 from kerolox.errors import KeroloxError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from kerolox.pipeline.runner import Runner
 
 Made = TypeVar("Made")
 MasterOption = Annotated[
@@ -23,6 +24,19 @@ MasterOption = Annotated[
 ]
 ConfOption = Annotated[
     list[str] | None, typer.Option(help="Spark setting. Repeatable.", metavar="NAME=VALUE")
+]
+
+
+class RunnerKind(StrEnum):
+    """Where the tasks of a job run."""
+
+    SPARK = "spark"
+    PROCESSES = "processes"
+
+
+RunnerOption = Annotated[
+    RunnerKind,
+    typer.Option(help="Where the tasks run: spark, or processes (of this machine, for small work)."),
 ]
 TopicsOption = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic. Repeatable.")]
 SinceOption = Annotated[
@@ -43,7 +57,7 @@ class Steps:
     """Periodic progress of a job."""
 
     def __init__(self) -> None:
-        self._text = "Spark starts"
+        self._text = "starting"
         self._line = ProgressLine(lambda: self._text)
 
     def __call__(self, what: str, done: int, total: int) -> None:
@@ -61,13 +75,14 @@ def run_job(
     app: str,
     master: str,
     conf: list[str] | None,
-    work: Callable[[SparkSession, Steps], Made],
+    kind: RunnerKind,
+    work: Callable[[Runner, Steps], Made],
     *,
     before: Callable[[], object],
 ) -> Made:
-    """Run the checks ``before``, start Spark, work, and stop Spark.
+    """Run the checks ``before``, start the runner, work, and stop the runner.
 
-    Errors raised by Spark become one line on stderr and exit code 2.
+    Errors of tasks become one line on stderr and exit code 2.
     """
     from kerolox.spark import session
 
@@ -78,10 +93,24 @@ def run_job(
     again = "Run the same command again to continue"
     with spark_errors(lambda: f"interrupted. {again}", lambda why: f"not finished: {why}. {again}."):
         try:
-            spark = session.session(app, master, conf={**session.QUICK, **settings}, sources=False)
-            return work(spark, steps)
+            with started(kind, app, master, settings) as runner:
+                return work(runner, steps)
         finally:
             steps.end()
+
+
+@contextmanager
+def started(kind: RunnerKind, app: str, master: str, conf: dict[str, str]) -> Iterator[Runner]:
+    """Start the runner of a command. Spark ends with :func:`spark_errors`."""
+    from kerolox.pipeline.runner import InProcesses, OnSpark
+    from kerolox.spark import session
+
+    if kind is RunnerKind.PROCESSES:
+        with InProcesses() as processes:
+            yield processes
+        return
+    spark = session.session(app, master, conf={**session.QUICK, **conf}, sources=False)
+    yield OnSpark(spark.sparkContext)
 
 
 @contextmanager
@@ -89,6 +118,7 @@ def spark_errors(
     interrupted: Callable[[], str], failed: Callable[[str], str], code: int = 2
 ) -> Iterator[None]:
     """Stop Spark after the work. Ctrl-C and Spark's errors become one line on stderr and an exit code."""
+    from kerolox.pipeline.runner import TaskFailed
     from kerolox.spark import session
 
     try:
@@ -96,6 +126,9 @@ def spark_errors(
     except KeyboardInterrupt:
         say(interrupted())
         raise typer.Exit(INTERRUPTED) from None
+    except TaskFailed as error:
+        say(failed(error.cause))
+        raise typer.Exit(code) from error
     except (KeroloxError, OSError):
         raise
     except Exception as error:  # Spark raises many classes, with long texts

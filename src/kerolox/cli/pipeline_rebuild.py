@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
-from kerolox.cli.pipeline_job import ConfOption, MasterOption, ToOption, run_job
+from kerolox.cli.pipeline_job import ConfOption, MasterOption, RunnerKind, RunnerOption, ToOption, run_job
 from kerolox.cli.store import ConfigFileOption, layout_of
 
 if TYPE_CHECKING:
-    from kerolox.pipeline.rebuild.rebuild import RebuiltOnSpark
+    from kerolox.pipeline.rebuild.rebuild import RebuildResult
 
 EXAMPLE = "Example: kerolox pipeline rebuild /data/broker-a/store --to /data/broker-a/rebuilt --in-place"
 
@@ -56,6 +56,7 @@ def rebuild(
     config_file: ConfigFileOption = None,
     master: MasterOption = "local[*]",
     conf: ConfOption = None,
+    runner: RunnerOption = RunnerKind.SPARK,
     json: JsonFlag = False,
 ) -> None:
     """Rebuild the consume queues and the key index of a store from its commit log.
@@ -87,7 +88,8 @@ def rebuild(
             "kerolox-rebuild",
             master,
             conf,
-            lambda spark, steps: made_by.rebuild(spark, request, progress=steps),
+            runner,
+            lambda runner, steps: made_by.rebuild(runner, request, progress=steps),
             before=lambda: made_by.check_request(request),
         )
     if in_place:
@@ -95,7 +97,7 @@ def rebuild(
     _show(made, json)
 
 
-def _show(made: RebuiltOnSpark, json: bool) -> None:
+def _show(made: RebuildResult, json: bool) -> None:
     import msgspec
 
     from kerolox.pipeline.rebuild.rebuild import how_to_put_in_place
@@ -109,7 +111,7 @@ def _show(made: RebuiltOnSpark, json: bool) -> None:
         ("damage", f"{len(made.damage)} places, {sum(d.valid_from - d.offset for d in made.damage):,} bytes")
         if made.damage
         else ("damage", "none"),
-        ("time", f"{made.seconds:.1f} s"),
+        ("time", f"{made.seconds:.1f} s on {made.runner}"),
         ("directory", made.to),
     ]
     if made.left_out:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
-from kerolox.cli.pipeline_job import ConfOption, MasterOption, ToOption, run_job
+from kerolox.cli.pipeline_job import ConfOption, MasterOption, RunnerKind, RunnerOption, ToOption, run_job
 from kerolox.cli.store import ConfigFileOption, layout_of
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def split(
     config_file: ConfigFileOption = None,
     master: MasterOption = "local[*]",
     conf: ConfOption = None,
+    runner: RunnerOption = RunnerKind.SPARK,
     json: JsonFlag = False,
 ) -> None:
     """Copy topics of a store into a new store, for another broker.
@@ -59,7 +60,16 @@ def split(
     command continues.
     """
     _run(
-        "kerolox-split", [layout_of(store, config_file)], to, topic, store_host, on_damage, master, conf, json
+        "kerolox-split",
+        [layout_of(store, config_file)],
+        to,
+        topic,
+        store_host,
+        on_damage,
+        master,
+        conf,
+        runner,
+        json,
     )
 
 
@@ -81,6 +91,7 @@ def merge(
     on_damage: OnDamageOption = "fail",
     master: MasterOption = "local[*]",
     conf: ConfOption = None,
+    runner: RunnerOption = RunnerKind.SPARK,
     json: JsonFlag = False,
 ) -> None:
     """Merge the stores of several brokers, or archives, into one store.
@@ -96,7 +107,7 @@ def merge(
 
     instead = "put the log and the queues below one directory: merge has no option for separate ones."
     layouts = [find_layout(store, elsewhere=instead) for store in stores]
-    _run("kerolox-merge", layouts, to, topic, store_host, on_damage, master, conf, json, archives)
+    _run("kerolox-merge", layouts, to, topic, store_host, on_damage, master, conf, runner, json, archives)
 
 
 def _told_apart(sources: list[str]) -> tuple[list[Path], list[str]]:
@@ -118,6 +129,7 @@ def _run(
     on_damage: str,
     master: str,
     conf: list[str] | None,
+    runner: RunnerKind,
     json: bool,
     archives: Sequence[str] = (),
 ) -> None:
@@ -141,7 +153,8 @@ def _run(
             app,
             master,
             conf,
-            lambda spark, steps: made_by.transfer(spark, request, progress=steps),
+            runner,
+            lambda runner, steps: made_by.transfer(runner, request, progress=steps),
             before=lambda: made_by.check_request(request),
         )
     _show(made, json)
@@ -157,7 +170,7 @@ def _show(made: Transferred, json: bool) -> None:
         ("groups with progress", f"{made.groups:,}"),
         ("lost messages", f"{made.holes:,}" if made.holes else "none"),
         ("damage", f"{len(made.damage)} places" if made.damage else "none"),
-        ("time", f"{made.seconds:.1f} s"),
+        ("time", f"{made.seconds:.1f} s on {made.runner}"),
         ("directory", made.to),
     ]
     if made.deleted:

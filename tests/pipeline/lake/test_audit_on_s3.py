@@ -17,6 +17,7 @@ from kerolox.pipeline.audit.plan import plan_stores
 from kerolox.pipeline.audit.report_place import FORM, REPORT, UNFINISHED, place_of
 from kerolox.pipeline.lake.remote_store import RemoteStore
 from kerolox.pipeline.lake.storage import Storage
+from kerolox.pipeline.runner import OnSpark
 from kerolox.store.queue.consume_queue import BLANK, ENTRY
 from tests.pipeline.audit_stores import HALF, AuditStore
 from tests.pipeline.auditing import Examined
@@ -108,7 +109,7 @@ def test_a_whole_audit_and_its_report(
     to = s3.storage("reports/today")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    here = document(audit(spark, [store.root], tmp_path / "report"))
+    here = document(audit(OnSpark(spark.sparkContext), [store.root], tmp_path / "report"))
     monkeypatch.setattr("kerolox.spark.session.stop", lambda: None)
     options = tmp_path / "options.yaml"
     options.write_text(json.dumps(s3.options))

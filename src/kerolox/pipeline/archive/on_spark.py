@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kerolox.errors import KeroloxError, OptionError
+from kerolox.pipeline import runner
 from kerolox.pipeline.archive.files import TaskResult, WriteTask
 from kerolox.pipeline.archive.joining import JoinTask, carry_out
 from kerolox.pipeline.archive.staging import OWN_FOLDER
 from kerolox.pipeline.lake.storage import Storage
-from kerolox.spark.shipping import cause_of, check_driver
-from kerolox.spark.tasks import run_tasks
+from kerolox.spark.shipping import check_driver
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -32,13 +32,11 @@ class OnSpark:
         self.context = context
 
     def __call__(self, works: Sequence[WriteTask | JoinTask]) -> Sequence[TaskResult]:
-        from py4j.protocol import Py4JError
-
         assert self.context is not None
         try:
-            return run_tasks(self.context, carry_out, works)
-        except Py4JError as error:
-            raise ArchiveFailed(f"a task failed: {cause_of(error)}") from error
+            return runner.OnSpark(self.context).run(carry_out, works)
+        except runner.TaskFailed as error:
+            raise ArchiveFailed(str(error)) from error
 
 
 def check_shared(context: SparkContext, storage: Storage) -> None:

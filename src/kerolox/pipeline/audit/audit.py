@@ -1,4 +1,4 @@
-"""Audit of whole stores on Spark: lost, duplicate, damaged and misplaced messages.
+"""Audit of whole stores by tasks: lost, duplicate, damaged and misplaced messages.
 
 Tasks read parts of the commit logs (``checks.py``) and write small files, which are compared and added up
 (``duplicates.py``, ``traffic.py``, ``open_transactions.py``). Problems become findings (``findings.py``), a
@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 import os
 import platform
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -24,27 +23,31 @@ import pyarrow.parquet as pq
 
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline.audit import duplicates, open_transactions, traffic
+from kerolox.pipeline.audit import duplicates, traffic
 from kerolox.pipeline.audit.checks import TABLES, PartAudit
 from kerolox.pipeline.audit.finding_kinds import KINDS, Findings, TableRow
 from kerolox.pipeline.audit.findings import FindingMaker, Where
 from kerolox.pipeline.audit.log_blocks import LogSpan
+from kerolox.pipeline.audit.open_transactions import has_halves, open_halves
 from kerolox.pipeline.audit.plan import SPAN_BYTES, StorePlan, check_topics, plan_stores, spans
 from kerolox.pipeline.audit.queues import Cover, Lonely, lonely_entries
 from kerolox.pipeline.audit.report_place import FORM, REPORT, place_of
 from kerolox.pipeline.lake.storage import open_storage
 from kerolox.pipeline.lake.store_files import Address
-from kerolox.spark.shipping import check_driver
-from kerolox.spark.tasks import run_tasks
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from kerolox.pipeline.runner import Runner, run_watched
 
 ROWS_MAX = 1_000_000  # rows of one kind of finding in its table
 TOPICS_SHOWN = 8
 _QUEUE_TASKS = 8
 _QUEUES_ALONE = 64  # up to this many queues are checked by the driver itself
 OnProgress = Callable[[int, int], None]
+
+
+class Scratch(NamedTuple):
+    """Runner of the tasks of an audit, and the folder of their files."""
+
+    runner: Runner
+    directory: Path
 
 
 class Audit(msgspec.Struct):
@@ -76,6 +79,7 @@ class Audit(msgspec.Struct):
     sizes: list[TableRow] = []
     size_steps: list[TableRow] = []
     volume: Any = None  # a pa.Table
+    runner: str = ""  # name of the runner of the tasks
 
     @property
     def problems(self) -> int:
@@ -92,7 +96,7 @@ class Audit(msgspec.Struct):
 
 
 def audit(
-    spark: SparkSession,
+    runner: Runner,
     roots: Sequence[Address],
     to: Address,
     *,
@@ -115,10 +119,18 @@ def audit(
     place.check()
     addresses = {each.driver: each.address for each in map(open_storage, roots) if each.driver is not None}
     for driver, address in addresses.items():
-        check_driver(spark.sparkContext, address, *driver)
+        runner.check_driver(address, *driver)
     with place.work(clock.wall_ms()) as work:
-        made = Audit(stores, Findings(ROWS_MAX), clock.wall_ms(), sorted(topics), since_ms, until_ms)
-        scratch = open_transactions.Scratch(spark, work)
+        made = Audit(
+            stores,
+            Findings(ROWS_MAX),
+            clock.wall_ms(),
+            sorted(topics),
+            since_ms,
+            until_ms,
+            runner=runner.name,
+        )
+        scratch = Scratch(runner, work)
         summary = _go_through(scratch, stores, topics, progress)
         _find(scratch, made, summary, topics)
         _count(scratch, made)
@@ -147,7 +159,7 @@ def _check_times(since_ms: int | None, until_ms: int | None) -> None:
         raise OptionError("--until", until_ms, f"a time later than --since, which is {since_ms}")
 
 
-# --- on Spark ----------------------------------------------------------------------------------------
+# --- tasks -------------------------------------------------------------------------------------------
 
 
 def _examine(
@@ -180,32 +192,22 @@ def _shares(parts: Sequence[LogSpan], size_bytes: int = SPAN_BYTES) -> list[list
 
 
 def _go_through(
-    scratch: open_transactions.Scratch,
+    scratch: Scratch,
     stores: Sequence[StorePlan],
     topics: Sequence[str],
     progress: OnProgress | None,
 ) -> list[TableRow]:
     parts = [span for store in stores for span in spans(store)]
     total = sum(span.end - span.start for span in parts)
-    finished = threading.Event()
 
     def watch() -> None:
-        while not finished.wait(0.5):
-            done = [name.name.split("-") for name in scratch.directory.glob("done-*")]
-            assert progress is not None
-            progress(sum(int(words[3]) - int(words[2]) for words in done), total)
+        done = [name.name.split("-") for name in scratch.directory.glob("done-*")]
+        assert progress is not None
+        progress(sum(int(words[3]) - int(words[2]) for words in done), total)
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    if progress is not None:
-        watcher.start()
-    try:
-        work = partial(_examine, stores, str(scratch.directory), frozenset(topics))
-        return [row for rows in run_tasks(scratch.spark.sparkContext, work, _shares(parts)) for row in rows]
-    finally:
-        finished.set()
-        if progress is not None:
-            watcher.join()
-            progress(total, total)
+    work = partial(_examine, stores, str(scratch.directory), frozenset(topics))
+    found = run_watched(scratch.runner, work, _shares(parts), watch if progress is not None else None)
+    return [row for rows in found for row in rows]
 
 
 def _look_at_queues(
@@ -218,7 +220,7 @@ def _look_at_queues(
 
 
 def _lonely(
-    scratch: open_transactions.Scratch, made: Audit, covers: dict[Where, Cover], summary: Sequence[TableRow]
+    scratch: Scratch, made: Audit, covers: dict[Where, Cover], summary: Sequence[TableRow]
 ) -> dict[Where, list[Lonely]]:
     wanted = set(made.topics_wanted)
     keys = [
@@ -239,14 +241,12 @@ def _lonely(
     found: dict[Where, list[Lonely]] = {}
     look = partial(_look_at_queues, made.stores, ends)
     alone = len(keys) <= _QUEUES_ALONE
-    for each in map(look, some) if alone else run_tasks(scratch.spark.sparkContext, look, some):
+    for each in map(look, some) if alone else scratch.runner.run(look, some):
         found |= each
     return found
 
 
-def _find(
-    scratch: open_transactions.Scratch, made: Audit, summary: list[TableRow], topics: Sequence[str]
-) -> None:
+def _find(scratch: Scratch, made: Audit, summary: list[TableRow], topics: Sequence[str]) -> None:
     made.messages = sum(row["messages"] for row in summary)
     made.bytes_read = sum(row["end"] - row["start"] for row in summary)
     made.bodies = sum(row["bodies"] for row in summary)
@@ -261,40 +261,47 @@ def _find(
     maker.gaps(covers, _lonely(scratch, made, covers, summary))
     maker.copies(_small(scratch, "copies").to_pylist())
     maker.duplicates(*_duplicates(scratch, made.bytes_read))
-    rows = open_transactions.open_halves(scratch, made.stores, topics, ROWS_MAX)
-    made.halves_young = maker.halves(rows, made.made_ms)
+    made.halves_young = maker.halves(_open_halves(scratch, made.stores, topics), made.made_ms)
 
 
-def _small(scratch: open_transactions.Scratch, name: str) -> pa.Table:
-    """Read a table without Spark. It is small whatever the size of the store."""
+def _open_halves(scratch: Scratch, stores: Sequence[StorePlan], topics: Collection[str]) -> list[TableRow]:
+    """Return half messages of open transactions. In most audits there are none to look at."""
+    some = [store for store in stores if has_halves(scratch.directory, store)]
+    work = partial(open_halves, str(scratch.directory), frozenset(topics), ROWS_MAX)
+    rows = [row for found in scratch.runner.run(work, some) for row in found]
+    return sorted(rows, key=lambda row: row["stored_ms"])[:ROWS_MAX]
+
+
+def _small(scratch: Scratch, name: str) -> pa.Table:
+    """Read a table that is small whatever the size of the store."""
     return pa.concat_tables(_tables(scratch, name))
 
 
-def _tables(scratch: open_transactions.Scratch, name: str) -> Iterator[pa.Table]:
+def _tables(scratch: Scratch, name: str) -> Iterator[pa.Table]:
     """Yield an empty table, then the table that each task wrote."""
     yield TABLES[name].empty_table()
     for path in sorted((scratch.directory / name).glob("*.parquet")):
         yield pq.read_table(path, schema=TABLES[name], partitioning=None)
 
 
-def _duplicates(scratch: open_transactions.Scratch, log_bytes: int) -> tuple[list[TableRow], int]:
+def _duplicates(scratch: Scratch, log_bytes: int) -> tuple[list[TableRow], int]:
     """Return the messages that are in a topic more than once, and their number."""
     look = partial(duplicates.find_repeated, str(scratch.directory), ROWS_MAX)
     shares = duplicates.shares(log_bytes)
-    found = [look(shares[0])] if len(shares) == 1 else run_tasks(scratch.spark.sparkContext, look, shares)
+    found = [look(shares[0])] if len(shares) == 1 else scratch.runner.run(look, shares)
     rows = [row for some, _ in found for row in some]
     rows.sort(key=lambda row: (row["topic"], row["places"][0]["stored_ms"], row["msg_id"]))
     return rows[:ROWS_MAX], sum(count for _, count in found)
 
 
-def _volume(scratch: open_transactions.Scratch) -> pa.Table:
+def _volume(scratch: Scratch) -> pa.Table:
     """Return messages and bytes by store, topic, tag and minute."""
     by = ["minute", "store", "topic", "tag"]
     whole = traffic.added(_tables(scratch, "volume"), by)
     return whole.sort_by([(name, "ascending") for name in by])
 
 
-def _count(scratch: open_transactions.Scratch, made: Audit) -> None:
+def _count(scratch: Scratch, made: Audit) -> None:
     made.volume = _volume(scratch)
     made.topics = traffic.sums(made.volume, "topic")
     made.tags = traffic.sums(made.volume, "topic", "tag")
@@ -346,6 +353,7 @@ def document(made: Audit) -> TableRow:
         "halfMessagesJustSent": made.halves_young,
         "notYetInTheirQueue": made.under_way,
         "seconds": round(made.seconds, 3),
+        "runner": made.runner,
         "findings": {
             kind.name: {
                 "problems": made.findings.count(kind),

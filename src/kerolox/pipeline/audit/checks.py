@@ -79,7 +79,7 @@ TABLES: dict[str, pa.Schema] = {
     "resent": pa.schema([("store_host", pa.int64()), _PLACE]),  # offsets of dead letters that were sent again
 }  # fmt: skip
 
-# One row per part of the log, returned through Spark.
+# One row per part of the log, returned to the driver.
 SUMMARY = pa.schema([
     _STORE, ("start", pa.int64()), ("end", pa.int64()), ("stop", pa.string()), _COUNT, ("bytes", pa.int64()),
     ("bodies", pa.int64()), ("entries", pa.int64()), ("first_ms", pa.int64()), ("last_ms", pa.int64()),

@@ -1,85 +1,92 @@
-"""Open transactions, found by a join in Spark, because there may be as many as messages.
+"""Open transactions of a store, from the files of half messages and of their ends that the tasks wrote.
 
-Spark's SQL engine takes seconds to start, more than the audit of a million messages. So it is used only
-here, and only if there are half messages that the broker has not finished.
+There may be as many half messages as messages. So only the offsets of finished ones, 8 bytes each, and the
+half messages that are open are held in memory; the files are read one after the other.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from kerolox.pipeline.audit.checks import TABLES
 from kerolox.pipeline.audit.finding_kinds import TableRow
 from kerolox.pipeline.audit.plan import StorePlan
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-_GLOB = re.compile(r"([\\*?\[\]{}])")
+Mask = npt.NDArray[np.bool_]
+_NUMBER = r"^[0-9]{1,18}$"
 
 
-class Scratch:
-    """Files of all tasks as tables."""
-
-    def __init__(self, spark: SparkSession, directory: Path) -> None:
-        self.spark = spark
-        self.directory = directory
-
-    def has(self, name: str) -> bool:
-        return any((self.directory / name).glob("*.parquet"))
-
-    def table(self, name: str) -> DataFrame:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        schema = from_arrow_schema(TABLES[name])
-        if not self.has(name):
-            return self.spark.createDataFrame([], schema)
-        return self.spark.read.schema(schema).parquet(_location(self.directory / name))
+def has_halves(directory: Path, store: StorePlan) -> bool:
+    """Return True if the store has half messages that its broker has not finished."""
+    return any((directory / "halves").glob(f"{store.number:05d}-*.parquet"))
 
 
-def _location(directory: Path) -> str:
-    """Return a path as Spark reads it: as a local file, with pattern characters escaped."""
-    return "file://" + _GLOB.sub(r"\\\1", str(directory))
-
-
-def _rows(frame: DataFrame) -> list[TableRow]:
-    return [row.asDict(recursive=True) for row in frame.collect()]
-
-
-def open_halves(
-    scratch: Scratch, stores: Sequence[StorePlan], topics: Collection[str], rows_max: int
-) -> list[TableRow]:
+def open_halves(directory: str, topics: Collection[str], rows_max: int, store: StorePlan) -> list[TableRow]:
     """Return half messages of open transactions; of copies that the broker wrote, only the newest."""
-    if not scratch.has("halves"):
-        return []
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    halves, ended = scratch.table("halves"), scratch.table("ended_halves").distinct()
-    copy = f.col("first_offset").isNotNull() | (f.col("checks").cast("int") > 0)
-    same = Window.partitionBy("store", "msg_id")
-    newest = f.max(f.when(copy, f.col("queue_offset"))).over(same)
-    progress: Column = f.lit(0)
-    for store in stores:
-        progress = f.when(f.col("store") == store.number, f.lit(store.half_progress)).otherwise(progress)
-    open_ = (
-        halves.withColumn("newest", newest)
-        .where(
-            f.col("msg_id").isNull() | f.col("newest").isNull() | (f.col("newest") <= f.col("queue_offset"))
-        )
-        .where(f.col("queue_offset") >= progress)
-        .join(ended, ["store", "queue_offset"], "left_anti")
-        .join(scratch.table("commits").distinct(), ["store", "msg_id"], "left_anti")
+    folder = Path(directory)
+    offsets = (np.asarray(table["queue_offset"]) for table in _tables(folder, "ended_halves", store))
+    ended = np.unique(np.concatenate([np.empty(0, np.int64), *offsets]))
+    halves = pa.concat_tables(
+        table.filter(pa.array(_is_open(table, ended, store))) for table in _tables(folder, "halves", store)
     )
-    # Apache's broker keeps the first half message when it writes a copy, so a note on the first ends the
-    # copy.
-    theirs = [store.number for store in stores if not store.is_ours]
-    firsts = ended.where(f.col("store").isin(theirs)).select("store", f.col("queue_offset").alias("first"))
-    open_ = open_.withColumn("first", f.col("first_offset").cast("bigint"))
-    open_ = open_.join(firsts, ["store", "first"], "left_anti")
     if topics:
-        open_ = open_.where(f.col("real_topic").isin(sorted(topics)))
-    return _rows(open_.orderBy("stored_ms").limit(rows_max))
+        halves = halves.filter(pc.is_in(halves["real_topic"], pa.array(sorted(topics))))
+    ids = halves["msg_id"].drop_null().unique()
+    newest = pa.concat_tables(_copies(table, ids) for table in _tables(folder, "halves", store))
+    newest = newest.group_by("msg_id").aggregate([("queue_offset", "max")])
+    halves = halves.join(newest, "msg_id", join_type="left outer")
+    older = pc.less(halves["queue_offset"], halves["queue_offset_max"])
+    halves = halves.filter(pc.invert(pc.fill_null(older, False)))
+    commits = pa.chunked_array(
+        [pc.unique(table["msg_id"].filter(pc.is_in(table["msg_id"], ids)))
+         for table in _tables(folder, "commits", store)],
+        pa.string(),
+    )  # fmt: skip
+    halves = halves.filter(pc.invert(pc.is_in(halves["msg_id"], commits)))
+    rows: list[TableRow] = halves.sort_by("stored_ms").slice(0, rows_max).to_pylist()
+    return rows
+
+
+def _tables(directory: Path, name: str, store: StorePlan) -> Iterator[pa.Table]:
+    """Yield an empty table, then those that the tasks of a store wrote."""
+    yield TABLES[name].empty_table()
+    for path in sorted((directory / name).glob(f"{store.number:05d}-*.parquet")):
+        yield pq.read_table(path, schema=TABLES[name], partitioning=None)
+
+
+def _is_open(halves: pa.Table, ended: npt.NDArray[np.int64], store: StorePlan) -> Mask:
+    """Return the half messages that no note ends."""
+    is_ended = _among(np.asarray(halves["queue_offset"]), ended)
+    if not store.is_ours:
+        # Apache's broker keeps the first half message when it writes a copy, so a note on the first ends
+        # the copy.
+        is_ended |= _among(np.asarray(pc.fill_null(_number(halves["first_offset"]), -1)), ended)
+    return ~is_ended
+
+
+def _among(values: npt.NDArray[np.int64], ordered: npt.NDArray[np.int64]) -> Mask:
+    at = np.searchsorted(ordered, values)
+    found: Mask = np.append(ordered, -1)[at] == values
+    return found & (values >= 0)
+
+
+def _copies(halves: pa.Table, ids: pa.Array) -> pa.Table:
+    """Return offsets and message ids of the copies that the broker wrote, of these messages."""
+    checked = pc.fill_null(pc.greater(_number(halves["checks"]), 0), False)
+    is_copy = pc.or_(pc.is_valid(halves["first_offset"]), checked)
+    found = halves.filter(pc.and_(is_copy, pc.is_in(halves["msg_id"], ids)))
+    return found.select(["msg_id", "queue_offset"])
+
+
+def _number(texts: Any) -> Any:
+    """Return properties as numbers; null for any other text."""
+    is_number = pc.match_substring_regex(texts, _NUMBER)
+    return pc.if_else(is_number, texts, pa.scalar(None, pa.string())).cast(pa.int64())

@@ -8,28 +8,21 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from kerolox.atomic_file import write_atomically
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.spark.tasks import run_tasks
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
 from kerolox.store.offline.half_made import FINISHED, PLAN, WORK
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _LOCK = "lock"
-_WATCH_S = 0.5
 
-Item = TypeVar("Item")
 Made = TypeVar("Made")
 # Callback of progress: current step, amount done, total amount (bytes or tasks).
 OnStep = Callable[[str, int, int], None]
@@ -127,31 +120,3 @@ class Job:
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def spread(
-    spark: SparkSession,
-    work: Callable[[Item], Made],
-    items: Sequence[Item],
-    watch: Callable[[], None] | None = None,
-) -> list[Made]:
-    """Run one task per item and return the results. ``watch`` is called regularly meanwhile."""
-    if not items:
-        return []
-    over = threading.Event()
-
-    def look() -> None:
-        assert watch is not None
-        while not over.wait(_WATCH_S):
-            watch()
-
-    watcher = threading.Thread(target=look, daemon=True)
-    if watch is not None:
-        watcher.start()
-    try:
-        return run_tasks(spark.sparkContext, work, items)
-    finally:
-        over.set()
-        if watch is not None:
-            watcher.join()
-            watch()

@@ -1,4 +1,4 @@
-"""Rebuild of the queues and key index of a store from its commit log, by tasks on Spark.
+"""Rebuild of the queues and key index of a store from its commit log, by the tasks of a job.
 
 First step: each task reads a part of the log once and writes a piece (``extract.py``). The driver compares
 begins and ends of pieces, and counts keys. Second step: tasks combine pieces into queues and index files
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -29,9 +29,10 @@ from kerolox.pipeline.rebuild.fill import (
     fill_queues,
     plan_index,
 )
-from kerolox.pipeline.rebuild.job import Job, OnStep, spread
+from kerolox.pipeline.rebuild.job import Job, OnStep
 from kerolox.pipeline.rebuild.parts import in_line, parts_of, shares_of
 from kerolox.pipeline.rebuild.pieces import DamageNote, Piece, key_at, read_piece
+from kerolox.pipeline.runner import Runner, run_watched
 from kerolox.store.disk.checkpoint import Checkpoint
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
@@ -40,9 +41,6 @@ from kerolox.store.errors import FileAccessDenied, ReadOnlyDisk
 from kerolox.store.offline.layout import INDEX, QUEUES, UNFINISHED, Layout, OnlyReading
 from kerolox.store.offline.mend import open_log
 from kerolox.store.rebuild import DamagedLog, Rebuilt, note, swap
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PART_BYTES: Final = 256 << 20
 FAIL, SKIP, STOP = "fail", "skip", "stop"  # actions for damage
@@ -67,7 +65,7 @@ class RebuildRequest(msgspec.Struct):
     part_bytes: int = PART_BYTES
 
 
-class RebuiltOnSpark(msgspec.Struct):
+class RebuildResult(msgspec.Struct):
     """Result of a rebuild."""
 
     store: str
@@ -94,6 +92,7 @@ class RebuiltOnSpark(msgspec.Struct):
     in_place: bool = False
     put_aside: list[str] = []
     seconds: float = 0.0
+    runner: str = ""  # name of the runner of the tasks
 
 
 def check_request(request: RebuildRequest) -> Job:
@@ -169,27 +168,27 @@ def likeness(request: RebuildRequest) -> str:
 
 
 def rebuild(
-    spark: SparkSession,
+    runner: Runner,
     request: RebuildRequest,
     *,
     progress: OnStep | None = None,
-) -> RebuiltOnSpark:
+) -> RebuildResult:
     """Make queues and index in ``request.to``, or continue an earlier run."""
     began_s = time.perf_counter()
     job = check_request(request)
     with job.held():
-        done = job.finished(RebuiltOnSpark)
+        done = job.finished(RebuildResult)
         if done is not None:
             return done
-        made = _Rebuild(spark, job, request, progress or (lambda what, done, total: None)).run()
+        made = _Rebuild(runner, job, request, progress or (lambda what, done, total: None)).run()
         made.seconds = time.perf_counter() - began_s
         job.finish(made)
     return made
 
 
 class _Rebuild:
-    def __init__(self, spark: SparkSession, job: Job, request: RebuildRequest, progress: OnStep) -> None:
-        self.spark = spark
+    def __init__(self, runner: Runner, job: Job, request: RebuildRequest, progress: OnStep) -> None:
+        self.runner = runner
         self.job = job
         self.request = request
         self.layout = request.layout
@@ -200,15 +199,16 @@ class _Rebuild:
         self.high = segments.max_offset if request.high is None else request.high
         self.starts = [each.start for each in segments.all]
         segments.close()
-        self.made = RebuiltOnSpark(
+        self.made = RebuildResult(
             self.layout.root,
             str(job.to),
             self.low,
             self.low,
+            runner=runner.name,
             whole=not request.topics and request.low is None and request.high is None and request.index,
         )
 
-    def run(self) -> RebuiltOnSpark:
+    def run(self) -> RebuildResult:
         pieces = self._read_log()
         made = self.made
         made.parts = len(pieces)
@@ -242,11 +242,11 @@ class _Rebuild:
 
         todo = [part for part in parts if known[part.start] is None]
         work = partial(_extract_some, self.layout, str(self.job.work), self.tags_too)
-        for heads in spread(self.spark, work, shares_of(todo, self.request.part_bytes), watch):
+        for heads in run_watched(self.runner, work, shares_of(todo, self.request.part_bytes), watch):
             known |= {head.start: head for head in heads}
 
         def again(part: LogPart) -> Piece:
-            ((piece,),) = spread(self.spark, work, [[part]])
+            ((piece,),) = self.runner.run(work, [[part]])
             return piece
 
         found = {start: piece for start, piece in known.items() if piece is not None}
@@ -285,9 +285,8 @@ class _Rebuild:
         part = next(part for part in parts if part.start == cut.start)
         # Under another name: the complete piece stays for a run with another --on-damage.
         shorter = LogPart(part.start + 1, first.offset, cut.first)
-        ((last,),) = spread(
-            self.spark, partial(_extract_some, self.layout, str(self.job.work), self.tags_too), [[shorter]]
-        )
+        work = partial(_extract_some, self.layout, str(self.job.work), self.tags_too)
+        ((last,),) = self.runner.run(work, [[shorter]])
         return [*kept, last]
 
     def _done(self, start: int) -> bool:
@@ -305,7 +304,7 @@ class _Rebuild:
         made = self.made
         count = self.job.note("shares.json", int)
         if count is None:
-            count = max(2, min(_SHARES_MAX, 2 * self.spark.sparkContext.defaultParallelism))
+            count = max(2, min(_SHARES_MAX, 2 * self.runner.cores))
             self.job.write_note("shares.json", count)
         starts = [piece.start for piece in pieces]
         queues = [
@@ -329,7 +328,7 @@ class _Rebuild:
             self.progress("building queues and index", total - left, total)
 
         work = partial(_fill_one, self.layout, str(self.job.work), str(self.job.to), starts, tag)
-        spread(self.spark, work, todo, watch)
+        run_watched(self.runner, work, todo, watch)
         for share in queues:
             filled = self.job.note(_queue_note(share, tag), FilledQueues)
             assert filled is not None
@@ -430,14 +429,12 @@ def not_in_use(layout: Layout) -> Iterator[None]:
             lock.release()
 
 
-def finished(request: RebuildRequest) -> RebuiltOnSpark | None:
+def finished(request: RebuildRequest) -> RebuildResult | None:
     """Return the result if the same command was finished before."""
-    return check_request(request).finished(RebuiltOnSpark)
+    return check_request(request).finished(RebuildResult)
 
 
-def put_in_place(
-    request: RebuildRequest, made: RebuiltOnSpark, clock: Clock = SYSTEM_CLOCK
-) -> RebuiltOnSpark:
+def put_in_place(request: RebuildRequest, made: RebuildResult, clock: Clock = SYSTEM_CLOCK) -> RebuildResult:
     """Replace the queues and index of the store by the result. The old files are kept in another folder."""
     layout = request.layout
     if not made.whole:
@@ -471,7 +468,7 @@ def put_in_place(
     return made
 
 
-def how_to_put_in_place(made: RebuiltOnSpark) -> list[str]:
+def how_to_put_in_place(made: RebuildResult) -> list[str]:
     """Return the shell commands that put the result in place, for a stopped broker."""
     old = f"{made.store}/before-rebuild"
     return [

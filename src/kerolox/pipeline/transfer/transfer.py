@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -27,9 +27,10 @@ from kerolox.atomic_file import sync_directory, write_atomically
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.rebuild import rebuild as queues_and_index
 from kerolox.pipeline.rebuild.extract import LogPart
-from kerolox.pipeline.rebuild.job import Job, OnStep, spread
+from kerolox.pipeline.rebuild.job import Job, OnStep
 from kerolox.pipeline.rebuild.parts import in_line, parts_of, shares_of
 from kerolox.pipeline.rebuild.pieces import DamageNote
+from kerolox.pipeline.runner import Runner, run_watched
 from kerolox.pipeline.transfer.archives import (
     ArchiveFile,
     ArchiveSource,
@@ -58,9 +59,6 @@ from kerolox.store.offline.mend import open_log
 from kerolox.store.offline.tables import CONFIG
 from kerolox.store.options import StoreOptions
 from kerolox.store.rebuild import DamagedLog
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MAPPING = "kerolox.mapping.json"  # mapping of queues, in the new store
 FAIL, SKIP = "fail", "skip"
@@ -135,6 +133,7 @@ class Transferred(msgspec.Struct):
     damage: list[DamageNote] = []
     mapping: list[QueueMove] = []
     seconds: float = 0.0
+    runner: str = ""  # name of the runner of the tasks
 
 
 def check_request(request: TransferRequest) -> Job:
@@ -188,7 +187,7 @@ def finished(request: TransferRequest) -> Transferred | None:
     return check_request(request).finished(Transferred)
 
 
-def transfer(spark: SparkSession, request: TransferRequest, *, progress: OnStep | None = None) -> Transferred:
+def transfer(runner: Runner, request: TransferRequest, *, progress: OnStep | None = None) -> Transferred:
     """Make the new store in ``request.to``, or continue an earlier run."""
     began_s = time.perf_counter()
     job = check_request(request)
@@ -198,7 +197,7 @@ def transfer(spark: SparkSession, request: TransferRequest, *, progress: OnStep 
             return done
         made = job.note(_MADE, Transferred)
         if made is None:
-            made = _Transfer(spark, job, request, progress or (lambda what, done, total: None)).run()
+            made = _Transfer(runner, job, request, progress or (lambda what, done, total: None)).run()
             made.seconds = time.perf_counter() - began_s
             job.write_note(_MADE, made)
         _put_in_place(job)
@@ -225,8 +224,8 @@ def _put_in_place(job: Job) -> None:
 
 
 class _Transfer:
-    def __init__(self, spark: SparkSession, job: Job, request: TransferRequest, progress: OnStep) -> None:
-        self.spark = spark
+    def __init__(self, runner: Runner, job: Job, request: TransferRequest, progress: OnStep) -> None:
+        self.runner = runner
         self.job = job
         self.request = request
         self.progress = progress
@@ -235,7 +234,9 @@ class _Transfer:
         self.archives = [ArchiveSource(address, self.choice) for address in request.archives]
         self.files = [file for source in self.archives for file in source.files]
         roots = [layout.root for layout in self.layouts]
-        self.made = Transferred([*roots, *(source.address for source in self.archives)], str(job.to))
+        self.made = Transferred(
+            [*roots, *(source.address for source in self.archives)], str(job.to), runner=runner.name
+        )
 
     def run(self) -> Transferred:
         measured = self._measure()
@@ -302,13 +303,13 @@ class _Transfer:
             self.progress("reading the logs", done, total)
 
         work = partial(measure, self.layouts, self.choice, str(self.job.work))
-        for (source, _), found in zip(todo, spread(self.spark, work, todo, watch), strict=True):
+        for (source, _), found in zip(todo, run_watched(self.runner, work, todo, watch), strict=True):
             known[source] |= {part.start: part for part in found}
         measured = []
         for source, these in enumerate(parts):
 
             def again(part: LogPart, source: int = source) -> ChunkedPart:
-                ((found,),) = spread(self.spark, work, [(source, [part])])
+                ((found,),) = self.runner.run(work, [(source, [part])])
                 return found
 
             measured.append(in_line(these, known[source], again, self.layouts[source].root)[0])
@@ -324,7 +325,7 @@ class _Transfer:
             self.progress("reading files of archives", done, len(known))
 
         work = partial(measure_file, self.choice, str(self.job.work))
-        for (n, _), measured in zip(todo, spread(self.spark, work, todo, watch), strict=True):
+        for (n, _), measured in zip(todo, run_watched(self.runner, work, todo, watch), strict=True):
             known[n] = measured
         runs: ArchivedRuns = {}
         numbers = iter(range(len(self.files)))
@@ -405,7 +406,7 @@ class _Transfer:
 
         sources: list[Layout | ArchiveFile] = [*self.layouts, *self.files]
         work = partial(write_share, sources, self.choice, first_queues, new.log_paths[0], str(self.job.work))
-        spread(self.spark, work, todo, watch)
+        run_watched(self.runner, work, todo, watch)
         sync_directory(Path(new.log_paths[0]))
 
     def _make_queues(self) -> None:
@@ -416,7 +417,7 @@ class _Transfer:
             like=self._likeness(),
             part_bytes=self.request.part_bytes,
         )
-        rebuilt = queues_and_index.rebuild(self.spark, request, progress=self.progress)
+        rebuilt = queues_and_index.rebuild(self.runner, request, progress=self.progress)
         made = self.made
         made.queues, made.keys, made.holes = rebuilt.queues, rebuilt.keys, rebuilt.holes
 
