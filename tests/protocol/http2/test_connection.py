@@ -15,7 +15,7 @@ from kerolox.protocol.http2.errors import ErrorCode
 from kerolox.protocol.http2.header_list import Fields, encode
 from kerolox.protocol.http2.limits import FRAME_BYTES, WINDOW_BYTES, Http2Limits
 
-from .wire import REQUEST, Sent, Wire, frame
+from .wire import REQUEST, Sent, Wire, data_frames, frame
 
 OK = encode([(b":status", b"200"), (b"content-type", b"application/grpc")])
 END = encode([(b"grpc-status", b"0")])
@@ -251,7 +251,7 @@ def test_windows_open_by_what_was_consumed() -> None:
     wire = Wire(Http2Limits(stream_window_bytes=70_000, connection_window_bytes=100_000))
     wire.greet()
     begun(wire, is_whole=False)
-    data = frame(frames.DATA, 0, 1, b"x" * 40_000)
+    data = data_frames(1, b"x" * 40_000)
     wire.feed(data)
     assert wire.sent() == []
     wire.server.consumed(1, 40_000)
@@ -266,7 +266,7 @@ def test_data_beyond_a_streams_window_ends_it() -> None:
     wire = Wire(Http2Limits(stream_window_bytes=70_000))
     wire.greet()
     begun(wire, is_whole=False)
-    data = frame(frames.DATA, 0, 1, b"x" * 40_000)
+    data = data_frames(1, b"x" * 40_000)
     events = wire.feed(data, data)
     assert events[-1] == RequestCancelled(1, ErrorCode.FLOW_CONTROL_ERROR)
     assert wire.server.error is None
@@ -277,7 +277,7 @@ def test_data_beyond_the_connections_window_ends_it() -> None:
     wire.greet()
     begun(wire, 1, is_whole=False)
     begun(wire, 3, is_whole=False)
-    wire.feed(frame(frames.DATA, 0, 1, b"x" * 40_000), frame(frames.DATA, 0, 3, b"x" * 40_000))
+    wire.feed(data_frames(1, b"x" * 40_000), data_frames(3, b"x" * 40_000))
     assert wire.end() == ErrorCode.FLOW_CONTROL_ERROR
 
 

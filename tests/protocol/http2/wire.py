@@ -10,7 +10,7 @@ from kerolox.protocol.http2 import frames
 from kerolox.protocol.http2.connection import Event, ServerConnection
 from kerolox.protocol.http2.errors import ErrorCode
 from kerolox.protocol.http2.header_list import Fields
-from kerolox.protocol.http2.limits import DEFAULT, Http2Limits
+from kerolox.protocol.http2.limits import DEFAULT, FRAME_BYTES, Http2Limits
 
 REQUEST: Fields = [
     (b":method", b"POST"),
@@ -23,6 +23,12 @@ REQUEST: Fields = [
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     return frames.head(len(payload), kind, flags, stream_id) + payload
+
+
+def data_frames(stream_id: int, data: bytes) -> bytes:
+    """Return the data in frames of the usual length."""
+    parts = [data[at : at + FRAME_BYTES] for at in range(0, len(data), FRAME_BYTES)]
+    return b"".join(frame(frames.DATA, 0, stream_id, part) for part in parts)
 
 
 @dataclass

@@ -14,7 +14,7 @@ class Http2Limits(msgspec.Struct, frozen=True):
     """Limits of one connection."""
 
     streams_max: int = 2_000  # open at once; a push consumer holds one for each of its queues
-    frame_bytes_max: int = 64 * 1024
+    frame_bytes_max: int = FRAME_BYTES
     stream_window_bytes: int = 4 * 1024 * 1024
     connection_window_bytes: int = 16 * 1024 * 1024
     header_bytes_max: int = 32 * 1024  # of one header list, decoded, with 32 bytes for each field
