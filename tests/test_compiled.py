@@ -47,9 +47,9 @@ def test_a_wrong_number_of_arguments_is_refused(name: str) -> None:
 
 def test_without_the_core_the_twins_serve() -> None:
     script = (
-        "from kerolox import compiled; from kerolox.protocol import frame, send_runs;"
+        "from kerolox import compiled; from kerolox.protocol import frame, plain_sends;"
         "assert compiled.CORE is None;"
         "assert frame.split_frames is frame._split_frames;"
-        "assert send_runs.take_sends is send_runs._take_sends"
+        "assert plain_sends.take_sends is plain_sends._take_sends"
     )
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "KEROLOX_PURE": "1"})

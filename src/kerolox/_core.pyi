@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kerolox.protocol.frame import Frame
+from kerolox.protocol.plain_sends import Park, SendTarget, Taken
 from kerolox.protocol.record_scan import Entry, LogBytes
-from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken
+from kerolox.protocol.send_rules import SendRules
 from kerolox.protocol.signature import Signer
 from kerolox.store.dispatch.log_runs import LogRuns
 from kerolox.store.dispatch.queues import QueueRun
@@ -19,14 +20,14 @@ M = TypeVar("M")
 # protocol/frame.py
 def split_frames(source: bytes | bytearray, bytes_max: int, /) -> tuple[list[Frame], int, int]: ...
 
-# protocol/send_runs.py
+# protocol/plain_sends.py
 def take_sends(
     frames: list[Frame],
     at: int,
     targets: dict[bytes, SendTarget],
-    setting: SendSetting,
+    rules: SendRules,
+    park: Park | None,
     born_host: bytes,
-    bytes_max: int,
     end: int,
     file_end: int,
     now_ms: int,

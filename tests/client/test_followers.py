@@ -261,7 +261,7 @@ async def test_what_the_follower_lacks_is_waited_for(tmp_path: Path) -> None:
             await cluster.kill("broker-a")
             cluster.link("broker-a", 1).heal()
             pulls = follower.broker.consuming
-            await wait_for(lambda: pulls.waiting.held or pulls.pulls.misses, 20)
+            await wait_for(lambda: pulls.waits.held or pulls.reads.misses, 20)
             # Of the follower's table nothing is passed over: the offset it was told lies behind its end.
             await wait_for(lambda: progress(follower, "g") == 30, 20)
             await cluster.start_again("broker-a")

@@ -16,7 +16,7 @@ from kerolox.compiled import CORE
 from kerolox.errors import InvalidRequest, ProtocolError
 from kerolox.protocol import (
     fast_codecs,  # noqa: F401 — the short ways are fuzzed too
-    send_runs,
+    plain_sends,
 )
 from kerolox.protocol import properties as packed
 from kerolox.protocol.batch import encode_batch, split_batch
@@ -45,6 +45,7 @@ from kerolox.protocol.pop.handle import Handle
 from kerolox.protocol.pop.revive_records import read_record
 from kerolox.protocol.record import decode_records
 from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE, CHECK_RECORD, SIZE, scan
+from kerolox.protocol.send_rules import SendRules
 from kerolox.protocol.signature import sign, verify
 from kerolox.protocol.signature import signer as send_signer
 from kerolox.spark.columns import arrow_schema
@@ -246,28 +247,21 @@ def sends(data: bytes) -> None:
         (0, usual % (fields, b',"AccessKey":"me","Signature":"%b"' % right), data),
         (0, usual % (fields, b',"%b":"x"' % data[:half]), data[half:]),
     ]
-    setting = send_runs.send_setting(
-        bytes(8),
-        b"X\x01y\x02",
-        "r",
-        trace_on=True,
-        stops=(b"DELAY",),
-        wait_matters=False,
-    )
+    rules = SendRules(store_host=bytes(8), body_bytes_max=1 << 20, region_id="r", stops=(b"DELAY",))
 
-    def take(how: Callable[..., send_runs.Taken | None], at: int, count: int) -> object:
+    def take(how: Callable[..., plain_sends.Taken | None], at: int, count: int) -> object:
         targets = {b"T": (b"T", b"\x01T", {0: _Queue(), 1: _Queue()})}
-        taken = how(frames[: at + count], at, targets, setting, bytes(8), 1 << 20, 0, 1 << 22, 7, signer)
+        taken = how(frames[: at + count], at, targets, rules, None, bytes(8), 0, 1 << 22, 7, signer)
         return None if taken is None else (*taken[:4], taken[5])
 
     for at in range(len(frames)):
-        compiled = take(send_runs.take_sends, at, len(frames) - at)
+        compiled = take(plain_sends.take_sends, at, len(frames) - at)
         if compiled is not None:
             count = compiled[0]  # type: ignore[index]
-            assert compiled == take(send_runs._take_sends, at, count)
+            assert compiled == take(plain_sends._take_sends, at, count)
             for one in frames[at : at + count]:
                 command = decode_command(*one)
-                assert command.fields.keys() <= send_runs.KNOWN_FIELDS
+                assert command.fields.keys() <= plain_sends.KNOWN_FIELDS
                 assert signer is None or verify(command.fields, command.body, "secret", 479)
 
 

@@ -449,7 +449,7 @@ class Broker(CallerEvents):
         """Apply options that took new values, by our names, and pass on those that other parts have copies
         of."""
         set_ages(self.lanes, self.options)
-        self.write_path.targets.forget()
+        self.write_path.options_changed()
         if "strict_locks" in changed:
             self.group_watch.look_now()
         if changed.keys() & {"auto_create_topics", "default_topic_queues"}:

@@ -31,9 +31,17 @@ typedef struct {
     Py_ssize_t length;
 } Text;
 
+/* Attributes of SendRules (protocol/send_rules.py) that sends.c reads, the texts first. */
+#define RULES(X)                                                                                             \
+    X(store_host) X(added) X(id_prefix) X(json_after) X(json_end) X(binary_head) X(binary_tail) X(stops)     \
+        X(wait_matters) X(body_bytes_max)
+#define RULE_NUMBER(name) RULE_##name,
+enum { RULES(RULE_NUMBER) RULE_COUNT, RULE_TEXT_COUNT = RULE_stops };
+
 /* Objects that the module holds from its start to its end. */
 typedef struct {
-    PyObject *next_offset; /* name of the attribute */
+    PyObject *next_offset;       /* name of the attribute */
+    PyObject *rules[RULE_COUNT]; /* names of attributes */
 } CoreState;
 
 /* --- bytes --------------------------------------------------------------------------------------------- */

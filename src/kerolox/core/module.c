@@ -9,7 +9,7 @@
 
 static PyMethodDef methods[] = {
     {"split_frames", FAST(split_frames), "See protocol/frame.py."},
-    {"take_sends", FAST(take_sends), "See protocol/send_runs.py."},
+    {"take_sends", FAST(take_sends), "See protocol/plain_sends.py."},
     {"signature_of", FAST(signature_of), "See protocol/signature.py."},
     {"queue_runs", FAST(queue_runs), "See store/dispatch/queues.py."},
     {"key_items", key_items, METH_O, "See store/dispatch/keys.py."},
@@ -36,18 +36,27 @@ static int start(PyObject *module) {
     fill_crc_table();
     choose_sha1();
     state->next_offset = PyUnicode_InternFromString("next_offset");
-    return state->next_offset ? 0 : -1;
+    if (!state->next_offset) return -1;
+#define RULE_TEXT(name) #name,
+    static const char *const rules[] = {RULES(RULE_TEXT)};
+    for (int i = 0; i < RULE_COUNT; i++) {
+        state->rules[i] = PyUnicode_InternFromString(rules[i]);
+        if (!state->rules[i]) return -1;
+    }
+    return 0;
 }
 
 static int traverse(PyObject *module, visitproc visit, void *arg) {
     CoreState *state = PyModule_GetState(module);
     Py_VISIT(state->next_offset);
+    for (int i = 0; i < RULE_COUNT; i++) Py_VISIT(state->rules[i]);
     return 0;
 }
 
 static int clear(PyObject *module) {
     CoreState *state = PyModule_GetState(module);
     Py_CLEAR(state->next_offset);
+    for (int i = 0; i < RULE_COUNT; i++) Py_CLEAR(state->rules[i]);
     return 0;
 }
 

@@ -1,7 +1,7 @@
 /* Headers of ordinary sends, JSON and binary. All others are left to the handlers. */
 #include "core.h"
 
-/* Returns the place of a field; NULL if it is unknown. KNOWN_FIELDS in protocol/send_runs.py lists the
+/* Returns the place of a field; NULL if it is unknown. KNOWN_FIELDS in protocol/plain_sends.py lists the
  * known ones, with the reason. */
 static Text *known_field(Send *send, Text key) {
     if (key.length == 1) return key.at[0] >= 'a' && key.at[0] <= 'n' ? &send->letter[key.at[0] - 'a'] : NULL;

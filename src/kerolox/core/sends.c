@@ -1,4 +1,4 @@
-/* Plain sends: from frames to records, queue entries and answers in one call, see protocol/send_runs.py. */
+/* Plain sends: from frames to records, queue entries and answers in one call, see protocol/plain_sends.py. */
 #include "core.h"
 
 enum {
@@ -14,17 +14,26 @@ typedef struct {
     int64_t first, next;
 } Queue;
 
+/* Rules of protocol/send_rules.py: values of its attributes, owned references, and what they contain. */
+typedef struct {
+    PyObject *values[RULE_COUNT];
+    Text texts[RULE_TEXT_COUNT];
+    int wait_matters;
+    int64_t body_bytes_max;
+} Rules;
+
+#define RULE(run, name) ((run)->rules.texts[RULE_##name])
+
 /* Run of sends that is being appended to the log. */
 typedef struct {
     /* parameters */
-    const char *store_host, *born_host, *added, *id_prefix, *json_after, *json_end, *binary_head, *binary_tail;
-    Py_ssize_t store_host_length, born_host_length, added_length, id_prefix_length, json_after_length,
-        json_end_length, binary_head_length, binary_tail_length;
-    PyObject *stops; /* words in properties that need a handler */
-    PyObject *park;  /* function that returns where to store a delayed message; or None */
-    int wait_matters, must_sign;
+    Rules rules;
+    const char *born_host;
+    Py_ssize_t born_host_length;
+    PyObject *park; /* function that returns where to store a delayed message; or None */
+    int must_sign;
     Signer signer; /* required signer of each send, if they must be signed */
-    int64_t bytes_max, file_end, now_ms;
+    int64_t file_end, now_ms;
     PyObject *now;
     PyObject *next_offset; /* name of the attribute */
     /* the topic's target, owned references because callbacks may change the table of topics */
@@ -69,7 +78,7 @@ static Queue *queue_of(Run *run, int32_t queue_id) {
 }
 
 static Py_ssize_t record_overhead(const Run *run) {
-    return 74 + run->born_host_length + run->store_host_length + PyBytes_GET_SIZE(run->field);
+    return 74 + run->born_host_length + RULE(run, store_host).length + PyBytes_GET_SIZE(run->field);
 }
 
 /* Writes one record and its entry. The properties are two pieces, with the separator between them. */
@@ -79,7 +88,7 @@ static int put_record(Run *run, Queue *queue, const Send *send, int32_t message_
     Py_ssize_t size = record_overhead(run) + body.length + properties_length;
     char *to = reserve(&run->records, size);
     if (!to) return 0;
-    uint32_t hosts = (run->born_host_length == 20 ? 0x10u : 0) | (run->store_host_length == 20 ? 0x20u : 0);
+    uint32_t hosts = (run->born_host_length == 20 ? 0x10u : 0) | (RULE(run, store_host).length == 20 ? 0x20u : 0);
     to = put32(to, (uint32_t)size);
     to = put32(to, PyBytes_GET_SIZE(run->field) <= 128 ? 0xDAA320A7u : 0xDAA320ABu);
     to = put32(to, crc32_of(body.at, body.length) & 0x7FFFFFFFu);
@@ -91,7 +100,7 @@ static int put_record(Run *run, Queue *queue, const Send *send, int32_t message_
     to = put64(to, (uint64_t)send->born_timestamp);
     to = put_bytes(to, run->born_host, run->born_host_length);
     to = put64(to, (uint64_t)run->now_ms);
-    to = put_bytes(to, run->store_host, run->store_host_length);
+    to = put_bytes(to, RULE(run, store_host).at, RULE(run, store_host).length);
     to = put32(to, (uint32_t)send->reconsume_times);
     to = put64(to, 0);
     to = put32(to, (uint32_t)body.length);
@@ -161,9 +170,9 @@ static char *put_field(char *to, const char *name, Py_ssize_t name_length, Text 
 static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text unique, const int64_t *places,
                       Py_ssize_t count, Text handle) {
     if (send->flag & FLAG_ONE_WAY) return 1;
-    Py_ssize_t ids = count * (run->id_prefix_length + 17) - 1;
-    char *start = reserve(&run->answers, ANSWER_ROOM + ids + unique.length + handle.length + run->json_after_length +
-                                             run->json_end_length + run->binary_head_length + run->binary_tail_length);
+    Py_ssize_t ids = count * (RULE(run, id_prefix).length + 17) - 1;
+    char *start = reserve(&run->answers, ANSWER_ROOM + ids + unique.length + handle.length + RULE(run, json_after).length +
+                                             RULE(run, json_end).length + RULE(run, binary_head).length + RULE(run, binary_tail).length);
     if (!start) return 0;
     char queue_digits[DECIMAL_MAX], offset_digits[DECIMAL_MAX];
     Text queue_id = {queue_digits, put_decimal(queue_digits, send->queue_id) - queue_digits};
@@ -171,7 +180,7 @@ static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text uni
     char *header = start + FRAME_START, *to = header, *fields = NULL;
     if (send->encoding == JSON) to = PUT_LITERAL(to, JSON_ID);
     else {
-        to = put_bytes(to, run->binary_head, run->binary_head_length);
+        to = put_bytes(to, RULE(run, binary_head).at, RULE(run, binary_head).length);
         to = put32(to, (uint32_t)send->opaque);
         to = put32(to, FLAG_ANSWER);
         to = put32(to, 0); /* no remark */
@@ -181,7 +190,7 @@ static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text uni
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         if (i) *to++ = ',';
-        to = put_bytes(to, run->id_prefix, run->id_prefix_length);
+        to = put_bytes(to, RULE(run, id_prefix).at, RULE(run, id_prefix).length);
         to = put_hex16(to, (uint64_t)places[i]);
     }
     if (send->encoding == JSON) {
@@ -191,15 +200,15 @@ static int put_answer(Run *run, const Send *send, int64_t queue_offset, Text uni
         to = put_bytes(to, offset.at, offset.length);
         if (unique.length) to = put_bytes(PUT_LITERAL(to, JSON_UNIQUE), unique.at, unique.length);
         if (handle.length) to = put_bytes(PUT_LITERAL(to, JSON_HANDLE), handle.at, handle.length);
-        to = put_bytes(to, run->json_after, run->json_after_length);
+        to = put_bytes(to, RULE(run, json_after).at, RULE(run, json_after).length);
         to = put_decimal(to, send->opaque);
-        to = put_bytes(to, run->json_end, run->json_end_length);
+        to = put_bytes(to, RULE(run, json_end).at, RULE(run, json_end).length);
     } else {
         to = PUT_FIELD(to, BINARY_QUEUE, queue_id);
         to = PUT_FIELD(to, BINARY_OFFSET, offset);
         if (unique.length) to = PUT_FIELD(to, BINARY_UNIQUE, unique);
         if (handle.length) to = PUT_FIELD(to, BINARY_HANDLE, handle);
-        to = put_bytes(to, run->binary_tail, run->binary_tail_length);
+        to = put_bytes(to, RULE(run, binary_tail).at, RULE(run, binary_tail).length);
         put32(fields - 4, (uint32_t)(to - fields));
     }
     put32(start, (uint32_t)(4 + (to - header)));
@@ -231,11 +240,11 @@ static int goes_on(Run *run, PyObject *topic) {
 
 /* Returns 1 if it was appended, 0 to leave it to the handlers, -1 with an error. */
 static int take_single(Run *run, const Send *send, Text body, Text unique) {
-    Text own = send->properties, added = {run->added, run->added_length};
+    Text own = send->properties, added = RULE(run, added);
     int separated = own.length && added.length && own.at[own.length - 1] != 2;
     Py_ssize_t properties_length = own.length + separated + added.length;
     int64_t size = (int64_t)record_overhead(run) + body.length + properties_length;
-    if (!body.length || properties_length > PROPERTIES_MAX || size > run->bytes_max ||
+    if (!body.length || properties_length > PROPERTIES_MAX || size > run->rules.body_bytes_max ||
         run->end + size + BLANK_BYTES > run->file_end)
         return 0;
     if (!goes_on(run, run->topic_name)) return 0;
@@ -259,7 +268,9 @@ static int put_parked(Run *run, const Send *send, Text body, Text unique, PyObje
     Text own = {PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties)}, nothing = {"", 0};
     int64_t size = (int64_t)record_overhead(run) - PyBytes_GET_SIZE(run->field) + PyBytes_GET_SIZE(field) + body.length +
                    own.length;
-    if (own.length > PROPERTIES_MAX || size > run->bytes_max || run->end + size + BLANK_BYTES > run->file_end) return 0;
+    if (own.length > PROPERTIES_MAX || size > run->rules.body_bytes_max ||
+        run->end + size + BLANK_BYTES > run->file_end)
+        return 0;
     if (!goes_on(run, topic_name)) return 0;
     Queue *queue = NULL;
     for (int i = 0; i < run->queue_count && !queue; i++)
@@ -289,12 +300,12 @@ static int take_later(Run *run, const Send *send, Text body, Text unique) {
     Py_XDECREF(key);
     if (known <= 0) return known;
     Text own = send->properties;
-    int separated = own.length && run->added_length && own.at[own.length - 1] != 2;
-    PyObject *whole = PyBytes_FromStringAndSize(NULL, own.length + separated + run->added_length);
+    int separated = own.length && RULE(run, added).length && own.at[own.length - 1] != 2;
+    PyObject *whole = PyBytes_FromStringAndSize(NULL, own.length + separated + RULE(run, added).length);
     if (!whole) return -1;
     char *to = put_bytes(PyBytes_AS_STRING(whole), own.at, own.length);
     if (separated) *to++ = 2;
-    put_bytes(to, run->added, run->added_length);
+    put_bytes(to, RULE(run, added).at, RULE(run, added).length);
     PyObject *parked = PyObject_CallFunction(run->park, "OiN", run->topic_name, (int)send->queue_id, whole);
     if (!parked) return -1;
     int took = parked == Py_None ? 0 : put_parked(run, send, body, unique, parked);
@@ -332,7 +343,7 @@ static int take_batch(Run *run, const Send *send, Text batch, Text unique) {
         total += record_overhead(run) + body.length + properties.length;
         if (++count > BATCH_COUNT_MAX) return 0;
     }
-    if (!count || total > run->bytes_max || run->end + total + BLANK_BYTES > run->file_end) return 0;
+    if (!count || total > run->rules.body_bytes_max || run->end + total + BLANK_BYTES > run->file_end) return 0;
     if (!goes_on(run, run->topic_name)) return 0;
     Queue *queue = queue_of(run, send->queue_id);
     if (!queue) return PyErr_Occurred() ? -1 : 0;
@@ -402,11 +413,11 @@ static int read_ahead(Run *run, PyObject *frames, Py_ssize_t at, Reading *readin
         if (read_frame(next, PyList_GET_ITEM(frames, at + 1)) > 0) count = 2;
         else PyErr_Clear(); /* reported when it is next */
     }
-    if (count == 2 && next->claim.body.length > run->bytes_max) {
+    if (count == 2 && next->claim.body.length > run->rules.body_bytes_max) {
         let_go(next);
         count = 1;
     }
-    if (reading->claim.body.length > run->bytes_max) return 0;
+    if (reading->claim.body.length > run->rules.body_bytes_max) return 0;
     check_claims(&run->signer, claims, count);
     return 1;
 }
@@ -435,8 +446,8 @@ static int take_read(Run *run, const Reading *reading, PyObject *targets) {
     read_properties(send->properties.at, send->properties.length, &found);
     /* A batch need not have its own key, and kerolox's batches have none. */
     if (!is_simple(found.unique_key) && (send->code == SEND || found.unique_key.length)) return 0;
-    if (run->wait_matters && IS_LITERAL(found.wait, "false")) return 0;
-    if (has_any(send->properties.at, send->properties.length, run->stops))
+    if (run->rules.wait_matters && IS_LITERAL(found.wait, "false")) return 0;
+    if (has_any(send->properties.at, send->properties.length, run->rules.values[RULE_stops]))
         return take_later(run, send, body, found.unique_key);
     return (send->code == SEND ? take_single : take_batch)(run, send, body, found.unique_key);
 }
@@ -460,48 +471,59 @@ static int move_cursors(Run *run) {
     return 0;
 }
 
+static int read_rules(PyObject *rules, PyObject *const *names, Rules *read) {
+    for (int i = 0; i < RULE_COUNT; i++) {
+        PyObject *value = read->values[i] = PyObject_GetAttr(rules, names[i]);
+        if (!value) return 0;
+        int is_text = i < RULE_TEXT_COUNT;
+        if (is_text ? !PyBytes_Check(value) : i == RULE_stops && !PyTuple_Check(value)) {
+            PyErr_Format(PyExc_TypeError, "take_sends: rule %U has the wrong type", names[i]);
+            return 0;
+        }
+        if (is_text) read->texts[i] = (Text){PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)};
+    }
+    read->wait_matters = PyObject_IsTrue(read->values[RULE_wait_matters]);
+    read->body_bytes_max = PyLong_AsLongLong(read->values[RULE_body_bytes_max]);
+    return !PyErr_Occurred() && are_words(read->values[RULE_stops], "take_sends");
+}
+
 PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t arg_count) {
     if (arg_count != 10) return PyErr_Format(PyExc_TypeError, "take_sends takes 10 arguments, got %zd", arg_count);
-    PyObject *frames = args[0], *targets = args[2], *setting = args[3], *born_host = args[4];
-    if (!PyList_Check(frames) || !PyDict_Check(targets) || !PyTuple_Check(setting) || !PyBytes_Check(born_host) ||
-        !PyLong_Check(args[8])) {
-        PyErr_SetString(PyExc_TypeError, "take_sends: list, int, dict, tuple, bytes and numbers expected");
+    PyObject *frames = args[0], *targets = args[2], *born_host = args[5];
+    if (!PyList_Check(frames) || !PyDict_Check(targets) || !PyBytes_Check(born_host) || !PyLong_Check(args[8])) {
+        PyErr_SetString(PyExc_TypeError, "take_sends: list, int, dict, rules, function, bytes and numbers expected");
         return NULL;
     }
-    PyObject *region_id, *trace_on; /* already in the answers' tails */
+    CoreState *state = PyModule_GetState(module);
     Run run;
     memset(&run, 0, offsetof(Run, queues));
     run.queue_count = 0;
     run.messages = 0;
     Py_ssize_t at = PyLong_AsSsize_t(args[1]);
-    run.bytes_max = PyLong_AsLongLong(args[5]);
+    run.park = args[4];
     run.end = PyLong_AsLongLong(args[6]);
     run.file_end = PyLong_AsLongLong(args[7]);
     run.now = args[8];
     run.now_ms = PyLong_AsLongLong(run.now);
-    run.next_offset = ((CoreState *)PyModule_GetState(module))->next_offset;
+    run.next_offset = state->next_offset;
     if (PyErr_Occurred()) return NULL;
-    if (!PyArg_ParseTuple(setting, "y#y#y#y#y#y#y#O!pOOO", &run.store_host, &run.store_host_length, &run.added,
-                          &run.added_length, &run.id_prefix, &run.id_prefix_length, &run.json_after,
-                          &run.json_after_length, &run.json_end, &run.json_end_length, &run.binary_head,
-                          &run.binary_head_length, &run.binary_tail, &run.binary_tail_length, &PyTuple_Type,
-                          &run.stops, &run.wait_matters, &region_id, &trace_on, &run.park))
-        return NULL;
     run.must_sign = args[9] != Py_None;
     if (run.must_sign && !read_signer(args[9], &run.signer)) return NULL;
     run.born_host = PyBytes_AS_STRING(born_host);
     run.born_host_length = PyBytes_GET_SIZE(born_host);
-    if ((run.born_host_length != 8 && run.born_host_length != 20) ||
-        (run.store_host_length != 8 && run.store_host_length != 20) || at < 0) {
+    if ((run.born_host_length != 8 && run.born_host_length != 20) || at < 0) {
         PyErr_SetString(PyExc_ValueError, "take_sends: a host has 8 or 20 bytes, a place is not negative");
         return NULL;
     }
-    if (!are_words(run.stops, "take_sends")) return NULL;
     Reading readings[2] = {0};
     PyObject *result = NULL, *taken = NULL;
     Py_ssize_t count = 0;
     run.entries = PyList_New(0);
-    if (!run.entries) goto done;
+    if (!run.entries || !read_rules(args[3], state->rules, &run.rules)) goto done;
+    if (RULE(&run, store_host).length != 8 && RULE(&run, store_host).length != 20) {
+        PyErr_SetString(PyExc_ValueError, "take_sends: a host has 8 or 20 bytes");
+        goto done;
+    }
     for (; at + count < PyList_GET_SIZE(frames); count++) {
         Reading *reading = &readings[count & 1];
         int took = read_ahead(&run, frames, at + count, reading, &readings[~count & 1]);
@@ -534,6 +556,7 @@ done:
     Py_XDECREF(run.stored_name);
     Py_XDECREF(taken);
     Py_XDECREF(run.entries);
+    for (int i = 0; i < RULE_COUNT; i++) Py_XDECREF(run.rules.values[i]);
     PyMem_Free(run.records.data);
     PyMem_Free(run.answers.data);
     for (int i = 0; i < 2; i++) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kerolox.errors import KeroloxError
+from kerolox.errors import KeroloxError, Refused
 from kerolox.front.requests import Answer
 from kerolox.protocol.codes import ResponseCode, response_name
 
@@ -28,6 +28,10 @@ class Refusal(msgspec.Struct, frozen=True):
     def of(cls, error: KeroloxError) -> Refusal:
         """Return the refusal that an error stands for. The default reason is the name of its code."""
         return cls(error.label or response_name(error.code).lower(), error.code, str(error))
+
+    def error(self) -> Refused:
+        """Return the error that handlers raise."""
+        return Refused(self.code, self.text, self.reason)
 
     def answer(self) -> Answer:
         return Answer(code=self.code, remark=self.text, reason=self.reason)

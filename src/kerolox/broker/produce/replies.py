@@ -75,7 +75,8 @@ class Replies:
         failed = await self._push(request)
         place = await self._keep(request, queue_id) if self._options.store_replies else None
         code = ResponseCode.SUCCESS if failed is None else ResponseCode.SYSTEM_ERROR
-        region, trace_on = self._options.region, self._options.trace_on
+        rules = self._admission.rules
+        region, trace_on = rules.region_id, rules.trace_on
         if place is not None:
             msg_id, queue_offset = place
         elif failed is None:

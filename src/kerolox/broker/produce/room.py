@@ -28,15 +28,7 @@ class Producing:
         unique_keys: UniqueKeys,
     ) -> None:
         options, clock, store, topics = base.options, base.clock, base.store, tables.topics
-        self.sends = Sends(
-            store.log.store_host,
-            path.intake,
-            store.acks,
-            path.admission,
-            topics,
-            options,
-            unique_keys,
-        )
+        self.sends = Sends(path.intake, path.admission, topics, unique_keys)
         self.recalls = Recalls(store, base.leadership, path.intake, topics, options, clock)
         self.replies = Replies(
             store,

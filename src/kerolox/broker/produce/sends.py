@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kerolox.access.needs.sending import SEND
-from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.admission import Admission, goes_to_a_group, is_plain, is_single_tag, waits
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.pending_message import OnParked, PendingMessage
 from kerolox.errors import KeroloxError, Overloaded, ProtocolError
 from kerolox.front.handlers import refusal
+from kerolox.front.refusals import Refusal
 from kerolox.front.requests import Answer, Handler, Request
 from kerolox.front.rows import serves
 from kerolox.observers import Observers
@@ -36,8 +36,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import MULTI_TAGS
 from kerolox.protocol.headers.send import SendAnswer, SendRequest, SendRequestV2
 from kerolox.protocol.hosts import host_bytes
-from kerolox.protocol.message_id import UniqueKeys, offset_id_prefix
-from kerolox.store.log.acks import Acks
+from kerolox.protocol.message_id import UniqueKeys
 from kerolox.store.log.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT, AppendRefused, Place
 from kerolox.store.log.safe import Safe
 from kerolox.unsaved import NotSaved
@@ -55,19 +54,14 @@ class Sends:
 
     def __init__(
         self,
-        store_host: bytes,
         intake: Intake,
-        acks: Acks,
         admission: Admission,
         topics: Topics,
-        options: BrokerOptions,
         unique_keys: UniqueKeys,
     ) -> None:
         self._intake = intake
-        self._acks = acks
         self._admission = admission
         self._topics = topics
-        self._options = options
         self._unique_keys = unique_keys
         self.rewrites: list[SendRewrite] = []  # called before those of the intake
         # for statistics: topic, messages, bytes
@@ -77,13 +71,6 @@ class Sends:
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
         self._write_is_due = False
         self._held_bytes = 0  # bytes of requests whose topic is being saved
-        self._id_prefix = offset_id_prefix(store_host)
-        self._added = tuple(added_properties(options, trace_on=trace_on) for trace_on in (False, True))
-
-    @property
-    def added_properties(self) -> bytes:
-        """Properties added to every message."""
-        return self._added[self._options.trace_on]
 
     # --- requests ----------------------------------------------------------------------------------
 
@@ -204,7 +191,7 @@ class Sends:
         self._write_is_due = False
         waiting, self._waiting = self._waiting, []
         if failed is not None:
-            refused = Answer(code=failed.code, remark=str(failed))
+            refused = Refusal.of(failed).answer()
             for request, _, _ in waiting:
                 request.answer(refused)
             return
@@ -260,7 +247,7 @@ class Sends:
             properties = packed.append(properties, packed.pack({packed.UNIQUE_KEY: unique}))
         else:
             unique = found.decode("utf-8", "replace")
-        return packed.append(properties, self.added_properties), unique
+        return packed.append(properties, self._admission.rules.added), unique
 
     def _count(self, topic: str, messages: int, size_bytes: int) -> None:
         self.on_stored.tell(topic, messages, size_bytes)
@@ -274,39 +261,29 @@ class Sends:
         properties: bytes,
         recall_handle: str | None = None,
     ) -> None:
-        count = len(places)
+        rules = self._admission.rules
+        prefix, count = rules.id_prefix.decode(), len(places)
         if count == 1:
-            ids = f"{self._id_prefix}{places[0][0]:016X}"
+            ids = f"{prefix}{places[0][0]:016X}"
         else:  # one formatting for all: half the time of one for each
-            ids = ",".join([self._id_prefix + "%016X"] * count) % tuple([place[0] for place in places])
+            ids = ",".join([prefix + "%016X"] * count) % tuple([place[0] for place in places])
         header = SendAnswer(
             msg_id=ids,
             queue_id=queue_id,
             queue_offset=places[0][1],
             transaction_id=unique,
-            region_id=self._options.region,
-            trace_on=self._options.trace_on,
+            region_id=rules.region_id,
+            trace_on=rules.trace_on,
             recall_handle=recall_handle,
         )
-        self._waiting.append((request, header, self._acks.wait and waits(properties)))
+        self._waiting.append((request, header, rules.wait_matters and waits(properties)))
 
     def _safe(self, waiting: list[tuple[Request[SendRequest], SendAnswer]], how: Safe) -> None:
         for request, header in waiting:
             if how.failed:
-                request.answer(Answer(code=how.code, remark=how.words))
+                request.answer(Refusal(how.name.lower(), how.code, how.words).answer())
             else:  # stored, but maybe less safe than promised
                 request.answer(Answer(code=how.code, header=header))
-
-
-def added_properties(options: BrokerOptions, *, trace_on: bool) -> bytes:
-    """Return the properties added to every message. The trace setting may change at run time."""
-    return packed.pack(
-        {
-            packed.MSG_REGION: options.region,
-            packed.TRACE_ON: "true" if trace_on else "false",
-            packed.CLUSTER: options.cluster,
-        }
-    )
 
 
 def born_host(request: Request[Any]) -> bytes:

@@ -17,15 +17,5 @@ class Remoting:
         path: WritePath,
         later: Scheduling,
     ) -> None:
-        self.send_runs = SendRuns(
-            base.store.log.store_host,
-            path.intake,
-            base.store.acks,
-            path.admission,
-            path.targets,
-            later.delays,
-            later.timer_sends,
-            base.options,
-            base.guard,
-        )
+        self.send_runs = SendRuns(base, path, later.delays, later.timer_sends)
         self.send_runs.on_stored.append(figures.stats.stored)

@@ -13,39 +13,35 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kerolox.access.guard import Guard
+from kerolox.broker.base import Base
 from kerolox.broker.figures.meters import SHARDING_KEY, Meters
 from kerolox.broker.later.delays import Delays
 from kerolox.broker.later.timer_sends import TimerSends
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.produce.sends import added_properties
-from kerolox.broker.write.admission import STOPS, Admission
-from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.admission import LIGHT_QUEUES, STOPS
 from kerolox.broker.write.pending_message import PendingMessage
-from kerolox.broker.write.targets import ClearedTargets, Sender
+from kerolox.broker.write.room import WritePath
+from kerolox.broker.write.targets import Sender
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError
 from kerolox.front.lanes import Lane
+from kerolox.front.refusals import Refusal
 from kerolox.front.requests import Answer, Request
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer
 from kerolox.observers import Observers
-from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import decode_command
 from kerolox.protocol.frame import BINARY, JSON, Frame, pack_prefix
 from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.hosts import host_bytes
+from kerolox.protocol.plain_sends import PLAIN_STARTS, ParkedSend
 from kerolox.protocol.record_scan import TOPIC
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.protocol.send_runs import PLAIN_STARTS, ParkedSend, send_setting
 from kerolox.protocol.signature import Signer
-from kerolox.store.log.acks import Acks
 from kerolox.store.log.safe import Safe
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _JSON_SUCCESS = b'{"code":0'
 _LEFT = (b"TRAN_MSG", b"POP_CK")  # properties that need a handler, even with a delay
-LIGHT_QUEUES = packed.INNER_MULTI_DISPATCH.encode()
 _PORT_BYTES = 4  # of the port, at the end of a host
 _PREFIX_BYTES = 8  # of a frame: its length, and the length of its header
 
@@ -64,57 +60,25 @@ class TakenRun(NamedTuple):
 class SendRuns:
     """Handler of runs of sends, before they become requests."""
 
-    def __init__(
-        self,
-        store_host: bytes,
-        intake: Intake,
-        acks: Acks,
-        admission: Admission,
-        targets: ClearedTargets,
-        delays: Delays,
-        timer_sends: TimerSends,
-        options: BrokerOptions,
-        guard: Guard,
-    ) -> None:
-        self._guard = guard
-        self._intake = intake
-        self._acks = acks
-        self._admission = admission
-        self._targets = targets
+    def __init__(self, base: Base, path: WritePath, delays: Delays, timer_sends: TimerSends) -> None:
+        self._guard = base.guard
+        self._intake = path.intake
+        self._admission = path.admission
+        self._targets = path.targets
         self._delays = delays
         self._timer_sends = timer_sends
-        self._options = options
         # For statistics: topic, messages, bytes, requests.
         self.on_stored: Observers[[str, int, int, int]] = Observers("run stored")
         self.meters: Meters | None = None  # None while nobody reads the metrics
         self._runs: list[TakenRun] = []
-        added = [added_properties(options, trace_on=trace_on) for trace_on in (False, True)]
-        # The guard decides who may fill light queues, even if this broker does not dispatch to them.
-        light = (LIGHT_QUEUES,) if guard.wants_signatures else ()
-        self._left = (*_LEFT, *light)
-        # Settings by whether clients are asked to trace, and by whether messages wait for more than the
-        # write; then the runs leave out messages that do not wait.
-        self._settings = [
-            [
-                send_setting(
-                    store_host,
-                    added[trace_on],
-                    options.region,
-                    trace_on=trace_on,
-                    stops=(*STOPS, *light),
-                    wait_matters=wait_matters,
-                    park=self._park,
-                )
-                for wait_matters in (False, True)
-            ]
-            for trace_on in (False, True)
-        ]
+        options, rules = base.options, path.admission.rules
+        self._left = (*_LEFT, LIGHT_QUEUES) if LIGHT_QUEUES in rules.stops else _LEFT
         # False if every message needs something that is not plain.
         self._possible = (
             not options.record_crc
             and not options.multi_dispatch
             and not options.ledger  # records of a run are contiguous
-            and not any(word in added[True] for word in STOPS)
+            and not any(word in rules.added for word in STOPS)
         )
 
     def add_to(self, handlers: RemotingHandlers, lane: Lane) -> None:
@@ -143,13 +107,13 @@ class SendRuns:
             if signer is None:
                 return 0
             sender = signer.access_key, born_host[:-_PORT_BYTES]
-        setting = self._settings[self._options.trace_on][self._acks.wait]
+        rules, park = self._admission.rules, self._park
         append = self._intake.append_sends
-        taken = append(frames, at, self._targets.of(sender), setting, born_host, signer)
+        taken = append(frames, at, self._targets.of(sender), rules, park, born_host, signer)
         if taken is None:
             if not self._learn(peer, sender, frames[at]):
                 return 0
-            taken = append(frames, at, self._targets.of(sender), setting, born_host, signer)
+            taken = append(frames, at, self._targets.of(sender), rules, park, born_host, signer)
             if taken is None:
                 return 0
         count, records, entries, answers, queues, messages = taken
@@ -205,7 +169,7 @@ class SendRuns:
         runs, self._runs = self._runs, []
         if failed is not None:
             for run in runs:
-                refuse(run, Answer(code=failed.code, remark=str(failed)))
+                refuse(run, Refusal.of(failed).answer())
         else:
             self._intake.when_safe(lambda how: self._safe(runs, how))
 
@@ -219,7 +183,7 @@ class SendRuns:
     def _safe(self, runs: list[TakenRun], how: Safe) -> None:
         for run in runs:
             if how.failed:
-                refuse(run, Answer(code=how.code, remark=how.words))
+                refuse(run, Refusal(how.name.lower(), how.code, how.words).answer())
             else:  # stored, but maybe less safe than promised
                 self._answer(run, how.code)
 

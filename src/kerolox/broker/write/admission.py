@@ -14,12 +14,10 @@ from typing import Final
 
 from kerolox.broker import names
 from kerolox.broker.absent import refuse_inner_batch
-from kerolox.broker.endpoints import Endpoints
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.base import Base
 from kerolox.broker.tables.topics import Topics
-from kerolox.clock import Clock
-from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused
+from kerolox.errors import InvalidRequest, Refused
+from kerolox.front.refusals import Refusal
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
 from kerolox.protocol.batch import Item
@@ -27,11 +25,17 @@ from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.headers.send import SendRequest
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
-from kerolox.store.log.acks import Acks
+from kerolox.protocol.send_rules import SendRules
 from kerolox.store.log.cursors import LIGHT_PREFIX, AppendRefused, PropertiesTooLong
-from kerolox.store.state import StoreState
 
 log = logging.getLogger(__name__)
+
+# Reasons of refusals, besides the names of response codes.
+NOT_LEADER: Final = "not_leader"
+FLUSH_STALLED: Final = "flush_stalled"
+TOO_FEW_REPLICAS: Final = "too_few_replicas"
+NOT_YET_ACCEPTED: Final = "not_yet_accepted"
+LIGHT_QUEUES_FULL: Final = "light_queues_full"
 
 _LIGHT_QUEUE = LIGHT_PREFIX.encode()
 BATCH_ITEM_BYTES = 22  # bytes of one message in a batch beside its body and properties
@@ -42,39 +46,56 @@ REWRITTEN: Final = (b"DELAY", b"TIMER_", b"TRAN_MSG")
 _DELAY, _TIMER, _TRANSACTION = REWRITTEN
 # Such words for runs. They also leave properties to the handlers that only handlers remove.
 STOPS: Final = (*REWRITTEN, b"POP_CK")
+LIGHT_QUEUES: Final = packed.INNER_MULTI_DISPATCH.encode()
 
 
 class Admission:
     """The rules, from those of the whole broker to those of one queue."""
 
-    def __init__(
-        self,
-        acks: Acks,
-        state: StoreState,
-        leadership: Leadership,
-        endpoints: Endpoints,
-        topics: Topics,
-        options: BrokerOptions,
-        clock: Clock,
-        light_queues: set[bytes] | None = None,
-    ) -> None:
-        self._acks = acks
-        self._state = state
-        self._leadership = leadership
-        self._endpoints = endpoints
+    def __init__(self, base: Base, topics: Topics, light_queues: set[bytes] | None = None) -> None:
+        self._acks = base.store.acks
+        self._state = base.store.state
+        self._store_host = base.store.log.store_host
+        self._leadership = base.leadership
+        self._endpoints = base.endpoints
         self._topics = topics
-        self._options = options
-        self._clock = clock
+        self._options = base.options
+        self._clock = base.clock
+        # The guard decides who may fill light queues, even if this broker does not dispatch to them.
+        self._stops = (*STOPS, LIGHT_QUEUES) if base.guard.wants_signatures else STOPS
+        self.renew()
         # Existing light queues; None if messages are not dispatched to the light queues they name.
         self._light_queues = light_queues
+
+    # --- the rules -----------------------------------------------------------------------------------
+
+    def renew(self) -> None:
+        """Make the rules again: options have changed."""
+        options = self._options
+        self._rules = SendRules(
+            store_host=self._store_host,
+            body_bytes_max=options.body_bytes_max,
+            cluster=options.cluster,
+            region_id=options.region,
+            trace_on=options.trace_on,
+            stops=self._stops,
+            wait_matters=self._acks.wait,
+        )
+
+    @property
+    def rules(self) -> SendRules:
+        """The rules of messages now. Keep them for one pass at most."""
+        if self._rules.wait_matters is not self._acks.wait:  # the role has changed, or the replicas
+            self.renew()
+        return self._rules
 
     # --- the broker ----------------------------------------------------------------------------------
 
     def check_taking(self) -> None:
         """Raise if the broker accepts no messages now."""
-        refused = self._not_taking()
-        if refused is not None:
-            raise refused
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal.error()
 
     @property
     def takes_runs(self) -> bool:
@@ -82,40 +103,51 @@ class Admission:
         return (
             not self._state.obstacles
             and not self._options.accept_sends_from_ms
-            and self._not_taking() is None
+            and self._refusal() is None
             and self._acks.lacks_replicas is None
         )
 
-    def _not_taking(self) -> KeroloxError | None:
+    def _refusal(self) -> Refusal | None:
+        """Return why the broker accepts no messages now; None if it does."""
         if not self._leadership.leads:
-            if self._leadership.waits_for:
-                return Refused(
-                    ResponseCode.SERVICE_NOT_AVAILABLE,
-                    f"this broker does not have a role yet: {self._leadership.waits_for}. Send to another "
-                    "broker, or again in a moment",
-                )
-            if self._options.controlled:
-                # Another broker may lead since a moment ago. With this code, clients ask name servers for the
-                # leader.
-                why = self._leadership.role.why or "this broker follows another one"
-                return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"{why}: send to the leader")
-            if self._options.acting:
-                return Refused(
-                    ResponseCode.SERVICE_NOT_AVAILABLE,
-                    "this broker is a follower and stores no messages of producers, whether its leader is "
-                    "alive or not: send to a broker of another name",
-                )
-            return Overloaded(
-                "[REJECTREQUEST]system busy, start flow control for a while: this broker follows another "
-                "one, send to the leader"
-            )
+            return self._refusal_of_follower()
         stalled_ms = self._acks.stalled_ms
         if stalled_ms > self._options.send_wait_ms:
-            return Overloaded(
+            return Refusal(
+                FLUSH_STALLED,
+                ResponseCode.SYSTEM_BUSY,
                 f"[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while: one flush has taken "
-                f"{stalled_ms:.0f}ms, limit {self._options.send_wait_ms}ms. The message was not stored"
+                f"{stalled_ms:.0f}ms, limit {self._options.send_wait_ms}ms. The message was not stored",
             )
         return None
+
+    def _refusal_of_follower(self) -> Refusal:
+        unavailable = ResponseCode.SERVICE_NOT_AVAILABLE
+        if self._leadership.waits_for:
+            return Refusal(
+                NOT_LEADER,
+                unavailable,
+                f"this broker does not have a role yet: {self._leadership.waits_for}. Send to another "
+                "broker, or again in a moment",
+            )
+        if self._options.controlled:
+            # Another broker may lead since a moment ago. With this code, clients ask name servers for the
+            # leader.
+            why = self._leadership.role.why or "this broker follows another one"
+            return Refusal(NOT_LEADER, unavailable, f"{why}: send to the leader")
+        if self._options.acting:
+            return Refusal(
+                NOT_LEADER,
+                unavailable,
+                "this broker is a follower and stores no messages of producers, whether its leader is "
+                "alive or not: send to a broker of another name",
+            )
+        return Refusal(
+            NOT_LEADER,
+            ResponseCode.SYSTEM_BUSY,
+            "[REJECTREQUEST]system busy, start flow control for a while: this broker follows another "
+            "one, send to the leader",
+        )
 
     def check_replicas(self, properties: bytes) -> None:
         """Raise if too few replicas are in sync. Messages that do not wait for replicas are accepted."""
@@ -125,6 +157,7 @@ class Admission:
                 ResponseCode.SYSTEM_ERROR,
                 f"in-sync replicas not enough: {lacking}. The message was not stored. Send it to another "
                 "broker, or again when the followers of this one are back.",
+                TOO_FEW_REPLICAS,
             )
 
     # --- the message ---------------------------------------------------------------------------------
@@ -132,7 +165,7 @@ class Admission:
     def check_size(self, body_bytes: int, properties_bytes: int) -> None:
         """Reject a message beyond the limits. Applies to new sends only: a message accepted earlier under a
         higher limit is still delivered."""
-        limit = self._options.body_bytes_max
+        limit = self.rules.body_bytes_max
         if properties_bytes > PROPERTIES_BYTES_MAX:  # as RocketMQ, which checks these first
             raise PropertiesTooLong(
                 f"properties of {properties_bytes} bytes, the limit is {PROPERTIES_BYTES_MAX}"
@@ -141,7 +174,7 @@ class Admission:
             raise AppendRefused(f"body of {body_bytes} bytes, the limit is {limit} (maxMessageSize)")
 
     def check_batch(self, items: list[Item]) -> None:
-        limit = self._options.body_bytes_max
+        limit = self.rules.body_bytes_max
         whole = BATCH_ITEM_BYTES * len(items) + sum([len(body) + len(own) for _, body, own in items])
         if whole > limit:
             raise AppendRefused(f"batch of {whole} bytes, the limit is {limit} (maxMessageSize)")
@@ -156,7 +189,9 @@ class Admission:
             refuse_inner_batch(header.sys_flag)
         if options.accept_sends_from_ms and self._clock.wall_ms() < options.accept_sends_from_ms:
             raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {options.accept_sends_from_ms}"
+                ResponseCode.SYSTEM_ERROR,
+                f"broker unable to service, until {options.accept_sends_from_ms}",
+                NOT_YET_ACCEPTED,
             )
         topic = header.topic
         config = self._topics.find(topic)
@@ -231,6 +266,7 @@ class Admission:
                 "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, lmq "
                 f"consumeQueue num exceed maxLmqConsumeQueueNum config num, {limit}: there are {len(known)}, "
                 f"the message names {len(new)} new ones",
+                LIGHT_QUEUES_FULL,
             )
         known |= new
 

@@ -19,16 +19,7 @@ class WritePath:
         if base.options.multi_dispatch:
             topics = store.queues.by_topic
             light_queues = {topic.encode() for topic in topics if topic.startswith(LIGHT_PREFIX)}
-        self.admission = Admission(
-            store.acks,
-            store.state,
-            base.leadership,
-            base.endpoints,
-            tables.topics,
-            base.options,
-            base.clock,
-            light_queues,
-        )
+        self.admission = Admission(base, tables.topics, light_queues)
         self.intake = Intake(store.log, store.acks, self.admission.fills_light_queues)
         self.delivery = Delivery(self.intake, tables.topics, store.notes.deleted, base.clock)
         self.intake.due = figures.stats.timed(self.intake.write)
@@ -38,6 +29,10 @@ class WritePath:
         tables.topics.on_change.append(self.targets.topic_changed)
         tables.topics.on_removed.append(self.targets.topic_removed)
         tables.topics.on_removed.append(self.admission.topic_removed)
+
+    def options_changed(self) -> None:
+        self.admission.renew()
+        self.targets.forget()
 
     async def lead(self) -> None:
         self.targets.forget()

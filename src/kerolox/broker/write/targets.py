@@ -12,7 +12,7 @@ from kerolox.broker.write.admission import Admission
 from kerolox.broker.write.intake import Intake
 from kerolox.errors import KeroloxError
 from kerolox.protocol.bodies.topics import TopicConfig
-from kerolox.protocol.send_runs import SendTarget
+from kerolox.protocol.plain_sends import SendTarget
 
 TARGETS_MAX = 10_000  # known at once; beyond that all are forgotten and learned again
 

@@ -22,9 +22,10 @@ from kerolox.protocol import properties as names
 from kerolox.protocol.batch import Item
 from kerolox.protocol.frame import Frame
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
+from kerolox.protocol.plain_sends import Park, SendTarget, Taken, take_sends
 from kerolox.protocol.record import BLANK_BYTES, encode_record, record_size, seal_properties, seal_record
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, Entry
-from kerolox.protocol.send_runs import SendSetting, SendTarget, Taken, take_sends
+from kerolox.protocol.send_rules import SendRules
 from kerolox.protocol.signature import Signer
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import StoreError
@@ -373,12 +374,13 @@ class CommitLog(ReadableLog):
         frames: list[Frame],
         at: int,
         targets: dict[bytes, SendTarget],
-        setting: SendSetting,
+        rules: SendRules,
+        park: Park | None,
         born_host: bytes,
         signer: Signer | None,
     ) -> Taken | None:
         """Assign places to a run of plain sends; return None if the frame at ``at`` is not one. See
-        send_runs.
+        plain_sends.
 
         Targets are cursors of this log. For a log whose records are not sealed.
         """
@@ -390,9 +392,9 @@ class CommitLog(ReadableLog):
             frames,
             at,
             targets,
-            setting,
+            rules,
+            park,
             born_host,
-            self._options.body_bytes_max,
             self._next,
             self._file_end,
             self._now_ms,

@@ -10,21 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerolox.compiled import load
+from kerolox.protocol import plain_sends
 from kerolox.protocol import properties as names
-from kerolox.protocol import send_runs
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.command import Command, decode_command
 from kerolox.protocol.frame import BINARY, JSON, Frame, FrameSplitter
 from kerolox.protocol.headers.send import SendAnswer
-from kerolox.protocol.record import body_crc_ok, decode_records, topic_field
-from kerolox.protocol.send_runs import (
+from kerolox.protocol.plain_sends import (
     KNOWN_FIELDS,
-    Park,
     ParkedSend,
-    SendSetting,
     Taken,
-    send_setting,
 )
+from kerolox.protocol.record import body_crc_ok, decode_records, topic_field
+from kerolox.protocol.send_rules import SendRules
 from kerolox.protocol.signature import Signer, sign, signature, signer, verify
 
 from . import golden
@@ -47,27 +45,17 @@ class Queue:
 
 Take = Callable[..., Taken | None]
 
-TAKERS: list[Any] = [pytest.param(send_runs._take_sends, id="python")]
+TAKERS: list[Any] = [pytest.param(plain_sends._take_sends, id="python")]
 if CORE is not None:
     TAKERS.append(pytest.param(CORE.take_sends, id="compiled"))
 
 
-def setting(
-    *,
-    wait_matters: bool = False,
-    store_host: bytes = STORE,
-    region: str = "DefaultRegion",
-    park: Park | None = None,
-) -> SendSetting:
-    return send_setting(
-        store_host,
-        ADDED,
-        region,
-        trace_on=True,
-        stops=STOPS,
-        wait_matters=wait_matters,
-        park=park,
-    )
+def rules(**changes: Any) -> SendRules:
+    usual: dict[str, Any] = {
+        "store_host": STORE, "body_bytes_max": 1 << 22, "cluster": "DefaultCluster",
+        "region_id": "DefaultRegion", "stops": STOPS,
+    }  # fmt: skip
+    return SendRules(**(usual | changes))
 
 
 class Waiting:
@@ -128,16 +116,16 @@ def run(
     """What was taken, queues as their numbers, and the offsets of all queues after it."""
     known = targets() if known is None else known
     given: dict[str, Any] = {
-        "setting": setting(), "born": BORN, "bytes_max": 1 << 22, "end": END, "file_end": FILE_END,
-        "signer": None, **changes,
+        "rules": rules(), "park": None, "born": BORN, "end": END, "file_end": FILE_END, "signer": None,
+        **changes,
     }  # fmt: skip
     taken = take(
-        frames, at, known, given["setting"], given["born"], given["bytes_max"], given["end"],
-        given["file_end"], NOW, given["signer"],
+        frames, at, known, given["rules"], given["park"], given["born"], given["end"], given["file_end"],
+        NOW, given["signer"],
     )  # fmt: skip
     queues = [queue for _, _, by_number in known.values() for queue in by_number.values()]
-    if given["setting"].park is not None:
-        queues += given["setting"].park.__self__.queues
+    if given["park"] is not None:
+        queues += given["park"].__self__.queues
     after = [queue.next_offset for queue in queues]
     if taken is None:
         return None, after
@@ -239,8 +227,8 @@ def test_what_is_not_plain_is_left(take: Take, what: str) -> None:
 @pytest.mark.parametrize("take", TAKERS)
 def test_limits_of_size_and_file(take: Take) -> None:
     size = len(run(take, [frame()])[0][1])
-    assert run(take, [frame()], bytes_max=size)[0][0] == 1
-    assert run(take, [frame()], bytes_max=size - 1)[0] is None
+    assert run(take, [frame()], rules=rules(body_bytes_max=size))[0][0] == 1
+    assert run(take, [frame()], rules=rules(body_bytes_max=size - 1))[0] is None
     assert run(take, [frame()] * 3, file_end=END + 2 * size + 8)[0][0] == 2
     assert run(take, [frame()] * 3, file_end=END + 2 * size + 7)[0][0] == 1
 
@@ -287,15 +275,15 @@ def test_one_way_sends_are_stored_and_not_answered(take: Take) -> None:
 def test_who_does_not_wait_for_the_flush_is_left_where_that_matters(take: Take) -> None:
     hasty = frame(fields(i=f"UNIQ_KEY\x01{KEY}\x02WAIT\x01false\x02"))
     assert run(take, [hasty])[0][0] == 1
-    assert run(take, [hasty], setting=setting(wait_matters=True))[0] is None
-    assert run(take, [frame()], setting=setting(wait_matters=True))[0][0] == 1
+    assert run(take, [hasty], rules=rules(wait_matters=True))[0] is None
+    assert run(take, [frame()], rules=rules(wait_matters=True))[0][0] == 1
 
 
 @pytest.mark.parametrize("take", TAKERS)
 @pytest.mark.parametrize("encoding", [JSON, BINARY])
 def test_what_comes_later_is_stored_where_it_waits(take: Take, encoding: int) -> None:
     waiting = Waiting()
-    usual = {"setting": setting(park=waiting.park)}
+    usual = {"park": waiting.park}
     delayed = [
         frame(fields(e=str(queue), i=f"UNIQ_KEY\x01a-{queue}_b\x02DELAY\x01{level}"), encoding=encoding)
         for queue, level in ((3, 2), (1, 1), (2, 2))
@@ -337,7 +325,7 @@ def test_what_comes_later_is_stored_where_it_waits(take: Take, encoding: int) ->
 @pytest.mark.parametrize("take", TAKERS)
 def test_of_what_comes_later_nobody_is_asked_without_need(take: Take) -> None:
     waiting = Waiting()
-    usual = {"setting": setting(park=waiting.park)}
+    usual = {"park": waiting.park}
     own = f"UNIQ_KEY\x01{KEY}\x02DELAY\x011\x02"
     for left in (
         frame(fields(e="4", i=own)),
@@ -350,8 +338,8 @@ def test_of_what_comes_later_nobody_is_asked_without_need(take: Take) -> None:
     assert run(take, [frame(fields(i=own.replace("DELAY\x011", "DELAY\x019")))], **usual)[0] is None
     assert len(waiting.asked) == 1
     size = len(run(take, [frame(fields(i=own))], **usual)[0][1])
-    assert run(take, [frame(fields(i=own))], bytes_max=size, **usual)[0][0] == 1
-    assert run(take, [frame(fields(i=own))], bytes_max=size - 1, **usual)[0] is None
+    assert run(take, [frame(fields(i=own))], rules=rules(body_bytes_max=size), **usual)[0][0] == 1
+    assert run(take, [frame(fields(i=own))], rules=rules(body_bytes_max=size - 1), **usual)[0] is None
     assert run(take, [frame(fields(i=own))], file_end=END + size + 7, **usual)[0] is None
 
 
@@ -364,7 +352,7 @@ def test_compiled_refuses_wrong_places_to_wait(answer: object) -> None:
     wrong: Any = lambda *_: answer  # noqa: E731
     frames = [frame(fields(i=f"UNIQ_KEY\x01{KEY}\x02DELAY\x011\x02"))]
     with pytest.raises((TypeError, AttributeError)):
-        CORE.take_sends(frames, 0, targets(), setting(park=wrong), BORN, 1 << 22, END, FILE_END, NOW, None)
+        CORE.take_sends(frames, 0, targets(), rules(), wrong, BORN, END, FILE_END, NOW, None)
 
 
 @pytest.mark.parametrize("take", TAKERS)
@@ -372,7 +360,7 @@ def test_compiled_refuses_wrong_places_to_wait(answer: object) -> None:
 def test_a_run_holds_what_it_uses_while_others_are_asked(take: Take, by: Signer | None) -> None:
     """Who is asked where a message waits may forget the topic, or hear that the connection is gone."""
     delayed = sign(fields(i=f"UNIQ_KEY\x01{KEY}\x02DELAY\x011\x02"), b"hello", "me", "secret")
-    expected, _ = run(take, [frame(delayed)] * 2, setting=setting(park=Waiting().park))
+    expected, _ = run(take, [frame(delayed)] * 2, park=Waiting().park)
     frames = [frame(delayed) for _ in range(2)]
     waiting = Waiting()
     known = targets()
@@ -385,7 +373,7 @@ def test_a_run_holds_what_it_uses_while_others_are_asked(take: Take, by: Signer 
         frames[0] = frame()
         return waiting.park(topic, queue_id, properties)
 
-    taken = take(frames, 0, known, setting(park=forgetful), BORN, 1 << 22, END, FILE_END, NOW, by)
+    taken = take(frames, 0, known, rules(), forgetful, BORN, END, FILE_END, NOW, by)
     assert taken is not None
     assert taken[0] == 1
     assert expected[1].startswith(taken[1])
@@ -600,7 +588,7 @@ def test_of_a_field_given_twice_none_counts_but_the_one_that_was_signed(take: Ta
         assert twice != header
         taken, _ = run(take, [(encoding, twice, body)], signer=ME)
         # The twin reads JSON as the handlers do, for whom the last one counts.
-        assert taken is None or (take is send_runs._take_sends and taken[2][0][2] == 0)
+        assert taken is None or (take is plain_sends._take_sends and taken[2][0][2] == 0)
 
 
 @pytest.mark.parametrize("take", TAKERS)
@@ -608,7 +596,7 @@ def test_what_comes_later_is_parked_only_for_the_signer(take: Take) -> None:
     own = fields(i=f"UNIQ_KEY\x01{KEY}\x02DELAY\x011\x02")
     good, bad = (frame(sign(own, b"hello", "me", secret)) for secret in ("secret", "guess"))
     waiting = Waiting()
-    usual = {"setting": setting(park=waiting.park), "signer": ME}
+    usual = {"park": waiting.park, "signer": ME}
     assert run(take, [good, bad], **usual)[0][0] == 1
     assert run(take, [frame(own)], **usual)[0] is None
     assert len(waiting.asked) == 1
@@ -724,7 +712,8 @@ def test_compiled_takes_what_python_takes_and_makes_the_same_of_it(
     def usual() -> dict[str, Any]:
         park = Waiting().park if parks else None
         return {
-            "setting": setting(wait_matters=wait_matters, store_host=store_host, park=park),
+            "rules": rules(wait_matters=wait_matters, store_host=store_host),
+            "park": park,
             "signer": by,
         }
 
@@ -736,7 +725,7 @@ def test_compiled_takes_what_python_takes_and_makes_the_same_of_it(
         if compiled[0] is not None:
             # Python may take more: it reads spellings that nobody writes.
             taken = frames[: at + compiled[0][0]]
-            assert compiled == run(send_runs._take_sends, taken, targets(topic=topic), at, **usual())
+            assert compiled == run(plain_sends._take_sends, taken, targets(topic=topic), at, **usual())
             for one in taken[at:]:
                 command = decode_command(*one)
                 assert command.fields.keys() <= KNOWN_FIELDS
@@ -756,7 +745,7 @@ def test_compiled_takes_every_usual_message(value: str, encoding: int) -> None:
     own = fields(i=f"x\x01{clean}\x02UNIQ_KEY\x01{KEY}\x02")
     frames = [frame(own, encoding=encoding)]
     compiled = run(CORE.take_sends, frames)
-    assert compiled == run(send_runs._take_sends, frames)
+    assert compiled == run(plain_sends._take_sends, frames)
     plain = not any(word.decode() in clean for word in STOPS)
     assert (compiled[0] is not None) == plain
     if plain:
@@ -769,30 +758,34 @@ def test_compiled_takes_every_usual_message(value: str, encoding: int) -> None:
     [
         (),
         (None,) * 10,
-        ([frame()], 0, {}, (), BORN, 1, 1, 1, 1, None),
-        ([frame()], -1, {}, setting(), BORN, 1, 1, 1, 1, None),
-        ([frame()], 0, {}, setting(), b"short", 1, 1, 1, 1, None),
-        ([frame()], 1 << 70, {}, setting(), BORN, 1, 1, 1, 1, None),
-        ([(0, "text", b"")], 0, {}, setting(), BORN, 1, 1, 1, 1, None),
-        ([()], 0, {}, setting(), BORN, 1, 1, 1, 1, None),
-        ([frame()], 0, {b"T": None}, setting(), BORN, 1, 1, 1, 1, None),
+        ([frame()], 0, {}, (), None, BORN, 1, 1, 1, None),
+        ([frame()], 0, {}, rules(body_bytes_max="many"), None, BORN, 1, 1, 1, None),
+        ([frame()], 0, {}, rules(store_host=b"short"), None, BORN, 1, 1, 1, None),
+        ([frame()], 0, {}, rules(stops=("text",)), None, BORN, 1, 1, 1, None),
+        ([frame()], 0, {}, rules(stops=[b"DELAY"]), None, BORN, 1, 1, 1, None),
+        ([frame()], -1, {}, rules(), None, BORN, 1, 1, 1, None),
+        ([frame()], 0, {}, rules(), None, b"short", 1, 1, 1, None),
+        ([frame()], 1 << 70, {}, rules(), None, BORN, 1, 1, 1, None),
+        ([(0, "text", b"")], 0, {}, rules(), None, BORN, 1, 1, 1, None),
+        ([()], 0, {}, rules(), None, BORN, 1, 1, 1, None),
+        ([frame()], 0, {b"T": None}, rules(), None, BORN, 1, 1, 1, None),
         (
             [frame()],
             0,
             {b"T": (b"T", b"\x01T", {0: object()})},
-            setting(),
+            rules(),
+            None,
             BORN,
-            1 << 22,
             1,
             1 << 30,
             1,
             None,
         ),
-        ([frame()], 0, {}, setting(), BORN, 1, 1, 1, 1, "me"),
-        ([frame()], 0, {}, setting(), BORN, 1, 1, 1, 1, ()),
-        ([frame()], 0, {}, setting(), BORN, 1, 1, 1, 1, (b"me",)),
-        ([frame()], 0, {}, setting(), BORN, 1, 1, 1, 1, (b"me", b"secret")),
-        ([frame()], 0, {}, setting(), BORN, 1, 1, 1, 1, ("me", bytes(64), 1)),
+        ([frame()], 0, {}, rules(), None, BORN, 1, 1, 1, "me"),
+        ([frame()], 0, {}, rules(), None, BORN, 1, 1, 1, ()),
+        ([frame()], 0, {}, rules(), None, BORN, 1, 1, 1, (b"me",)),
+        ([frame()], 0, {}, rules(), None, BORN, 1, 1, 1, (b"me", b"secret")),
+        ([frame()], 0, {}, rules(), None, BORN, 1, 1, 1, ("me", bytes(64), 1)),
     ],
 )
 def test_compiled_refuses_wrong_arguments(arguments: tuple[Any, ...]) -> None:

@@ -17,15 +17,14 @@ from kerolox.compiled import compiled
 from kerolox.errors import InvalidRequest, ProtocolError
 from kerolox.protocol import properties as names
 from kerolox.protocol.batch import split_batch
-from kerolox.protocol.codes import VERSION, Language, RequestCode
+from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.command import ANSWER, ONE_WAY, Command, decode_command, encode_answer
 from kerolox.protocol.frame import Frame
-from kerolox.protocol.header_binary import encode_run
-from kerolox.protocol.header_json import quoted
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.limits import PROPERTIES_BYTES_MAX
 from kerolox.protocol.record import encode_record
 from kerolox.protocol.record_scan import Entry
+from kerolox.protocol.send_rules import SendRules
 from kerolox.protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, Signer
 
 _SIMPLE = re.compile(rb"[0-9A-Za-z_-]+")  # a unique key that needs no escapes
@@ -62,23 +61,6 @@ ParkedSend: TypeAlias = "tuple[bytes, bytes, int, Any, bytes, bytes]"
 Park = Callable[[bytes, int, bytes], "ParkedSend | None"]
 
 
-class SendSetting(NamedTuple):
-    """The common part of all sends of a broker. Made by :func:`send_setting`."""
-
-    store_host: bytes
-    added: bytes  # properties the broker adds to every message
-    id_prefix: bytes  # of offset ids
-    json_after: bytes  # of an answer, from behind the unique key up to the opaque
-    json_end: bytes
-    binary_head: bytes  # of an answer, before the opaque
-    binary_tail: bytes  # of an answer, behind the unique key
-    stops: tuple[bytes, ...]  # words in properties that make a message not plain
-    wait_matters: bool  # leave out sends that ask not to wait for the flush
-    region_id: str
-    trace_on: bool
-    park: Park | None  # asked about messages with such words
-
-
 class Taken(NamedTuple):
     """The result of a run of frames."""
 
@@ -90,40 +72,13 @@ class Taken(NamedTuple):
     messages: int
 
 
-def send_setting(
-    store_host: bytes,
-    added: bytes,
-    region_id: str,
-    *,
-    trace_on: bool,
-    stops: tuple[bytes, ...],
-    wait_matters: bool,
-    park: Park | None = None,
-) -> SendSetting:
-    trace = "true" if trace_on else "false"
-    return SendSetting(
-        store_host,
-        added,
-        store_host.hex().upper().encode(),
-        f'","MSG_REGION":{quoted(region_id)},"TRACE_ON":"{trace}"}},"flag":1,"language":"PYTHON","opaque":'.encode(),
-        f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'.encode(),
-        b"\x00\x00" + Language.PYTHON.to_bytes(1) + VERSION.to_bytes(2),
-        encode_run({"MSG_REGION": region_id, "TRACE_ON": trace}),
-        stops,
-        wait_matters,
-        region_id,
-        trace_on,
-        park,
-    )
-
-
 def _take_sends(
     frames: list[Frame],
     at: int,
     targets: dict[bytes, SendTarget],
-    setting: SendSetting,
+    rules: SendRules,
+    park: Park | None,
     born_host: bytes,
-    bytes_max: int,
     end: int,
     file_end: int,
     now_ms: int,
@@ -131,11 +86,11 @@ def _take_sends(
 ) -> Taken | None:
     """Take plain sends of one topic from ``frames[at:]``, as long as they come; None when the first is none.
 
-    Their records go to ``end`` and following, up to ``file_end``; each has at most ``bytes_max`` bytes. The
-    queues' ``next_offset`` is moved on. With a ``signer`` only what that one has signed is taken; without
-    one a signature says as much as none.
+    The records are placed from ``end`` on, up to ``file_end``, and the queues' ``next_offset`` is advanced.
+    ``park`` is asked about messages with a word of ``rules.stops``. With a ``signer`` only frames with its
+    signature are taken; without one, signatures are ignored.
     """
-    run = _Run(targets, setting, born_host, bytes_max, end, file_end, now_ms, signer)
+    run = _Run(targets, rules, park, born_host, end, file_end, now_ms, signer)
     count = 0
     while at + count < len(frames):  # those who are asked may let go of frames
         try:
@@ -161,18 +116,18 @@ class _Run:
     def __init__(
         self,
         targets: dict[bytes, SendTarget],
-        setting: SendSetting,
+        rules: SendRules,
+        park: Park | None,
         born_host: bytes,
-        bytes_max: int,
         end: int,
         file_end: int,
         now_ms: int,
         signer: Signer | None,
     ) -> None:
         self._targets = targets
-        self._setting = setting
+        self._rules = rules
+        self._park = park
         self._born_host = born_host
-        self._bytes_max = bytes_max
         self._end = end
         self._file_end = file_end
         self._now_ms = now_ms
@@ -199,29 +154,29 @@ class _Run:
         target = self._targets.get(topic) if self._target is None else self._target
         if target is None or target[0] != topic:
             return False
-        setting = self._setting
+        rules = self._rules
         properties = (said.properties or "").encode()
         unique = names.find(properties, names.AT_UNIQUE_KEY)
         if (
             (unique is None and not batch)  # a batch need not have a key of its own, and ours have none
             or (unique is not None and not _SIMPLE.fullmatch(unique))
-            or (setting.wait_matters and names.find(properties, names.AT_WAIT) == b"false")
+            or (rules.wait_matters and names.find(properties, names.AT_WAIT) == b"false")
             or (self._signer is not None and not self._signer.has_signed(fields, body))
         ):
             return False
-        if any(word in properties for word in setting.stops):
+        if any(word in properties for word in rules.stops):
             if unique is None or batch:
                 return False
-            return self._take_later(command, said, target, names.append(properties, setting.added), unique)
-        items = split_batch(body) if batch else [(said.flag, body, names.append(properties, setting.added))]
-        beside = 74 + len(self._born_host) + len(setting.store_host) + len(target[1])
+            return self._take_later(command, said, target, names.append(properties, rules.added), unique)
+        items = split_batch(body) if batch else [(said.flag, body, names.append(properties, rules.added))]
+        beside = 74 + len(self._born_host) + len(rules.store_host) + len(target[1])
         total = sum([beside + len(content) + len(own) for _, content, own in items])
         queue = target[2].get(said.queue_id)
         if (
             not body
             or queue is None
             or any(len(own) > PROPERTIES_BYTES_MAX for _, _, own in items)
-            or total > self._bytes_max
+            or total > self._rules.body_bytes_max
             or self._end + total + BLANK_BYTES > self._file_end
             or (queue not in self.queues and len(self.queues) == QUEUES_MAX)
             or not self._goes_on(topic)
@@ -235,18 +190,18 @@ class _Run:
         self, command: Command, said: SendRequestV2, target: SendTarget, properties: bytes, unique: bytes
     ) -> bool:
         """A message that is to come later, or something else for others."""
-        park = self._setting.park
+        park = self._park
         if park is None or not command.body or said.queue_id not in target[2]:
             return False
         parked = park(target[0], said.queue_id, properties)
         if parked is None:
             return False
         topic, field, queue_id, queue, properties, handle = parked
-        hosts = len(self._born_host) + len(self._setting.store_host)
+        hosts = len(self._born_host) + len(self._rules.store_host)
         total = 74 + hosts + len(field) + len(command.body) + len(properties)
         if (
             len(properties) > PROPERTIES_BYTES_MAX
-            or total > self._bytes_max
+            or total > self._rules.body_bytes_max
             or self._end + total + BLANK_BYTES > self._file_end
             or (queue not in self.queues and len(self.queues) == QUEUES_MAX)
             or not self._goes_on(topic)
@@ -285,7 +240,7 @@ class _Run:
         unique: bytes | None,
         handle: str | None = None,
     ) -> None:
-        setting = self._setting
+        rules = self._rules
         topic, field, queue_id = where
         first, offset = self.queues.get(queue, (queue.next_offset, queue.next_offset))
         begin = offset
@@ -302,7 +257,7 @@ class _Run:
                 said.born_timestamp,
                 self._born_host,
                 self._now_ms,
-                setting.store_host,
+                rules.store_host,
                 said.reconsume_times or 0,
                 0,
                 content,
@@ -320,14 +275,14 @@ class _Run:
         self.entries += entries
         if command.flag & ONE_WAY:
             return
-        prefix = setting.id_prefix.decode()
+        prefix = rules.id_prefix.decode()
         answer = SendAnswer(
             msg_id=",".join([f"{prefix}{entry[4]:016X}" for entry in entries]),
             queue_id=said.queue_id,
             queue_offset=begin,
             transaction_id=None if unique is None else unique.decode(),
-            region_id=setting.region_id,
-            trace_on=setting.trace_on,
+            region_id=rules.region_id,
+            trace_on=rules.trace_on,
             recall_handle=handle,
         )
         self.answers.append(encode_answer(command.encoding, command.opaque, 0, answer))
