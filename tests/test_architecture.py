@@ -98,7 +98,7 @@ ROOMS = {
         "book options server_options",
         "needs",
         "sources",
-        "book_file audit decisions failures signers replays explain",
+        "book_file audit decisions failures replays explain",
         "guard",
         "server_access",
         "plain",

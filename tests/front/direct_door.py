@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from kerolox.broker.broker import Broker
 from kerolox.errors import ConnectionLost, InvalidRequest
+from kerolox.front.proof import NoProof, Proof
 from kerolox.front.requests import Answer, Request
 from kerolox.protocol.codes import VERSION, Language
 from kerolox.protocol.header import Header, encode_fields
@@ -22,6 +24,30 @@ class Told(NamedTuple):
     header: Any
     body: bytes
     fields: Mapping[str, str]
+
+
+NOBODY = NoProof()
+
+
+class Password(NoProof):
+    """A user's name and password, for all requests of a caller."""
+
+    def __init__(self, user: str, password: str) -> None:
+        self.user = user
+        self._password = password
+
+    def holds(self, secret: str, /, *, any_release: bool = False) -> bool:
+        return hmac.compare_digest(secret.encode(), self._password.encode())
+
+
+class Known(NoProof):
+    """A user whom the door knows already."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+
+    def holds(self, secret: str, /, *, any_release: bool = False) -> bool:
+        return True
 
 
 class DirectTicket:
@@ -49,11 +75,13 @@ class DirectTicket:
 class DirectCaller:
     """One caller. What it is told is kept in ``told``; what it is asked, ``reply`` answers."""
 
-    def __init__(self, door: DirectDoor, address: str, language: Language, version: int) -> None:
+    def __init__(
+        self, door: DirectDoor, address: str, language: Language, version: int, proof: Proof
+    ) -> None:
         self.address = address
         self.language = language
         self.version = version
-        self.identity: str | None = None
+        self._proof = proof
         self.data: dict[str, Any] = {}
         self.is_closed = False
         self.is_stalled = False
@@ -79,6 +107,9 @@ class DirectCaller:
     def say(self, code: int, header: Header | None = None, body: bytes = b"") -> None:
         """The same, and nobody waits for the answer."""
         self._door.hand_in(self, code, body, DirectTicket(header, None), 0.0)
+
+    def proof(self, asked: Request[Any]) -> Proof:
+        return self._proof
 
     # --- as handlers use it -------------------------------------------------------------------
 
@@ -125,9 +156,11 @@ class DirectDoor:
         self._broker = broker
         self._count = 0
 
-    def caller(self, language: Language = Language.PYTHON, version: int = VERSION) -> DirectCaller:
+    def caller(
+        self, language: Language = Language.PYTHON, version: int = VERSION, *, proof: Proof = NOBODY
+    ) -> DirectCaller:
         self._count += 1
-        made = DirectCaller(self, f"10.9.8.7:{self._count}", language, version)
+        made = DirectCaller(self, f"10.9.8.7:{self._count}", language, version, proof)
         self._broker.connected(made)
         return made
 

@@ -9,12 +9,11 @@ from kerolox.access.options import AccessOptions, Audit
 from kerolox.front.refusals import Refusal
 from kerolox.front.requests import Request
 from kerolox.protocol.codes import request_name
-from kerolox.protocol.signature import ACCESS_KEY
 
 log = logging.getLogger(__name__)
 
 EVERY = {"every": True}  # exempts these records from rate limiting: the audit log must be complete
-NAME_SHOWN_MAX = 64  # characters of an unverified access key
+NAME_SHOWN_MAX = 64  # characters of an unverified name
 
 
 class AuditLog:
@@ -24,7 +23,7 @@ class AuditLog:
     def not_known(self, asked: Request[Any], why: str) -> None:
         if self._options.audit is Audit.NONE:
             return
-        name = asked.fields.get(ACCESS_KEY, "")[:NAME_SHOWN_MAX]
+        name = asked.caller.proof(asked).user[:NAME_SHOWN_MAX]
         log.info(
             "not_known request=%s from=%s name=%r why=%r",
             request_name(asked.code), asked.caller.address, name, why,

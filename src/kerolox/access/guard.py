@@ -18,7 +18,6 @@ from kerolox.access.failures import Failures
 from kerolox.access.needs import names
 from kerolox.access.options import AccessOptions, Audit, FormTwoUse
 from kerolox.access.replays import Replays
-from kerolox.access.signers import Signers
 from kerolox.access.sources import address_of, is_of_this_host
 from kerolox.clock import Clock
 from kerolox.errors import InvalidRequest, OptionError, ProtocolError, Refused
@@ -27,12 +26,10 @@ from kerolox.front.needs import Need, Rule, View
 from kerolox.front.refusals import NOT_AUTHENTICATED, NOT_AUTHORIZED, Refusal
 from kerolox.front.requests import Request
 from kerolox.protocol.codes import ResponseCode, request_name
-from kerolox.protocol.signature import ACCESS_KEY, Signer, verify
-from kerolox.protocol.signature_v2 import SIGNATURE_V2, verified_stamp
 
 log = logging.getLogger(__name__)
 
-SIGNED_BY = "signed_by"  # key in ``caller.data``: the user that signed the caller's last request
+LAST_USER = "last_user"  # key in ``caller.data``: the user that sent the caller's last request
 
 # One text for every authentication failure, so that it does not reveal which users exist.
 NOT_KNOWN = (
@@ -88,7 +85,6 @@ class Guard:
         self._unauthorized = _codes(options.unauthorized_codes, "authorizationWhitelist")
         self._admin_networks = options.admin_networks
         self.failures = Failures(clock)
-        self._signers = Signers(book)
         self._decisions = Decisions(book)
         own = options.own_credentials
         self._inner_name = "" if own is None else own.access_key
@@ -107,7 +103,7 @@ class Guard:
         if not self._options.authentication or asked.code in self._unauthenticated:
             return True
         try:
-            asked.caller.data[SIGNED_BY] = asked.identity = self._who(asked)
+            asked.caller.data[LAST_USER] = asked.identity = self._who(asked)
         except NotKnown as refused:
             self.audit.not_known(asked, refused.why)
             self.failures.refuse(asked, Refusal.of(refused))
@@ -200,18 +196,6 @@ class Guard:
 
     # --- runs of plain sends -------------------------------------------------------------------------
 
-    def signer_of(self, caller: Caller) -> Signer | None:
-        """Return the signer of the caller's last request; None before the first.
-
-        It is only a hint for the signature to try next: a connection may carry requests of many users, and
-        every request is verified.
-        """
-        name = caller.data.get(SIGNED_BY)
-        user = self.book.users.get(name or "")
-        if user is not None and self._wants_form_2(user):
-            return None  # each of its requests is verified separately
-        return self._signers.of(name)
-
     def may_send(self, identity: str | None, caller: Caller, name: str) -> bool:
         """Return whether plain messages of a user to a topic need no further check until the book or the
         options change. Messages that name light queues are not plain."""
@@ -235,25 +219,30 @@ class Guard:
     # --- decisions -----------------------------------------------------------------------------------
 
     def _who(self, asked: Request[Any]) -> str:
-        fields = asked.fields
-        name = fields.get(ACCESS_KEY)
-        if not name:
+        """Return the user of a request, by the proof that its caller offers."""
+        proof = asked.caller.proof(asked)
+        if not proof.user:
             raise NotKnown("no access key")
-        user = self.book.users.get(name)
+        user = self.book.users.get(proof.user)
         # Also verify for unknown users: the response time must not reveal whether a user exists.
-        secret = NOBODYS_SECRET if user is None else user.password
-        is_signed = verify(fields, asked.body, secret, asked.ticket.version)
+        is_proved = proof.holds(NOBODYS_SECRET if user is None else user.password)
         if user is None:
             raise NotKnown("no such user")
-        if not is_signed:
+        if not is_proved:
             raise NotKnown("wrong signature")
         if not user.is_enabled:
             raise NotKnown("the user is disabled")
-        if self._wants_form_2(user):
-            self._check_form_2(asked, user)
+        if self.needs_stamp(user):
+            stamp = proof.stamp(user.password)
+            if stamp is None:
+                raise NotKnown("signatureV2 requires a signature of form 2; the request has no right one")
+            why = self._replays.refusal(user.name, stamp)
+            if why is not None:
+                raise NotKnown(f"the signature of form 2 is rejected: {why}")
         return user.name
 
-    def _wants_form_2(self, user: User) -> bool:
+    def needs_stamp(self, user: User) -> bool:
+        """Return whether each request of a user must have a stamp of its own (signatureV2)."""
         match self._options.form_2:
             case FormTwoUse.ALL:
                 return True
@@ -262,16 +251,6 @@ class Guard:
             case FormTwoUse.INNER:
                 return user.name == self._inner_name
         return False
-
-    def _check_form_2(self, asked: Request[Any], user: User) -> None:
-        if SIGNATURE_V2 not in asked.fields:
-            raise NotKnown("signatureV2 requires a signature of form 2; the request has none")
-        stamp = verified_stamp(asked.code, asked.is_one_way, asked.fields, asked.body, user.password)
-        if stamp is None:
-            raise NotKnown("wrong signature of form 2")
-        why = self._replays.refusal(user.name, stamp)
-        if why is not None:
-            raise NotKnown(f"the signature of form 2 is rejected: {why}")
 
     def _user(self, identity: str | None) -> User:
         user = self.book.users.get(identity or "")

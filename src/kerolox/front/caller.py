@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from kerolox.front.proof import Proof
     from kerolox.front.requests import Answer, Request
     from kerolox.protocol.codes import Language
     from kerolox.protocol.header import Header
@@ -42,6 +43,10 @@ class Caller(Protocol):
     @property
     def is_stalled(self) -> bool:
         """True while the caller does not read the data sent to it."""
+
+    def proof(self, asked: Request[Any], /) -> Proof:
+        """Return the identity that a request of this caller claims, with its proof. Called only where users
+        are authenticated."""
 
     async def call(
         self,

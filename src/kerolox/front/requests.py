@@ -66,7 +66,7 @@ class Request(Generic[H]):
         self.body = body
         self.received_s = received_s
         self.ticket: Any = ticket  # owned by the transport: handlers never use it
-        self.identity: str | None = None  # the user that signed the request; None without authentication
+        self.identity: str | None = None  # the user that sent the request; None without authentication
 
     @property
     def is_one_way(self) -> bool:

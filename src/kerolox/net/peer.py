@@ -242,6 +242,11 @@ class Peer(asyncio.Protocol):
         else:
             self._write(encode_answer(*how, body))
 
+    def proof(self, asked: Request[Any], /) -> Command:
+        """Return the request's command: it carries its signature."""
+        command: Command = asked.ticket
+        return command
+
     def write_answers(self, frames: bytes) -> None:
         """Write many encoded answers at once."""
         if frames and self.close_reason is None:

@@ -21,6 +21,8 @@ from kerolox.protocol.codes import (
 )
 from kerolox.protocol.frame import BINARY, JSON, pack_frame, pack_prefix
 from kerolox.protocol.header import Header, decode_fields, encode_fields
+from kerolox.protocol.signature import ACCESS_KEY, UNIQUE_KEY_QUERY, UNSIGNED_QUERY_VERSION_MAX, verify
+from kerolox.protocol.signature_v2 import Stamp, verified_stamp
 from kerolox.shown_text import shortened
 
 H = TypeVar("H", bound=Header)
@@ -105,6 +107,29 @@ class Command:
         if self.encoding == BINARY:
             return header_binary.decode_header(self._raw, cls)
         return header_json.decode_header(self._raw, cls)
+
+    # The signature: see kerolox.front.proof.
+
+    @property
+    def user(self) -> str:
+        """The access key of a request as received; an empty text if it has none."""
+        return self.fields.get(ACCESS_KEY, "")
+
+    def holds(self, secret: str, /, *, any_release: bool = False) -> bool:
+        """Return whether a request as received carries the signature of this secret."""
+        fields = self.fields
+        if verify(fields, self.body, secret, self.version):
+            return True
+        if not any_release or UNIQUE_KEY_QUERY not in fields:
+            return False
+        # Releases differ in whether they sign this field, and some do not follow their version. It carries no
+        # right.
+        other = 0 if self.version > UNSIGNED_QUERY_VERSION_MAX else UNSIGNED_QUERY_VERSION_MAX + 1
+        return verify(fields, self.body, secret, other)
+
+    def stamp(self, secret: str, /) -> Stamp | None:
+        """Return the stamp of a request as received if it carries a right signature of form 2."""
+        return verified_stamp(self.code, self.is_one_way, self.fields, self.body, secret)
 
     def encode(self) -> bytes:
         """Return the whole frame."""

@@ -13,9 +13,11 @@ from kerolox.access.options import AccessOptions, Audit
 from kerolox.access.plain.files import AclFiles
 from kerolox.access.plain.guard import ACL_EXCEPTION, NoPermission, PlainGuard
 from kerolox.atomic_file import write_atomically
+from kerolox.broker.remoting.signers import Signers
 from kerolox.front.needs import Kind, Need, Resource
 from kerolox.front.requests import Answer, Request
 from kerolox.protocol.codes import RequestCode as Code
+from kerolox.protocol.command import Command
 from kerolox.protocol.header import Header, encode_fields
 from kerolox.protocol.headers.admin import UpdateBrokerConfigRequest
 from kerolox.protocol.headers.offset import ResetOffsetRequest
@@ -51,6 +53,9 @@ class Caller:
 
     def answer(self, asked: Request[Any], answer: Answer) -> None:
         self.answers.append(answer)
+
+    def proof(self, asked: Request[Any]) -> Command:
+        return cast(Command, asked.ticket)
 
 
 class Asking:
@@ -215,12 +220,12 @@ def test_runs_of_plain_sends(ask: Asking) -> None:
     assert ask.guard.may_send("rocketmq2", caller, "in")
     assert ask.guard.may_send("rocketmq1", caller, "%RETRY%any")
     assert not ask.guard.may_send("rocketmq1", caller, HALF_TOPIC)
-    assert ask.guard.signer_of(caller) is None
+    assert Signers(ask.guard).of(caller) is None
     assert not ask.guard.may_send(None, caller, "out")
     assert ask.guard.may_publish(None, caller, "out")  # for who asks one by one
     assert not ask.guard.may_publish(None, cast(Any, Caller(ELSEWHERE)), "out")
     assert ask(Code.SEND_MESSAGE_V2, send(), key="rocketmq1") == ""
-    found = ask.guard.signer_of(ask.request.caller)
+    found = Signers(ask.guard).of(ask.request.caller)
     assert found is not None
     assert {name: user.password for name, user in ask.guard.book.users.items()} == SECRETS
 
@@ -261,7 +266,7 @@ def test_a_signature_is_looked_at_also_for_accounts_that_are_not_there(
         looked.append(secret)
         return False
 
-    monkeypatch.setattr("kerolox.access.plain.guard.verify", verify)
+    monkeypatch.setattr("kerolox.protocol.command.verify", verify)
     ask(Code.SEND_MESSAGE_V2, send(), key="nobody")
     ask(Code.SEND_MESSAGE_V2, send(), key="rocketmq1")
     assert len(looked) == 2

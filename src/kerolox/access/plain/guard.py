@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kerolox.access.book import Book, User
-from kerolox.access.guard import NOBODYS_SECRET, NOT_KNOWN, SIGNED_BY, Guard
+from kerolox.access.guard import LAST_USER, NOBODYS_SECRET, NOT_KNOWN, Guard
 from kerolox.access.needs import names
 from kerolox.access.options import AccessOptions, Audit
 from kerolox.access.plain.accounts import Account
@@ -31,7 +31,6 @@ from kerolox.front.needs import Need, Rule, View
 from kerolox.front.refusals import NOT_AUTHENTICATED, NOT_AUTHORIZED, Refusal
 from kerolox.front.requests import Request
 from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
-from kerolox.protocol.signature import ACCESS_KEY, UNIQUE_KEY_QUERY, UNSIGNED_QUERY_VERSION_MAX, verify
 
 # Prefix of RocketMQ 4's rejections, with SYSTEM_ERROR; its clients and tools recognize them by it.
 ACL_EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
@@ -93,7 +92,7 @@ class PlainGuard(Guard):
         if asked.code not in ABOUT_ACCOUNTS and self._is_white(asked.caller):
             return True
         try:
-            asked.caller.data[SIGNED_BY] = asked.identity = self._who(asked)
+            asked.caller.data[LAST_USER] = asked.identity = self._who(asked)
         except Stranger as refused:
             self.audit.not_known(asked, refused.why)
             self.failures.refuse(asked, Refusal.of(refused))
@@ -156,32 +155,20 @@ class PlainGuard(Guard):
     # --- decisions -----------------------------------------------------------------------------------
 
     def _who(self, asked: Request[Any]) -> str:
-        fields = asked.fields
-        key = fields.get(ACCESS_KEY)
-        if not key:
+        proof = asked.caller.proof(asked)
+        if not proof.user:
             raise Stranger("no access key")
-        account = self.account(key)
+        account = self.account(proof.user)
         if account is None:
             # The response time must not reveal which accounts exist.
-            self._is_signed(asked, NOBODYS_SECRET)
+            proof.holds(NOBODYS_SECRET, any_release=True)
             raise Stranger("no such account")
         by_address = matches_any(account.white, address_of(asked.caller))
-        if (asked.code in ABOUT_ACCOUNTS or not by_address) and not self._is_signed(
-            asked, account.secret_key
-        ):
+        if by_address and asked.code not in ABOUT_ACCOUNTS:
+            return account.access_key
+        if not proof.holds(account.secret_key, any_release=True):
             raise Stranger("wrong signature")
         return account.access_key
-
-    def _is_signed(self, asked: Request[Any], secret: str) -> bool:
-        fields, version = asked.fields, asked.ticket.version
-        if verify(fields, asked.body, secret, version):
-            return True
-        if UNIQUE_KEY_QUERY not in fields:
-            return False
-        # Releases differ in whether they sign this field, and some do not follow their version. It carries no
-        # right.
-        other = 0 if version > UNSIGNED_QUERY_VERSION_MAX else UNSIGNED_QUERY_VERSION_MAX + 1
-        return verify(fields, asked.body, secret, other)
 
     def _check_request(self, asked: Request[Any], rule: Rule | None) -> None:
         white = asked.identity is None and self._is_white(asked.caller)

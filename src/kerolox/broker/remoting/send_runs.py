@@ -17,6 +17,7 @@ from kerolox.broker.base import Base
 from kerolox.broker.figures.meters import SHARDING_KEY, Meters
 from kerolox.broker.later.delays import Delays
 from kerolox.broker.later.timer_sends import TimerSends
+from kerolox.broker.remoting.signers import Signers
 from kerolox.broker.write.admission import LIGHT_QUEUES, STOPS
 from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.broker.write.room import WritePath
@@ -62,6 +63,7 @@ class SendRuns:
 
     def __init__(self, base: Base, path: WritePath, delays: Delays, timer_sends: TimerSends) -> None:
         self._guard = base.guard
+        self._signers = Signers(base.guard)
         self._intake = path.intake
         self._admission = path.admission
         self._targets = path.targets
@@ -103,7 +105,7 @@ class SendRuns:
         signer: Signer | None = None
         sender: Sender = None
         if self._guard.wants_signatures:
-            signer = self._guard.signer_of(peer)
+            signer = self._signers.of(peer)
             if signer is None:
                 return 0
             sender = signer.access_key, born_host[:-_PORT_BYTES]
