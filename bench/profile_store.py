@@ -185,15 +185,15 @@ async def _reads(root: Path, queues: int) -> None:
     load = Load(128)
     sampler = Sampler()
     took, count, offsets = 0.0, 0, [0] * queues
-    found = [store.queues.queue(TOPIC, number) for number in range(queues)]
-    read = store.reader.read
+    read = store.queues.read_hot
     while took < SECONDS:
         fill(store, load, 1 << 20, queues)
         with sampler:
             began = time.thread_time()
-            for number, queue in enumerate(found):
-                while offsets[number] < queue.max_offset:
-                    got = read(queue, offsets[number], BATCH)
+            for number in range(queues):
+                end = store.queues.max_offset(TOPIC, number)
+                while offsets[number] < end:
+                    got = read(TOPIC, number, offsets[number], BATCH)
                     offsets[number] = got.next_offset
                     count += got.count
             took += time.thread_time() - began

@@ -197,18 +197,17 @@ def hot_reads(
 
 
 async def _hot_round(store: MessageStore, load: Load, queues: int, messages: int) -> Cost:
-    offsets = [store.max_offset(TOPIC, number) for number in range(queues)]
+    offsets = [store.queues.max_offset(TOPIC, number) for number in range(queues)]
     record = len(load.body) + load.properties_bytes + 110
     fill(store, load, messages * record, queues)
-    read = store.reader.read
-    found = [store.queues.find(TOPIC, number) for number in range(queues)]
+    read = store.queues.read_hot
     count = 0
     gc.collect()
     wall = time.perf_counter_ns()
     everything, loop = time.process_time_ns(), time.thread_time_ns()
     for _ in range(messages // queues // BATCH):
-        for number, queue in enumerate(found):
-            got: QueueRead = read(queue, offsets[number], BATCH)
+        for number in range(queues):
+            got: QueueRead = read(TOPIC, number, offsets[number], BATCH)
             offsets[number] = got.next_offset
             count += got.count
     loop = time.thread_time_ns() - loop
@@ -239,9 +238,9 @@ def cold_reads(runner: Runner, store: MessageStore, queues: int, readers: int) -
         async def reader(first: int) -> None:
             nonlocal count, size
             for number in range(first, queues, readers):
-                offset, end = 0, store.max_offset(TOPIC, number)
+                offset, end = 0, store.queues.max_offset(TOPIC, number)
                 while offset < end:
-                    got = await store.read(TOPIC, number, offset)
+                    got = await store.queues.read(TOPIC, number, offset)
                     offset = got.next_offset
                     count += got.count
                     size += got.size_bytes
@@ -295,8 +294,8 @@ async def store_reader(store: MessageStore, stop: asyncio.Event) -> int:
     async def consumer(number: int) -> None:
         nonlocal size
         offset = 0
-        while not stop.is_set() and offset < store.max_offset(TOPIC, number):
-            got = await store.read(TOPIC, number, offset)
+        while not stop.is_set() and offset < store.queues.max_offset(TOPIC, number):
+            got = await store.queues.read(TOPIC, number, offset)
             offset = got.next_offset
             size += got.size_bytes
             await asyncio.sleep(0)  # an answer of the broker goes out in another pass
@@ -359,7 +358,7 @@ def loop_lag(runner: Runner, store: MessageStore, load: Load, reading: Reading, 
                     )
                 store.log.write()
                 middle = time.perf_counter()
-                got = await store.read("bench-live", 0, offset)
+                got = await store.queues.read("bench-live", 0, offset)
                 offset = got.next_offset
                 appended.append(middle - began)
                 read.append(time.perf_counter() - middle)

@@ -135,7 +135,7 @@ def _place(answer: Command) -> int:
 def _claims(attack: _Attack) -> Iterator[StoredMessage]:
     """What the bytes in a body say they are."""
     store = attack.stage.broker.store
-    mine = store.max_offset(OWN, 0)
+    mine = store.queues.max_offset(OWN, 0)
     for topic in (OWN, VICTIM.topic, reserved.TIMER_TOPIC, f"{reserved.RETRY_PREFIX}{OWN}"):
         # A message that is there, the one that holds these bytes, and ones to come.
         for queue_offset in (0, mine, mine + 1, mine + 1000):
@@ -281,7 +281,7 @@ async def _see_what_came_of_it(attack: _Attack, spy: Spy) -> None:
     await stage.clock.advance(LATER_S)
     store = stage.broker.store
     try:
-        await until(lambda: sum(store.max_offset(VICTIM.topic, queue) for queue in range(4)) >= 3)
+        await until(lambda: sum(store.queues.max_offset(VICTIM.topic, queue) for queue in range(4)) >= 3)
     except AssertionError:
         outcome.blame("a timer message or a transaction of others did not arrive")
     bodies = [message.body for message in await admin.messages(VICTIM.topic)]

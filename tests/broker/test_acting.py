@@ -60,9 +60,9 @@ async def test_what_is_due_goes_to_another_leader_once_and_the_rest_is_handed_ba
         await producer.come()
         there = c.other.broker.store
         for topic in ("delayed", "timed", TOPIC):
-            await until(lambda topic=topic: there.max_offset(topic, 0) == 5, lambda topic=topic: topic)
+            await until(lambda topic=topic: there.queues.max_offset(topic, 0) == 5, lambda topic=topic: topic)
             assert await c.bodies(c.other, topic) == NUMBERS
-        assert c.follower.broker.store.max_offset("delayed", 0) <= 0
+        assert c.follower.broker.store.queues.max_offset("delayed", 0) <= 0
         await c.leader_comes()
         assert c.leader.broker.leadership.leads
         assert not c.follower.broker.leadership.acts
@@ -73,7 +73,7 @@ async def test_what_is_due_goes_to_another_leader_once_and_the_rest_is_handed_ba
         assert home.transactions.finished.pending == 0
         await asyncio.sleep(1)
         for topic in ("delayed", "timed"):
-            assert home.store.max_offset(topic, 0) <= 0
+            assert home.store.queues.max_offset(topic, 0) <= 0
         assert await c.bodies(c.leader, TOPIC) == [b"ended"]
         for topic in ("delayed", "timed", TOPIC):
             assert await c.bodies(c.other, topic) == NUMBERS
@@ -187,7 +187,7 @@ async def test_without_an_escape_everything_waits_for_the_leader(
         await c.leader_comes()
         for topic in ("delayed", "timed"):
             store = c.leader.broker.store
-            await until(lambda topic=topic, store=store: store.max_offset(topic, 0) == 5)
+            await until(lambda topic=topic, store=store: store.queues.max_offset(topic, 0) == 5)
             assert await c.bodies(c.leader, topic) == NUMBERS
 
 
@@ -208,7 +208,7 @@ async def test_what_nobody_takes_waits_and_comes_once(tmp_path: Path) -> None:
         await c.leader_goes()
         await c.acts()
         there = c.other.broker.store
-        await until(lambda: there.max_offset("known", 0) == 1)
+        await until(lambda: there.queues.max_offset("known", 0) == 1)
         follower = c.follower.broker
         await until(lambda: follower.transactions.check_backs._moved_in_vain > 12)
         assert follower.tables.delay_offsets.offsets.get(1, 0) == 0
@@ -219,7 +219,7 @@ async def test_what_nobody_takes_waits_and_comes_once(tmp_path: Path) -> None:
         for topic in topics:
             await c.other.create_topic(topic, queues=1)
         for topic in topics:
-            await until(lambda topic=topic: there.max_offset(topic, 0) == 1, lambda topic=topic: topic)
+            await until(lambda topic=topic: there.queues.max_offset(topic, 0) == 1, lambda topic=topic: topic)
         await until(lambda: follower.tables.delay_offsets.offsets[1] == 2)
         assert await c.bodies(c.other, "known") == [b"behind it"]
         await payer.dialer.close()
@@ -236,9 +236,9 @@ async def test_a_message_on_its_way_to_a_time_far_ahead_waits_elsewhere(tmp_path
         await c.leader_goes()
         await c.acts()
         there = c.other.broker
-        await until(lambda: there.store.max_offset("rmq_sys_wheel_timer", 0) > 0)
-        assert there.store.max_offset("timed", 0) <= 0
-        await until(lambda: there.store.max_offset("timed", 0) == 1)
+        await until(lambda: there.store.queues.max_offset("rmq_sys_wheel_timer", 0) > 0)
+        assert there.store.queues.max_offset("timed", 0) <= 0
+        await until(lambda: there.store.queues.max_offset("timed", 0) == 1)
         (message,) = await c.messages(c.other, "timed")
         assert message.body == b"far"
         assert 8000 <= message.store_timestamp - before_ms <= 13_000
@@ -263,12 +263,14 @@ async def test_what_the_follower_had_not_got_comes_from_the_leader(tmp_path: Pat
         await c.acts()
         for topic in ("timed", "delayed"):
             there = c.other.broker.store
-            await until(lambda topic=topic, there=there: there.max_offset(topic, 0) == 1)
+            await until(lambda topic=topic, there=there: there.queues.max_offset(topic, 0) == 1)
         await c.leader_comes()
         for topic in ("timed", "delayed"):
             home = c.leader.broker.store
             await until(
-                lambda topic=topic, home=home: home.max_offset(topic, 0) == 1, lambda topic=topic: topic
+                lambda topic=topic, home=home: home.queues.max_offset(topic, 0) == 1,
+                lambda topic=topic: topic,
+                lambda topic=topic: topic,
             )
             assert await c.bodies(c.leader, topic) == [b"not copied"]
             assert await c.bodies(c.other, topic) == [b"copied"]
@@ -285,14 +287,14 @@ async def test_what_the_leader_delivered_last_does_not_come_again(tmp_path: Path
         for number in NUMBERS:
             await c.send("T", b"first " + number, {**KEY, "DELAY": "1"})
         home, copy = c.leader.broker.store, c.follower.broker.store
-        await until(lambda: home.max_offset("T", 0) == 5)
+        await until(lambda: home.queues.max_offset("T", 0) == 5)
         for number in NUMBERS:
             await c.send("T", b"second " + number, {**KEY, "DELAY": "2"})
         await until(lambda: copy.log.max_offset == home.log.max_offset)
         await c.leader_goes()
         await c.acts()
         assert c.follower.broker.later.delays.levels[0].next_offset == 5
-        await until(lambda: c.other.broker.store.max_offset("T", 0) == 5)
+        await until(lambda: c.other.broker.store.queues.max_offset("T", 0) == 5)
         assert await c.bodies(c.other, "T") == [b"second " + number for number in NUMBERS]
 
 
@@ -530,11 +532,11 @@ async def test_a_leader_that_is_killed_is_acted_for_and_takes_over_again(tmp_pat
         for number in NUMBERS:
             header = SendRequestV2(**send_fields("T", {**KEY, "DELAY": "1"}))
             assert (await dialer.call(address, RequestCode.SEND_MESSAGE_V2, header, number)).code == 0
-        await until(lambda: ours.store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 5)
+        await until(lambda: ours.store.queues.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 5)
         # One that says that it returns has half a minute. It has returned when it was seen.
         await until(lambda: 0 in ours.group_watch.members)
         leader.kill()
-        await until(lambda: other.broker.store.max_offset("T", 0) == 5)
+        await until(lambda: other.broker.store.queues.max_offset("T", 0) == 5)
         assert ours.leadership.acts
         leader.start()
         await until(lambda: 0 in group["broker-a"].addresses, for_s=60)
@@ -542,6 +544,6 @@ async def test_a_leader_that_is_killed_is_acted_for_and_takes_over_again(tmp_pat
         answer = await dialer.call(group["broker-a"].addresses[0], RequestCode.GET_ALL_DELAY_OFFSET)
         assert DelayOffsetTable.decode(answer.body).offset_table == {1: 5}
         await until(lambda: ours.replication.follower.copying)
-        assert ours.store.max_offset("T", 0) <= 0
+        assert ours.store.queues.max_offset("T", 0) <= 0
         talk = Talk(dialer, other)
         assert sorted(message.body for message in await talk.messages("T")) == NUMBERS

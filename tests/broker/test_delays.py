@@ -293,7 +293,9 @@ async def test_a_mark_that_the_log_does_not_prove_is_not_believed(tmp_path: Path
     await rig.open()
     bodies = await rig.send(1, 2, 2)
     await rig.clock.advance(1)
-    places = [entry[0] for entry in ENTRY.iter_unpack(rig.store.queues.queue(SCHEDULE_TOPIC, 1).read(0, 2))]
+    places = [
+        entry[0] for entry in ENTRY.iter_unpack(rig.store.consume_queues.queue(SCHEDULE_TOPIC, 1).read(0, 2))
+    ]
     end = rig.store.log.max_offset
     await rig.die()
     marks = delay_marks.DelayNotes(rig.store.files, tmp_path)
@@ -471,7 +473,7 @@ async def test_what_cannot_be_restored_becomes_a_dead_letter(rig: DelayRig) -> N
     put({"DELAY": "1", "REAL_TOPIC": "../T", "REAL_QID": "0"})
     put({"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "-4"})
     await rig.intake.written()
-    queue = rig.store.queues.queue(SCHEDULE_TOPIC, 0)
+    queue = rig.store.consume_queues.queue(SCHEDULE_TOPIC, 0)
     hole_at = queue.max_physical
     queue.extend(ENTRY.pack(hole_at, 0, HOLE_TAGS) * 2, queue.next_offset)
     log.forget_cursors(SCHEDULE_TOPIC)
@@ -555,7 +557,7 @@ async def test_a_delayed_message_through_a_broker(tmp_path: Path) -> None:
         answer = await held
         assert answer.code == 0
         (message,) = await talk.messages("T", 2)
-        queue = broker.store.queues.queue(SCHEDULE_TOPIC, 0)
+        queue = broker.store.consume_queues.queue(SCHEDULE_TOPIC, 0)
         assert message.store_timestamp >= queue.entry(0)[2]  # type: ignore[index]
         assert broker.figures.stats.puts["T"].messages == 1
         assert broker.figures.stats.gets[SCHEDULE_TOPIC, "SCHEDULE_CONSUMER"].messages == 1

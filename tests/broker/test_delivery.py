@@ -88,7 +88,9 @@ async def test_a_limit_that_was_lowered_stops_no_message_that_was_taken(tmp_path
 
         await pass_step_by_step(talk, 12)
         store = talk.running.broker.store
-        await until(lambda: store.max_offset("T", 0) == 5 and store.max_offset("%RETRY%G", 0) == 1)
+        await until(
+            lambda: store.queues.max_offset("T", 0) == 5 and store.queues.max_offset("%RETRY%G", 0) == 1
+        )
         assert sorted(await talk.bodies("T")) == [b"small", *[LONG] * 4]
         assert await talk.bodies("%RETRY%G") == [LONG]
         assert await dead_letters(talk) == []
@@ -109,7 +111,9 @@ async def test_messages_of_a_deleted_topic_become_dead_letters_and_others_come(t
         assert "topic gone was deleted" in (answer.remark or "")
         await pass_step_by_step(talk, 8)
         store = talk.running.broker.store
-        await until(lambda: store.max_offset("stays", 0) == 2 and store.max_offset(UNDELIVERED, 0) == 3)
+        await until(
+            lambda: store.queues.max_offset("stays", 0) == 2 and store.queues.max_offset(UNDELIVERED, 0) == 3
+        )
         assert sorted(await talk.bodies("stays")) == [b"delayed", b"timed"]
         dead = await dead_letters(talk)
         assert sorted(message.body for message in dead) == [b"delayed", b"half", b"timed"]
@@ -195,7 +199,7 @@ async def test_properties_with_no_room_for_the_marks_of_the_timer_come_without_t
         await until(lambda: not talk.timers.arrivals.behind and not talk.timers.files.wheel.waiting)
         longest = max(len(message.properties["long"]) for message in await talk.stored("T"))
         assert longest == low
-        assert store.max_offset(UNDELIVERED, 0) == 0
+        assert store.queues.max_offset(UNDELIVERED, 0) == 0
 
 
 async def test_a_delay_that_is_no_number_makes_the_committed_message_a_dead_letter(tmp_path: Path) -> None:
@@ -229,7 +233,7 @@ async def test_what_was_forged_becomes_a_dead_letter(tmp_path: Path) -> None:
         await talk.running.broker.store.put("rmq_sys_wheel_timer", 0, b"forged", properties)
         await pass_step_by_step(talk, 6)
         assert await talk.bodies("T", 1) == [b"honest"]
-        await until(lambda: talk.running.broker.store.max_offset(UNDELIVERED, 0) == 1)
+        await until(lambda: talk.running.broker.store.queues.max_offset(UNDELIVERED, 0) == 1)
         (dead,) = await dead_letters(talk)
         assert (dead.body, origin_of(dead)) == (b"forged", "SCHEDULE_TOPIC_XXXX")
 

@@ -39,7 +39,7 @@ async def send(brokers: LedgerBrokers, count: int, first: int = 0) -> None:
 def bodies(running: RunningBroker) -> set[bytes]:
     store = running.broker.store
     found: set[bytes] = set()
-    for queue in store.queues:
+    for queue in store.consume_queues:
         if queue.topic == "T":
             for offset in range(queue.min_offset, queue.max_offset):
                 entry = queue.entry(offset)

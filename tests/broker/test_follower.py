@@ -406,7 +406,7 @@ async def test_a_topic_that_is_made_again_begins_anew_at_the_follower_too(
         for number in range(10):
             assert (await talk.send("T", b"old %d" % number)).code == 0
         store = both.follower.broker.store
-        await until(lambda: store.max_offset("T", 0) == 10)
+        await until(lambda: store.queues.max_offset("T", 0) == 10)
         await store.housekeeper.flush()
         gone = DeleteTopicRequest(topic="T")
         answer = await both.dialer.call(both.leader.address, RequestCode.DELETE_TOPIC_IN_BROKER, gone)
@@ -414,8 +414,8 @@ async def test_a_topic_that_is_made_again_begins_anew_at_the_follower_too(
         await both.leader.create_topic("T", queues=1)  # before the follower has heard that it was gone
         for number in range(3):
             assert (await talk.send("T", b"new %d" % number)).code == 0
-        await until(lambda: store.max_offset("T", 0) == 3)
-        assert store.queues.gone == 1  # a file, which is removed in the thread that flushes
+        await until(lambda: store.queues.max_offset("T", 0) == 3)
+        assert store.consume_queues.gone == 1  # a file, which is removed in the thread that flushes
         await store.housekeeper.flush()
         assert store.files.list_dir(store.path("consumequeue.gone")) == []
         await both.cluster.caught_up()

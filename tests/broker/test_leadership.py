@@ -36,11 +36,11 @@ async def bodies(producer: Producer, topic: str) -> list[bytes]:
 async def arrived(s: Scene, topic: str, count: int) -> None:
     """Let time pass until so many are there."""
     for _ in range(100):
-        if s.broker.store.max_offset(topic, 0) >= count:
+        if s.broker.store.queues.max_offset(topic, 0) >= count:
             return
         await s.clock.advance(0.5)
         await asyncio.sleep(0.01)
-    raise AssertionError(f"{s.broker.store.max_offset(topic, 0)} of {count} are in {topic}")
+    raise AssertionError(f"{s.broker.store.queues.max_offset(topic, 0)} of {count} are in {topic}")
 
 
 @pytest.mark.parametrize("flush_mode", [FlushMode.ASYNC, FlushMode.SYNC])
@@ -62,7 +62,7 @@ async def test_what_waits_stays_while_it_follows_and_comes_once_when_it_leads(
         await clock.advance(120)
         await asyncio.sleep(0.05)
         for topic, there in (("delayed", 0), ("timed", 0), ("orders", 1)):
-            assert s.broker.store.max_offset(topic, 0) == there
+            assert s.broker.store.queues.max_offset(topic, 0) == there
         assert producer.asked == []
         # Nobody so much as tried.
         assert [line for line in caplog.messages if "not_delivered" in line or "timer_waits" in line] == []
@@ -151,7 +151,7 @@ async def test_what_is_sent_as_it_begins_to_follow_is_stored_or_refused(tmp_path
         await s.broker.leadership.follow("another one leads")
         codes = [(await send).code for send in sends]
         assert set(codes) <= {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
-        assert s.broker.store.max_offset("T", 0) == 1 + codes.count(ResponseCode.SUCCESS)
+        assert s.broker.store.queues.max_offset("T", 0) == 1 + codes.count(ResponseCode.SUCCESS)
 
 
 async def test_what_waits_is_there_for_a_start_after_it_closed_as_a_follower(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ async def test_what_waits_is_there_for_a_start_after_it_closed_as_a_follower(tmp
         for topic in ("delayed", "timed"):
             await arrived(s, topic, 1)
         await s.round(60)
-        await until(lambda: s.broker.store.max_offset("orders", 0) == 1)
+        await until(lambda: s.broker.store.queues.max_offset("orders", 0) == 1)
 
 
 async def test_a_part_that_cannot_begin_leaves_it_following(tmp_path: Path) -> None:

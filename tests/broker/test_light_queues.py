@@ -188,7 +188,7 @@ async def test_what_was_taken_before_a_restart_comes_without_the_queues_there_is
         await send_to(talk, b"first", "%LMQ%c", "%LMQ%d")
         await send_to(talk, b"last", "%LMQ%c", DELAY="2")
         await until(lambda: talk.running.broker.later.delays.delivered == 2)
-        await until(lambda: talk.running.broker.store.max_offset("T", 0) == 3)
+        await until(lambda: talk.running.broker.store.queues.max_offset("T", 0) == 3)
         assert await bodies(talk, "T") == [b"first", b"later", b"last"]
         assert await bodies(talk, "%LMQ%c") == [b"first", b"last"]
         assert "%LMQ%a" not in talk.running.broker.store.queues.by_topic

@@ -260,7 +260,7 @@ async def test_lost_progress_of_delays_is_found_by_marks_or_stops_the_start(
         talk = Talk(dialer, running)
         for level in (1, 2):
             assert (await talk.send("T", properties={DELAY: str(level)})).code == 0
-        await until(lambda: running.broker.store.max_offset("T", 0) == 1)
+        await until(lambda: running.broker.store.queues.max_offset("T", 0) == 1)
     ruin(tmp_path, "delayOffset.json", remove)
     if not marks:
         (tmp_path / "store" / "kerolox.delays").unlink()
@@ -271,7 +271,7 @@ async def test_lost_progress_of_delays_is_found_by_marks_or_stops_the_start(
     async with running_broker(directory=tmp_path, delay_levels="1s 1h") as running:
         # With the marks nothing comes again; without them what was delivered does, as the command said.
         copies = 1 if marks else 2
-        await until(lambda: running.broker.store.max_offset("T", 0) == copies)
+        await until(lambda: running.broker.store.queues.max_offset("T", 0) == copies)
         assert [level.next_offset for level in running.broker.later.delays.levels] == [1, 0]
 
 

@@ -26,8 +26,8 @@ async def pass_until(clock: ManualClock, reached: Callable[[], bool], most_s: fl
 async def everything(store: MessageStore, topic: str) -> bytes:
     got: list[bytes] = []
     offset = 0
-    while offset < store.max_offset(topic, 0):
-        read = await store.read(topic, 0, offset)
+    while offset < store.queues.max_offset(topic, 0):
+        read = await store.queues.read(topic, 0, offset)
         got += read.parts
         offset = read.next_offset
     return b"".join(map(bytes, got))
@@ -52,7 +52,7 @@ async def test_what_waits_comes_once_after_a_promotion(tmp_path: Path) -> None:
                 await producer.send(
                     Message("T", b"timer-done-%d." % number, deliver_at=clock.wall_ms() / 1000 + 2)
                 )
-            await pass_until(clock, lambda: leader.store.max_offset("T", 0) == 10, 20)
+            await pass_until(clock, lambda: leader.store.queues.max_offset("T", 0) == 10, 20)
             for number in range(5):
                 await producer.send(Message("T", b"delay-waits-%d." % number, delay_level=4))
                 await producer.send(
@@ -65,11 +65,11 @@ async def test_what_waits_comes_once_after_a_promotion(tmp_path: Path) -> None:
             follower.table_copy.copy_now()
             await pass_until(clock, lambda before=before: follower.table_copy.passes > before, 60)
         await pass_until(clock, lambda: follower.store.log.max_offset == leader.store.log.max_offset, 10)
-        assert leader.store.max_offset("T", 0) == 10
+        assert leader.store.queues.max_offset("T", 0) == 10
         stopping = asyncio.ensure_future(one.stop())
         await pass_until(clock, stopping.done, 60)
         await follower.leadership.lead()
-        await pass_until(clock, lambda: follower.store.max_offset("T", 0) >= 20, 60)
+        await pass_until(clock, lambda: follower.store.queues.max_offset("T", 0) >= 20, 60)
         for _ in range(20):  # what came twice would be here
             await clock.advance(0.5)
         got = await everything(follower.store, "T")

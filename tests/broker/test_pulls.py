@@ -21,7 +21,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.frame import BINARY, JSON
 from kerolox.protocol.record import decode_records
-from kerolox.store.queue.reading import Cold
+from kerolox.store.errors import Cold
 from kerolox.testing.broker import running_broker
 from kerolox.testing.faults import FaultyFiles
 
@@ -351,7 +351,7 @@ async def test_a_message_that_came_while_a_thread_looked_is_not_slept_through(tm
             talk.running.broker.store.reader.read = real_read  # type: ignore[method-assign]
             raise Cold
 
-        talk.running.broker.store.read = slow_read  # type: ignore[method-assign]
+        talk.running.broker.store.queues.read = slow_read  # type: ignore[method-assign]
         talk.running.broker.store.reader.read = cold  # type: ignore[method-assign]
         held = asyncio.ensure_future(talk.pull("T", 0, 1, sys_flag=HELD))
         await looked.wait()

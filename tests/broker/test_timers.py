@@ -64,13 +64,13 @@ class Timing(Talk):
     async def bodies(self, topic: str = "T", count: int | None = None) -> list[bytes]:
         """What is in the topic, once it is that many."""
         if count is not None:
-            await until(lambda: self.running.broker.store.max_offset(topic, 0) >= count)
+            await until(lambda: self.running.broker.store.queues.max_offset(topic, 0) >= count)
         return [message.body for message in await self.stored(topic)]
 
     async def stored(self, topic: str = "T") -> list[StoredMessage]:
         store = self.running.broker.store
         found = []
-        for offset in range(store.min_offset(topic, 0), store.max_offset(topic, 0)):
+        for offset in range(store.queues.min_offset(topic, 0), store.queues.max_offset(topic, 0)):
             queue = store.queues.find(topic, 0)
             assert queue is not None
             entry = queue.entry(offset)
@@ -269,7 +269,7 @@ async def test_three_days_are_reached_by_rolling(talk: Timing) -> None:
     await talk.pass_s(172_800 - 2, step=True)
     assert len(await talk.stored(TIMER)) == 1
     await talk.pass_s(3)
-    await until(lambda: talk.running.broker.store.max_offset(TIMER, 0) == 2)
+    await until(lambda: talk.running.broker.store.queues.max_offset(TIMER, 0) == 2)
     first, second = await talk.stored(TIMER)
     properties = unpack(second.packed_properties)
     assert properties["TIMER_ROLL_TIMES"] == "1"
@@ -696,7 +696,7 @@ async def test_what_was_forged_before_is_not_delivered_into_closed_topics(talk: 
     )
     await talk.send("T", b"honest", after_s(4))
     await store.put(TIMER, 0, b"forged", properties)
-    before = {topic: store.max_offset(topic, 0) for topic in CLOSED if topic != TIMER}
+    before = {topic: store.queues.max_offset(topic, 0) for topic in CLOSED if topic != TIMER}
     await talk.pass_s(8)
     assert await talk.bodies(count=1) == [b"honest"]
-    assert {topic: store.max_offset(topic, 0) for topic in before} == before
+    assert {topic: store.queues.max_offset(topic, 0) for topic in before} == before

@@ -74,7 +74,7 @@ async def test_delayed_messages_whose_delivery_was_cut_come_again(tmp_path: Path
         await broker.leadership.follow("a test")
         await broker.store.truncate(place(talk, "T", 2))
         assert await talk.bodies() == [b"0", b"1"]
-        assert broker.store.max_offset(SCHEDULE_TOPIC, 0) == 4
+        assert broker.store.queues.max_offset(SCHEDULE_TOPIC, 0) == 4
         assert broker.tables.delay_offsets.offsets[1] == 2
         if not restarts:
             await broker.leadership.lead()
@@ -107,7 +107,7 @@ async def test_timer_messages_whose_delivery_was_cut_come_again(tmp_path: Path, 
         broker = talk.running.broker
         await broker.leadership.follow("a test")
         await broker.store.truncate(place(talk, "T", 1))
-        assert broker.store.max_offset(TIMER, 0) == 5
+        assert broker.store.queues.max_offset(TIMER, 0) == 5
         # Another message comes to lie where the one lay that was cut off.
         await broker.leadership.lead()
         await talk.send("T", b"of this leader", after_s(70))
@@ -139,7 +139,7 @@ async def test_a_cut_that_was_finished_by_the_start(tmp_path: Path, killed_again
     async with talking(directory=tmp_path) as talk:
         broker = talk.running.broker
         assert not (tmp_path / "store/kerolox.cut").exists()
-        assert broker.store.max_offset("T", 0) == 3
+        assert broker.store.queues.max_offset("T", 0) == 3
         assert broker.tables.offsets.offset("T", "ahead", 0) == 3
         assert broker.tables.offsets.offset(HALF_TOPIC, HALF_GROUP, 0) == 6
         assert int((await talk.send("T", b"next")).fields["queueOffset"]) == 3

@@ -178,7 +178,7 @@ async def test_an_unreadable_queue_file_stops_its_readers_only(parts: tuple[Talk
         await talk.send(topic, b"0")
     store = talk.running.broker.store
     await store.housekeeper.flush()
-    for queue in store.queues:
+    for queue in store.consume_queues:
         queue.cool()
     files.fail_reads(path_contains="consumequeue/T")
     assert (await talk.pull("T")).code == BUSY
@@ -198,7 +198,7 @@ async def test_questions_are_not_answered_with_nothing(parts: tuple[Talk, Faulty
         await talk.send("T", b"%d" % n, {"KEYS": "k"})
     broker.tables.offsets.commit("T", "g", 0, 7)
     broker.tables.groups.put(GroupConfig(group_name="g"))
-    place = broker.store.queues.queue("T", 0).entry(3)
+    place = broker.store.consume_queues.queue("T", 0).entry(3)
     assert place is not None
     assert answer.code == 0
 
@@ -264,12 +264,12 @@ async def test_timer_messages_that_cannot_be_read_when_due_come_later(
         await until(lambda: not broker.later.timers.arrivals.behind)
         files.fail_reads(number, path_contains=where)
         await tries(files, clock, 6)
-        assert broker.store.max_offset("T", 0) == 0
+        assert broker.store.queues.max_offset("T", 0) == 0
         assert len(lines(caplog, "store_unreadable")) == 1
         assert lines(caplog, "timer_") == []
         files.fail_reads(None, path_contains=where)
         await clock.advance(2)
-        await until(lambda: broker.store.max_offset("T", 0) == 20)
+        await until(lambda: broker.store.queues.max_offset("T", 0) == 20)
         assert in_log([message.body for message in await talk.messages("T")], 20)
 
 
@@ -290,7 +290,7 @@ async def test_timer_messages_that_cannot_be_read_when_they_come_are_entered_lat
         await clock.advance(2)
         await until(lambda: not arrivals.behind)
         await clock.advance(10)
-        await until(lambda: broker.store.max_offset("T", 0) == 20)
+        await until(lambda: broker.store.queues.max_offset("T", 0) == 20)
         assert in_log([message.body for message in await talk.messages("T")], 20)
 
 
@@ -302,10 +302,10 @@ async def test_delayed_messages_that_cannot_be_read_come_later(tmp_path: Path) -
             await talk.send("T", b"%d" % n, {"DELAY": "2"})
         files.fail_reads(path_contains="commitlog")
         await tries(files, clock, 6)
-        assert broker.store.max_offset("T", 0) == 0
+        assert broker.store.queues.max_offset("T", 0) == 0
         files.fail_reads(None, path_contains="commitlog")
         await clock.advance(2)
-        await until(lambda: broker.store.max_offset("T", 0) == 20)
+        await until(lambda: broker.store.queues.max_offset("T", 0) == 20)
         assert in_log([message.body for message in await talk.messages("T")], 20)
         assert broker.later.delays.passed_over == 0
 
@@ -337,7 +337,7 @@ async def test_half_messages_that_cannot_be_read_are_asked_about_later(
         payer.outcome = COMMIT
         await ours.round()
         await until(lambda: len(payer.asked) >= 10)
-        await until(lambda: ours.broker.store.max_offset(ORDERS, 0) >= 10)
+        await until(lambda: ours.broker.store.queues.max_offset(ORDERS, 0) >= 10)
         assert in_log([message.body for message in await payer.orders()], 10)
 
 

@@ -92,7 +92,7 @@ class Held:
 
 async def held_by(store: MessageStore) -> Held:
     held = Held({}, {}, {}, {})
-    for queue in store.queues:
+    for queue in store.consume_queues:
         key = queue.topic, queue.queue_id
         if not queue.max_offset:
             continue
@@ -101,7 +101,7 @@ async def held_by(store: MessageStore) -> Held:
         codes = held.codes[key] = {}
         offset = queue.min_offset
         while offset < queue.max_offset:
-            read = await store.read(*key, offset)
+            read = await store.queues.read(*key, offset)
             at = 0
             data = b"".join(read.parts)
             while at < len(data):

@@ -62,7 +62,7 @@ class Life(lives.Life):
     async def wait_for_ends(self) -> None:
         store = self.broker.store
         for level in self.broker.later.delays.levels:
-            while level.next_offset < store.max_offset(SCHEDULE_TOPIC, level.queue_id):  # noqa: ASYNC110
+            while level.next_offset < store.queues.max_offset(SCHEDULE_TOPIC, level.queue_id):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     async def arrived(self) -> dict[int, tuple[int, ...]]:

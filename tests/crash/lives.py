@@ -122,9 +122,9 @@ class Life:
 
     async def messages(self) -> AsyncIterator[tuple[int, StoredMessage]]:
         """What is in the queue, with its numbers."""
-        offset, end = 0, self.broker.store.max_offset(self.topic, 0)
+        offset, end = 0, self.broker.store.queues.max_offset(self.topic, 0)
         while offset < end:
-            read = await self.broker.store.read(self.topic, 0, offset)
+            read = await self.broker.store.queues.read(self.topic, 0, offset)
             for each in decode_records(b"".join(read.parts)):
                 yield int(each.body.split(b"\0")[0]), each
             offset = read.next_offset

@@ -86,7 +86,7 @@ async def check_log_and_queues(store: MessageStore) -> dict[int, Place]:
             records.setdefault((m.topic, m.queue_id), []).append(record)
     if end != store.progress.confirmed:
         raise Violation(f"the log reads to {end}, and should to {store.progress.confirmed}")
-    known = {(queue.topic, queue.queue_id): queue for queue in store.queues if queue.max_offset}
+    known = {(queue.topic, queue.queue_id): queue for queue in store.consume_queues if queue.max_offset}
     if known.keys() != queues.keys():
         raise Violation(f"queues {sorted(known)}, the log has {sorted(queues)}")
     for key, expected in queues.items():
@@ -103,7 +103,7 @@ async def _check_reading(store: MessageStore, key: tuple[str, int], expected: li
     offset = 0
     parts: list[bytes] = []
     while offset < len(expected):
-        read = await store.read(*key, offset)
+        read = await store.queues.read(*key, offset)
         if not read.count:
             raise Violation(f"nothing to read at {key} offset {offset}: {read.status}")
         parts += read.parts

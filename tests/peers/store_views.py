@@ -155,11 +155,11 @@ async def view_of_store(store: MessageStore, like: View) -> View:
     """The same questions as another view has answers to, asked of our store."""
     view = View()
     for queue in like.records:
-        view.bounds[queue] = (store.min_offset(*queue), store.max_offset(*queue))
+        view.bounds[queue] = (store.queues.min_offset(*queue), store.queues.max_offset(*queue))
         offset, end = view.bounds[queue]
         parts: list[bytes] = []
         while offset < end:
-            read = await store.read(*queue, offset)
+            read = await store.queues.read(*queue, offset)
             assert read.count, (queue, offset, read.status)
             parts += read.parts
             offset = read.next_offset
@@ -167,7 +167,7 @@ async def view_of_store(store: MessageStore, like: View) -> View:
     for topic, key in like.by_key:
         view.by_key[topic, key] = await store.find_by_key(topic, key, 64)
     for topic, queue_id, time_ms, bound in like.by_time:
-        view.by_time[topic, queue_id, time_ms, bound] = await store.offset_by_time(
+        view.by_time[topic, queue_id, time_ms, bound] = await store.queues.offset_by_time(
             topic, queue_id, time_ms, upper=bound == "UPPER"
         )
     return view

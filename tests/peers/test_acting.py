@@ -115,7 +115,7 @@ async def test_our_follower_acts_under_apaches_name_server_and_sends_to_apaches_
         assert {one.broker_name: one.perm for one in shown.queue_datas} == {"broker-a": 6, "broker-b": 6}
         await asyncio.sleep(2)  # what came back would come now
         for topic in topics:
-            assert leader.broker.store.max_offset(topic, 0) <= 0
+            assert leader.broker.store.queues.max_offset(topic, 0) <= 0
             assert sorted(one.body for one in await messages(dialer, other, topic)) == numbers
         await payer.dialer.close()
         await producer.dialer.close()
@@ -165,7 +165,7 @@ async def test_apaches_follower_acts_for_our_leader(
         await until(lambda: any(one.acked == store.log.max_offset for one in connections))
         ports = await stopped(leader)
         there = other.broker.store
-        await until(lambda: there.max_offset(topic, 0) == 3, follower.tail, 40)
+        await until(lambda: there.queues.max_offset(topic, 0) == 3, follower.tail, 40)
         shown = await route_of(dialer, nameserver.address, topic)
         assert shown is not None
         addresses = {one.broker_name: one.broker_addrs for one in shown.broker_datas}
@@ -175,5 +175,5 @@ async def test_apaches_follower_acts_for_our_leader(
         assert leader.broker.leadership.leads
         assert leader.broker.tables.delay_offsets.offsets == {1: 3}
         await asyncio.sleep(3)  # what came back would come now
-        assert leader.broker.store.max_offset(topic, 0) <= 0
+        assert leader.broker.store.queues.max_offset(topic, 0) <= 0
         assert sorted(one.body for one in await Talk(dialer, other).messages(topic)) == numbers

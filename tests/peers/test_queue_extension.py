@@ -14,7 +14,6 @@ from kerolox.protocol.filters.bloom import BloomFilter
 from kerolox.protocol.subscription import tag_hash
 from kerolox.store.message_store import MessageStore
 from kerolox.store.options import StoreOptions
-from kerolox.store.queue.consume_queue import ENTRY
 from kerolox.store.queue.extended_queue import ExtendedQueue
 from kerolox.store.queue.extension import Unit
 
@@ -101,9 +100,8 @@ async def units_of(root: Path, topic: str) -> list[Unit]:
     async with MessageStore(options) as store:
         queue = store.queues.find(topic, 0)
         assert isinstance(queue, ExtendedQueue)
-        entries = queue.read(0, queue.next_offset)
-        found = queue.units(entries, may_wait=True)
-        return [found[code] for _, _, code in ENTRY.iter_unpack(entries)]
+        entries, found = await store.queues.entries(queue, 0, queue.next_offset)
+        return [found[code] for _, _, code in entries]
 
 
 def wait_known(address: str, group: str) -> None:

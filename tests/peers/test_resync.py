@@ -94,7 +94,7 @@ async def test_we_go_back_to_what_apaches_leader_has(
         following.follower.lead_by(ha_address, leader.address)
         await has_messages(follows, topic, 100)
         end = follows.log.max_offset
-        assert follows.max_offset("T", 0) == 0  # what it had written itself
+        assert follows.queues.max_offset("T", 0) == 0  # what it had written itself
     await asyncio.to_thread(leader.stop)
     async with a_store(path) as follows:
         assert files_of(leader.store / "commitlog", end, FILE) == raw(follows)[:end]
@@ -102,6 +102,6 @@ async def test_we_go_back_to_what_apaches_leader_has(
 
 async def has_messages(store: MessageStore, topic: str, count: int) -> None:
     def there() -> int:
-        return sum(queue.next_offset for queue in store.queues if queue.topic == topic)
+        return sum(queue.next_offset for queue in store.consume_queues if queue.topic == topic)
 
     await until(lambda: there() == count, lambda: f"{there()} of {count}; {store.progress}", 30)

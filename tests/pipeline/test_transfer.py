@@ -97,10 +97,13 @@ def read_all(
         found = []
         async with MessageStore(options_of(to, small=small)) as store:
             for topic, queue_id in queues:
-                offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+                offset, end = (
+                    store.queues.min_offset(topic, queue_id),
+                    store.queues.max_offset(topic, queue_id),
+                )
                 messages: list[StoredMessage] = []
                 while offset < end:
-                    answer = await store.read(topic, queue_id, offset, count_max=32)
+                    answer = await store.queues.read(topic, queue_id, offset, count_max=32)
                     messages += decode_records(b"".join(answer.parts))
                     offset = answer.next_offset
                 found.append(messages)

@@ -186,8 +186,8 @@ def assert_same(one: MessageStore, other: MessageStore) -> None:
     """Both logs are the same from where the shorter one begins, and so are all queues."""
     low = max(one.log.min_offset, other.log.min_offset)
     assert raw(one, low) == raw(other, low)
-    names = {(queue.topic, queue.queue_id) for queue in other.queues}
-    assert {(queue.topic, queue.queue_id) for queue in one.queues} == names
+    names = {(queue.topic, queue.queue_id) for queue in other.consume_queues}
+    assert {(queue.topic, queue.queue_id) for queue in one.consume_queues} == names
     for topic, queue_id in names:
         ours, theirs = one.queues.find(topic, queue_id), other.queues.find(topic, queue_id)
         assert ours is not None

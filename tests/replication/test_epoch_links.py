@@ -69,12 +69,12 @@ async def test_what_is_acknowledged_is_at_all_of_the_set(tmp_path: Path) -> None
         one.store.acks.when_safe(one.store.log.max_offset, told.append)
         await asyncio.sleep(0.05)
         assert not told
-        assert one.store.max_offset("T", 0) == 0, "nobody sees it"
+        assert one.store.queues.max_offset("T", 0) == 0, "nobody sees it"
         between.open.set()
         await until(lambda: told == [Safe.YES])
         assert two.store.log.max_offset == one.store.log.max_offset
-        assert one.store.max_offset("T", 0) == 1
-        await until(lambda: two.store.max_offset("T", 0) == 1)
+        assert one.store.queues.max_offset("T", 0) == 1
+        await until(lambda: two.store.queues.max_offset("T", 0) == 1)
         # It goes, and the leader goes on alone when the controller has said so.
         await two.follower.stop()
         put(one.store, 3)

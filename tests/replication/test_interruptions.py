@@ -160,7 +160,7 @@ async def test_brokers_change_places(tmp_path: Path) -> None:
         two.replication.follower.lead_by(one.endpoints.ha_address, one.address)
         await until(lambda: two.store.log.max_offset == one.store.log.max_offset)
         assert raw(two.store) == raw(one.store)
-        assert two.store.max_offset("T", 0) == one.store.max_offset("T", 0)
+        assert two.store.queues.max_offset("T", 0) == one.store.queues.max_offset("T", 0)
         await until(lambda: [each.behind for each in one.replication.leader.followers] == [0])
         told, of = (HaStatus.decode(each.replication.ha_status(ASKED).body) for each in (one, two))
         (row,) = told.ha_connection_info
@@ -176,9 +176,11 @@ async def test_brokers_change_places(tmp_path: Path) -> None:
         await one.leadership.follow("it is tired")
         await two.leadership.lead()
         assert two.replication.follower.state is LinkState.OFF
-        ends = [two.store.max_offset("T", queue_id) for queue_id in range(3)]
+        ends = [two.store.queues.max_offset("T", queue_id) for queue_id in range(3)]
         put(two.store, 3)
-        assert [two.store.max_offset("T", queue_id) for queue_id in range(3)] == [end + 1 for end in ends]
+        assert [two.store.queues.max_offset("T", queue_id) for queue_id in range(3)] == [
+            end + 1 for end in ends
+        ]
         one.replication.follower.lead_by(two.endpoints.ha_address, two.address)
         await until(lambda: one.store.log.max_offset == two.store.log.max_offset)
         assert raw(two.store) == raw(one.store)
@@ -196,7 +198,7 @@ async def test_half_a_record_is_cut_off_before_a_broker_leads(tmp_path: Path) ->
         assert two.store.log.max_offset == whole
         put(two.store, 3)
         assert two.store.log.record_at(whole)
-        assert sum(two.store.max_offset("T", queue_id) for queue_id in range(3)) == 7
+        assert sum(two.store.queues.max_offset("T", queue_id) for queue_id in range(3)) == 7
 
 
 async def test_a_broker_without_room_to_cut_half_a_record_off_goes_on_following(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ async def history(path: Path, name: str, *counts: int, size: int = 300) -> None:
     async with Broker(options_at(path / name)) as broker:
         for count in counts:
             put(broker.store, count, size=size)
-        broker.tables.offsets.commit("T", "readers", 0, broker.store.max_offset("T", 0))
+        broker.tables.offsets.commit("T", "readers", 0, broker.store.queues.max_offset("T", 0))
 
 
 def copy(path: Path, source: str, target: str) -> None:
@@ -91,9 +91,11 @@ async def copies_on(path: Path, leader: Broker) -> None:
         low = max(leader.store.log.min_offset, follower.store.log.min_offset)
         assert raw(follower.store, low) == raw(leader.store, low)
         for queue_id in range(3):
-            assert follower.store.max_offset("T", queue_id) == leader.store.max_offset("T", queue_id)
+            assert follower.store.queues.max_offset("T", queue_id) == leader.store.queues.max_offset(
+                "T", queue_id
+            )
             offset = follower.tables.offsets.offset("T", "readers", queue_id)
-            assert offset <= leader.store.max_offset("T", queue_id)
+            assert offset <= leader.store.queues.max_offset("T", queue_id)
     report = verify(find_layout(path / "follower/store", options_at(path / "follower")))
     assert report.clean, report.findings
 
@@ -181,7 +183,9 @@ async def test_one_whose_next_message_was_deleted(tmp_path: Path) -> None:
             await until(lambda: follower.store.log.max_offset == leader.store.log.max_offset)
             assert follower.store.log.min_offset == leader.store.log.min_offset == 2 * FILE
             assert raw(follower.store, 2 * FILE) == raw(leader.store, 2 * FILE)
-            assert follower.tables.offsets.offset("T", "readers", 0) <= follower.store.max_offset("T", 0)
+            assert follower.tables.offsets.offset("T", "readers", 0) <= follower.store.queues.max_offset(
+                "T", 0
+            )
 
 
 async def test_two_that_have_nothing_in_common(tmp_path: Path) -> None:
@@ -313,10 +317,10 @@ async def test_killed_at_any_moment_it_is_as_before_or_as_after(tmp_path: Path) 
                     assert len(whole) == 1  # first all was put aside
                     assert said(str(whole[0]))["messages"] == 300
                     reached = found.tables.offsets.offset("T", "readers", 0)
-                    assert reached == found.store.max_offset("T", 0)
+                    assert reached == found.store.queues.max_offset("T", 0)
                 else:
                     ended.add("before")
-                    assert sum(found.store.max_offset("T", queue_id) for queue_id in range(3)) == 550
+                    assert sum(found.store.queues.max_offset("T", queue_id) for queue_id in range(3)) == 550
                 assert not (tmp_path / "follower/store/kerolox.cut").exists()
             if not died:
                 assert end == common
@@ -338,4 +342,4 @@ async def test_without_room_for_what_goes_nothing_is_changed(tmp_path: Path) -> 
             await resync(tmp_path, leader, files)
         assert not list((tmp_path / "follower/store").glob("resync-*"))
         async with Broker(options_at(tmp_path / "follower")) as found:
-            assert sum(found.store.max_offset("T", queue_id) for queue_id in range(3)) == 30
+            assert sum(found.store.queues.max_offset("T", queue_id) for queue_id in range(3)) == 30

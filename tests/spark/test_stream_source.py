@@ -501,7 +501,7 @@ def test_messages_deleted_before_they_were_read() -> None:
             producer.send_many(texts("aging", 20, 200))
         store = broker.cluster.brokers[0].broker.store
         broker.run(lambda: store.expiry.delete_before(16 << 10))
-        first = store.min_offset("aging", 0)
+        first = store.queues.min_offset("aging", 0)
         assert first > 20
         with pytest.raises(
             DataLoss, match=rf"aging/broker-a/0: offset 10 .*first there is is {first}.*failOnDataLoss"
@@ -769,7 +769,7 @@ def test_a_last_message_deleted_by_its_age_is_no_loss() -> None:
             marks.append(query.at)
         store = broker.cluster.brokers[0].broker.store
         broker.run(lambda: store.expiry.delete_before(16 << 10))
-        first = store.min_offset("aging", 0)
+        first = store.queues.min_offset("aging", 0)
         again = Query(broker, "aging")
         again.at = marks[first - 1]  # the last message it read is gone, and the next one is there
         assert again.next() == names(first, 200)

@@ -76,7 +76,7 @@ async def test_put_returns_when_it_is_flushed_and_not_before(rig: Rig) -> None:
     assert await asyncio.to_thread(rig.disk.wait_for_stalled_sync)
     # Neither acknowledged nor seen: dispatch follows what is flushed.
     assert not put.done()
-    assert (await store.read("T", 0, 0)).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
+    assert (await store.queues.read("T", 0, 0)).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
     assert (store.progress.appended, store.progress.confirmed) == (96, 0)
     assert len(store.log.undispatched) == 1
     rig.disk.release_syncs()
@@ -102,7 +102,7 @@ async def test_a_flush_that_takes_too_long(rig: Rig) -> None:
     assert not second.done()  # it came three seconds later
     assert store.state.writable
     # The loop goes on meanwhile.
-    assert (await store.read("T", 0, 0)).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
+    assert (await store.queues.read("T", 0, 0)).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
     rig.disk.release_syncs()
     assert (await second)[1] == 1
     assert await bodies(store) == [b"first", b"second"]
@@ -256,7 +256,7 @@ async def test_transient_messages_are_seen_when_committed(rig: Rig) -> None:
     store = await rig.open(transient=True)
     physical, _, size = await store.put("T", 0, b"body")
     assert (store.progress.appended, store.progress.committed, store.progress.confirmed) == (size, 0, 0)
-    assert (await store.read("T", 0, 0)).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
+    assert (await store.queues.read("T", 0, 0)).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
     with pytest.raises(OffsetOutOfRange):
         store.log.read_hot(physical, size)
     await rig.clock.advance(0.19)

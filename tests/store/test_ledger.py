@@ -640,7 +640,7 @@ async def test_barriers_of_leaders_that_follow_each_other(tmp_path: Path) -> Non
         store = await follower(rig)
         ledger = ledger_of(store)
         assert (ledger.end_index, ledger.end_term, ledger.committed_index) == (1, 4, -1)
-        assert store.max_offset(SELF_TEST_TOPIC, 0) == 0
+        assert store.queues.max_offset(SELF_TEST_TOPIC, 0) == 0
         ledger.lead(7)
         ledger.append_barrier()
         ledger.commit(2)

@@ -136,9 +136,11 @@ async def test_a_read_finds_the_same_either_way(rig: Rig) -> None:
             def plainly(data: bytes, at: int, size: int, asked: Any = condition) -> bool:
                 return bool(asked(data, at, size))
 
-            long = await store.read("T", 0, offset, count, bytes_max=bytes_max, record_filter=plainly)
+            long = await store.queues.read("T", 0, offset, count, bytes_max=bytes_max, record_filter=plainly)
             for _ in "12":  # not knowing the answers, and knowing them
-                found = await store.read("T", 0, offset, count, bytes_max=bytes_max, record_filter=condition)
+                found = await store.queues.read(
+                    "T", 0, offset, count, bytes_max=bytes_max, record_filter=condition
+                )
                 assert found == long, text
             assert condition.answers
 

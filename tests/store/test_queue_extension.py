@@ -57,9 +57,10 @@ def append(queues: ConsumeQueues, count: int, topic: str = "T", bits: bytes = BI
 
 
 def units(queue: ExtendedQueue) -> list[Unit | None]:
-    entries = queue.read(queue.min_offset, queue.next_offset)
-    found = queue.units(entries, may_wait=True)
-    return [found.get(code) for _, _, code in ENTRY.iter_unpack(entries)]
+    entries = queue.entries(queue.min_offset, queue.next_offset, may_wait=True)
+    codes = [code for _, _, code in entries or ()]
+    found = queue.units(codes, may_wait=True)
+    return [found.get(code) for code in codes]
 
 
 def expected(count: int, bits: bytes = BITS) -> list[Unit | None]:
@@ -225,12 +226,12 @@ async def test_tags_and_bits_filter_what_is_read(rig: Rig) -> None:
     await put(store, 0, 20)
     even = [b"%d" % number for number in range(0, 20, 2)]
     wanted = java_hash("a")
-    assert bodies(await store.read("T", 0, 0, queue_filter=lambda code: code == wanted)) == even
-    assert bodies(await store.read("T", 0, 0, unit_filter=lambda unit: unit.bits == b"\x01")) == even
-    assert len(bodies(await store.read("T", 0, 0))) == 20
+    assert bodies(await store.queues.read("T", 0, 0, queue_filter=lambda code: code == wanted)) == even
+    assert bodies(await store.queues.read("T", 0, 0, unit_filter=lambda unit: unit.bits == b"\x01")) == even
+    assert len(bodies(await store.queues.read("T", 0, 0))) == 20
     await store.close()
     again = await rig.open()
-    assert bodies(await again.read("T", 0, 0, unit_filter=lambda unit: unit.bits == b"\x01")) == even
+    assert bodies(await again.queues.read("T", 0, 0, unit_filter=lambda unit: unit.bits == b"\x01")) == even
 
 
 @pytest.mark.parametrize("how", ["kill", "lose_power"])
@@ -245,6 +246,6 @@ async def test_after_a_crash_units_and_entries_fit(rig: Rig, how: str) -> None:
     await put(again, 60, 10)
     odd = [b"%d" % number for number in range(1, 70, 2)]
     wanted = java_hash("b")
-    found = await again.read("T", 0, 0, 64, queue_filter=lambda code: code == wanted)
-    more = await again.read("T", 0, found.next_offset, 64, queue_filter=lambda code: code == wanted)
+    found = await again.queues.read("T", 0, 0, 64, queue_filter=lambda code: code == wanted)
+    more = await again.queues.read("T", 0, found.next_offset, 64, queue_filter=lambda code: code == wanted)
     assert bodies(found) + bodies(more) == odd

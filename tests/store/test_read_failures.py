@@ -201,4 +201,4 @@ async def test_a_start_takes_nothing_for_missing_that_it_cannot_look_at(tmp_path
         await MessageStore(options_for(tmp_path), files=files).open()
     files.fail_reads(None, path_contains=name)
     async with MessageStore(options_for(tmp_path), files=files) as store:
-        assert (await store.read("T", 0, 0, 1)).count == 1
+        assert (await store.queues.read("T", 0, 0, 1)).count == 1

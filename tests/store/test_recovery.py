@@ -502,12 +502,12 @@ async def test_queues_rebuilt_behind_deleted_files_keep_their_offsets(rig: Rig) 
     store = await rig.open(delete_pause_ms=0)
     await fill(store, 60)
     await store.expiry.delete_before(2 * LOG_FILE)
-    bounds = [(store.min_offset("T", q), store.max_offset("T", q)) for q in (0, 1)]
+    bounds = [(store.queues.min_offset("T", q), store.queues.max_offset("T", q)) for q in (0, 1)]
     assert bounds[0][0] > 0
     await store.close()
     shutil.rmtree(rig.path / "consumequeue" / "T" / "0")
     store = await rig.open()
-    assert [(store.min_offset("T", q), store.max_offset("T", q)) for q in (0, 1)] == bounds
+    assert [(store.queues.min_offset("T", q), store.queues.max_offset("T", q)) for q in (0, 1)] == bounds
     assert await bodies(store, "T", 0) == [body_of(i * 2) for i in range(bounds[0][0], 30)]
 
 
@@ -517,11 +517,11 @@ async def test_a_queue_without_messages_goes_on_counting_through_a_rebuild(rig: 
         await store.put("Old", 0, b"%d" % i)
     await fill(store, 60)
     await store.expiry.delete_before(2 * LOG_FILE)
-    assert (store.min_offset("Old", 0), store.max_offset("Old", 0)) == (5, 5)
+    assert (store.queues.min_offset("Old", 0), store.queues.max_offset("Old", 0)) == (5, 5)
     await store.close()
     shutil.rmtree(rig.path / "consumequeue" / "T" / "0")
     store = await rig.open()
-    assert (store.min_offset("Old", 0), store.max_offset("Old", 0)) == (5, 5)
+    assert (store.queues.min_offset("Old", 0), store.queues.max_offset("Old", 0)) == (5, 5)
     assert (await store.put("Old", 0, b"next"))[1] == 5
 
 
@@ -533,7 +533,7 @@ async def test_a_rebuild_broken_off_is_begun_again(rig: Rig, monkeypatch: pytest
 
     def give_half(entries: list) -> None:  # type: ignore[type-arg]
         given(entries[: len(entries) // 2])
-        store.queues.write()
+        store.consume_queues.write()
         raise StoreError("the process dies here")
 
     monkeypatch.setattr(store.dispatcher, "give", give_half)
@@ -684,7 +684,7 @@ async def test_marks_that_are_behind_the_log(rig: Rig) -> None:
     file.close()
     store = await rig.open()
     assert store.recovered.start == 2 * LOG_FILE  # type: ignore[union-attr]
-    assert store.max_offset("T", 0) == 30
+    assert store.queues.max_offset("T", 0) == 30
 
 
 # --- files that are not as they should be ------------------------------------------------------------------

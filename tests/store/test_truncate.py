@@ -119,9 +119,9 @@ async def same(store: MessageStore, other: MessageStore, keys: list[tuple[str, s
     end = other.log.max_offset
     assert store.log.max_offset == store.progress.appended == end
     assert raw(store, 0, end) == raw(other, 0, end)
-    for queue in [*store.queues, *other.queues]:
+    for queue in [*store.consume_queues, *other.consume_queues]:
         asked = queue.topic, queue.queue_id
-        assert store.max_offset(*asked) == other.max_offset(*asked)
+        assert store.queues.max_offset(*asked) == other.queues.max_offset(*asked)
         assert store.log.cursor(*asked).next_offset == other.log.cursor(*asked).next_offset
         mine, its = store.queues.find(*asked), other.queues.find(*asked)
         entries = [b"" if one is None else one.read(0, 10_000) for one in (mine, its)]
@@ -152,7 +152,7 @@ async def test_a_former_leader_becomes_what_its_leader_is(
     ):
         store, ends = await filled(rig, own, range(40))
         leader, _ = await filled(other, History(kept), range(kept))
-        cursors = [store.log.cursor(queue.topic, queue.queue_id) for queue in store.queues]
+        cursors = [store.log.cursor(queue.topic, queue.queue_id) for queue in store.consume_queues]
         follow(store)
         cut = await store.truncate(ends[kept])
         assert cut is not None
@@ -179,7 +179,7 @@ async def test_a_former_leader_becomes_what_its_leader_is(
         for each, its in ((store, rig), (leader, other)):
             await fill(its, each, History(7), range(5))
             await each.flusher.flush_all()
-        for asked in {(queue.topic, queue.queue_id) for queue in store.queues}:
+        for asked in {(queue.topic, queue.queue_id) for queue in store.consume_queues}:
             assert await bodies(store, *asked) == await bodies(leader, *asked)
         await store.close()
         is_whole(rig)
@@ -200,7 +200,9 @@ async def test_at_every_record(tmp_path: Path, share: int) -> None:
         for segment in store.segments.all[:-1]:
             last = max(place for place in places if place < segment.end)
             places.add(last + len(store.log.record_at(last)))
-        expected = {queue: await read_all(store, queue.topic, queue.queue_id) for queue in store.queues}
+        expected = {
+            queue: await read_all(store, queue.topic, queue.queue_id) for queue in store.consume_queues
+        }
     for place in sorted(places)[share::6]:
         async with rig_at(tmp_path / str(place), **SMALL) as rig:
             history = History(5)
@@ -212,7 +214,7 @@ async def test_at_every_record(tmp_path: Path, share: int) -> None:
                 left = [message for message in messages if message.physical_offset < place]
                 got = await read_all(store, queue.topic, queue.queue_id)
                 assert [m.physical_offset for m in got] == [m.physical_offset for m in left]
-                assert store.max_offset(queue.topic, queue.queue_id) == len(left)
+                assert store.queues.max_offset(queue.topic, queue.queue_id) == len(left)
             for topic, key in history.keys:
                 for record in await store.find_by_key(topic, key):
                     assert decode_record(record).physical_offset < place
@@ -273,10 +275,10 @@ async def test_before_the_first_file(tmp_path: Path) -> None:
         await leader.expiry.delete_before(LOG_FILE)
         store.log.append_raw(raw(leader, LOG_FILE, leader.log.max_offset))
         for _ in range(2):
-            for queue in leader.queues:
+            for queue in leader.consume_queues:
                 asked = queue.topic, queue.queue_id
                 assert await bodies(store, *asked) == await bodies(leader, *asked)
-                assert store.max_offset(*asked) == leader.max_offset(*asked)
+                assert store.queues.max_offset(*asked) == leader.queues.max_offset(*asked)
             await rig.kill(store)
             store = await rig.open()
         await store.close()
@@ -362,7 +364,7 @@ async def test_a_read_under_way_does_not_see_half_a_cut(tmp_path: Path, regrown:
     places = [await store.put("A", 0, b"old %d" % number * 20) for number in range(30)]
     disk.cold = lambda path, offset, size: "commitlog" in path
     disk.slow = True
-    pulling = asyncio.ensure_future(store.read("A", 0, 12))
+    pulling = asyncio.ensure_future(store.queues.read("A", 0, 12))
     asking = asyncio.ensure_future(store.message_at(places[12][0]))
     await until(disk.reading.is_set)
     follow(store)
@@ -471,7 +473,7 @@ async def test_without_room_for_the_note_it_is_refused_and_succeeds_later(tmp_pa
         store, ends = await filled(rig, history, range(30))
         never, _ = await filled(other, History(3), range(12))
         await store.flusher.flush_all()
-        before = {queue: await bodies(store, queue.topic, queue.queue_id) for queue in store.queues}
+        before = {queue: await bodies(store, queue.topic, queue.queue_id) for queue in store.consume_queues}
         follow(store)
         rig.disk.fill()
         for _ in range(2):
@@ -625,7 +627,7 @@ async def test_a_crash_at_any_moment(tmp_path: Path, seed: int | None) -> None:
         await store.flusher.flush_all()
         await store.housekeeper.flush(sums=True)
         follow(store)
-        before = {queue: await bodies(store, queue.topic, queue.queue_id) for queue in store.queues}
+        before = {queue: await bodies(store, queue.topic, queue.queue_id) for queue in store.consume_queues}
         epochs = (Epoch(1, 0), Epoch(2, ends[4]), Epoch(4, ends[9]), Epoch(7, ends[20]))
         store.notes.epochs.take(epochs)
         disk.left = number
@@ -663,7 +665,7 @@ async def test_a_crash_at_any_moment(tmp_path: Path, seed: int | None) -> None:
             assert got == old[: len(got)]
             places = [m.physical_offset for m in await read_all(store, queue.topic, queue.queue_id)]
             assert all(place < end for place in places)
-        total = sum([len(await bodies(store, q.topic, q.queue_id)) for q in store.queues])
+        total = sum([len(await bodies(store, q.topic, q.queue_id)) for q in store.consume_queues])
         assert total == sum([len(entries) for entries, _ in store.log.entries_from(0, end)])
         await fill(rig, store, History(12), range(6))
         await store.close()
@@ -766,22 +768,22 @@ async def test_queues_with_an_extension(tmp_path: Path, kept: int) -> None:
         lead(store)
         for _ in range(2):
             await same(store, never, [])
-            for queue in never.queues:
+            for queue in never.consume_queues:
                 mine = store.queues.find(queue.topic, queue.queue_id)
                 assert isinstance(mine, ExtendedQueue)
                 assert isinstance(queue, ExtendedQueue)
                 assert mine.extension.end == queue.extension.end
-                entries = queue.read(0, 10_000)
-                units = queue.units(entries, may_wait=True)
+                codes = [code for _, _, code in queue.entries(0, 10_000, may_wait=True) or ()]
+                units = queue.units(codes, may_wait=True)
                 assert len(units) == queue.max_offset
-                assert mine.units(entries, may_wait=True) == units
+                assert mine.units(codes, may_wait=True) == units
             for each, its in ((store, rig), (never, other)):
                 its.clock.step_wall(1_800_000_000_000 - its.clock.wall_ms())
                 await fill(its, each, History(9), range(50, 60))
         await store.close()
         is_whole(rig)
         store = await rig.open()
-        for asked in {(queue.topic, queue.queue_id) for queue in never.queues}:
+        for asked in {(queue.topic, queue.queue_id) for queue in never.consume_queues}:
             assert await bodies(store, *asked) == await bodies(never, *asked)
 
 
@@ -829,10 +831,10 @@ async def test_cursors_count_what_is_not_dispatched_yet(tmp_path: Path) -> None:
         follow(store)
         await store.truncate(place)
         assert [cursor.next_offset for cursor in cursors] == [5, 1, 1]
-        assert store.max_offset("A", 0) == 1, "nobody sees what is not confirmed"
+        assert store.queues.max_offset("A", 0) == 1, "nobody sees what is not confirmed"
         store.progress.replicated = place
         store.progress.advance()
-        assert [store.max_offset("A", 0), store.max_offset("%LMQ%x", 0)] == [5, 1]
+        assert [store.queues.max_offset("A", 0), store.queues.max_offset("%LMQ%x", 0)] == [5, 1]
 
 
 @pytest.mark.parametrize("ending", ["close", "kill", "power"])
@@ -848,7 +850,7 @@ async def test_a_queue_whose_messages_are_all_gone_goes_on_counting(tmp_path: Pa
         for _ in range(10):
             await store.put("B", 0, bytes(500))
         await store.expiry.delete_before(LOG_FILE)
-        assert (store.min_offset("A", 0), store.max_offset("A", 0)) == (5, 5)
+        assert (store.queues.min_offset("A", 0), store.queues.max_offset("A", 0)) == (5, 5)
         await store.flusher.flush_all()
         if ending == "close":
             await store.close()
@@ -858,7 +860,7 @@ async def test_a_queue_whose_messages_are_all_gone_goes_on_counting(tmp_path: Pa
         else:
             await rig.lose_power(store)
         store = await rig.open()
-        assert (store.min_offset("A", 0), store.max_offset("A", 0)) == (5, 5)
+        assert (store.queues.min_offset("A", 0), store.queues.max_offset("A", 0)) == (5, 5)
         assert (await store.put("A", 0, b"next"))[1] == 5
 
 

@@ -62,10 +62,10 @@ async def test_a_leader_that_was_killed_took_no_leave(how: str, tmp_path: Path) 
         recovered = leader.broker.store.recovered
         assert recovered is not None
         assert recovered.crashed is (how == "kill")
-        assert leader.broker.store.max_offset("T", 0) == 10
+        assert leader.broker.store.queues.max_offset("T", 0) == 10
         await send(cluster, 5)
         await cluster.caught_up()
-        assert cluster.followers("broker-a")[1].broker.store.max_offset("T", 0) == 15
+        assert cluster.followers("broker-a")[1].broker.store.queues.max_offset("T", 0) == 15
 
 
 async def test_a_kill_in_the_middle_of_sends(tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ async def test_a_kill_in_the_middle_of_sends(tmp_path: Path) -> None:
             ended = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(error, KeroloxError) for error in ended)
         follower = cluster.followers("broker-a")[1].broker
-        assert follower.store.max_offset("T", 0) >= acknowledged
+        assert follower.store.queues.max_offset("T", 0) >= acknowledged
         await cluster.start_again("broker-a")
-        assert cluster.leaders["broker-a"].broker.store.max_offset("T", 0) >= acknowledged
+        assert cluster.leaders["broker-a"].broker.store.queues.max_offset("T", 0) >= acknowledged
 
 
 async def test_a_follower_is_killed_and_catches_up(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ async def test_a_follower_is_killed_and_catches_up(tmp_path: Path) -> None:
         await cluster.caught_up()  # of none that runs
         await cluster.start_again("broker-a", 1)
         await cluster.caught_up()
-        assert cluster.followers("broker-a")[1].broker.store.max_offset("T", 0) == 20
+        assert cluster.followers("broker-a")[1].broker.store.queues.max_offset("T", 0) == 20
 
 
 async def test_a_link_that_is_cut_and_heals(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_a_link_that_is_cut_one_way(way: str, tmp_path: Path) -> None:
         async with Producer(cluster.nameserver_address, group="p") as producer:
             receipt = await producer.send(Message("T", b"x"))
         assert receipt.status is SendStatus.FLUSH_SLAVE_TIMEOUT
-        arrived = cluster.followers("broker-a")[1].broker.store.max_offset("T", 0)
+        arrived = cluster.followers("broker-a")[1].broker.store.queues.max_offset("T", 0)
         assert (arrived > 0) is (way == "to_leader")
         with pytest.raises(NotCaughtUp):
             await cluster.caught_up(0.2)

@@ -43,6 +43,10 @@ _OPERATIONS = {
 }  # all other actions (read, list, look at, ask) are READ
 
 
+class Cold(Exception):
+    """Data that is not in memory: read again in a thread."""
+
+
 class StoreError(KeroloxError):
     """Problem with the files of the store, at ``path`` and ``offset``."""
 

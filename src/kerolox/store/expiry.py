@@ -166,13 +166,20 @@ class Expiry:
                 # One file at a time, with a pause: the deletion of a large file keeps the disk busy.
                 await loop.run_in_executor(store.keeper, store.segments.delete_before, segment.end)
                 await self._pause(store.options.delete_pause_ms / 1000)
+            await self.remove_queue_files()
             log_min = store.log.min_offset
-            await loop.run_in_executor(store.keeper, store.queues.delete_before, log_min)
             await loop.run_in_executor(store.keeper, store.index.delete_before, log_min)
             await loop.run_in_executor(store.keeper, store.notes.drop_before, log_min)
             if store.ledger is not None:
                 await store.ledger.files_deleted()
             await store.housekeeper.flush(sums=True)  # progress notes and sums describe the remaining files
+
+    async def remove_queue_files(self) -> int:
+        """Remove queue files whose messages have all left the log; return their number."""
+        store = self._store
+        return await asyncio.get_running_loop().run_in_executor(
+            store.keeper, store.consume_queues.delete_before, store.log.min_offset
+        )
 
     async def _pause(self, seconds: float) -> None:
         """Sleep; return early when the store closes."""

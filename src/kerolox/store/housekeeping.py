@@ -74,17 +74,17 @@ class Housekeeper:
         async with self._flushing:
             # Also for a topic without queues: delayed messages of it may be in the log.
             noted = await self._note_deleted(topic, before)
-            if topic in store.queues.by_topic:
+            if topic in store.consume_queues.by_topic:
                 # The next start must not take a deleted queue for a lost one, so no sum covers it any more.
                 await self.make_safe(sums=True, without=topic)
             # Messages being written must not enter queues that begin anew, now or after a crash.
             await store.flusher.flush_all()
             store.log.forget_cursors(topic)
-            if before is not None and store.queues.last_place(topic) > before:
+            if before is not None and store.consume_queues.last_place(topic) > before:
                 return False
             store.queue_filler.forget(topic)
             end = store.progress.appended if before is None else before
-            deleted = store.queues.delete_topic(topic)
+            deleted = store.consume_queues.delete_topic(topic)
             if deleted and noted < end:  # messages were sent to the topic in the meantime
                 await self._note_deleted(topic)
             await self._flush_round()
@@ -158,7 +158,7 @@ class Housekeeper:
             if error is None:
                 failing.passed(kind, FLUSH)
             else:
-                full = self._store.queues.unflushed_bytes() > UNFLUSHED_BYTES_MAX
+                full = self._store.consume_queues.unflushed_bytes() > UNFLUSHED_BYTES_MAX
                 failing.failed(kind, error, work=FLUSH, full=full)
 
     async def make_safe(self, *, sums: bool = False, without: str | None = None) -> None:
@@ -185,11 +185,11 @@ class Housekeeper:
         # Taken before the flush, and never past the flushed end of the log.
         noted = self.note()
         queues_ms = self.queues_ms()
-        written = attempt(Kind.QUEUE, store.queues.write)
+        written = attempt(Kind.QUEUE, store.consume_queues.write)
         if written is None:
-            written = store.queues.take_unflushed()
+            written = store.consume_queues.take_unflushed()
         index_written = attempt(Kind.INDEX, store.index.write)
-        gone = store.queues.gone
+        gone = store.consume_queues.gone
         grown = noted.dispatched - self._summed >= STEP_BYTES
         summing = None
         if (grown or sums) and not failed:
@@ -208,7 +208,7 @@ class Housekeeper:
                     attempt(Kind.SUMS, summing)
                 attempt(Kind.CHECKPOINT, partial(self.save_notes, noted, queues_ms))
             try:
-                store.queues.remove_gone(gone)
+                store.consume_queues.remove_gone(gone)
             except StoreError as error:  # the queues are already forgotten: nothing waits for their files
                 return error
             return None
@@ -219,7 +219,7 @@ class Housekeeper:
         else:
             store.failing.failed(Kind.QUEUE, not_removed, work=REMOVE, operation=Operation.REMOVE)
         if Kind.QUEUE in failed:
-            store.queues.not_flushed(written)
+            store.consume_queues.not_flushed(written)
         if Kind.SUMS in failed:
             self._summed = 0  # sum up again in the next round
         return failed
@@ -231,7 +231,7 @@ class Housekeeper:
             boot=store.notes.boot,
             dispatched=min(store.dispatcher.dispatched, store.progress.flushed),
             flushed=store.progress.flushed,
-            queues=len(store.queues),
+            queues=len(store.consume_queues),
             index_files=len(store.index),
         )
 
@@ -242,7 +242,7 @@ class Housekeeper:
     def _summing(self, end: int, without: str | None, *, whole: bool = False) -> Callable[[], None]:
         """Return a function that a thread calls to sum up queues and index as they are written now."""
         store = self._store
-        ends = [(queue, queue.written_bytes) for queue in store.queues if queue.topic != without]
+        ends = [(queue, queue.written_bytes) for queue in store.consume_queues if queue.topic != without]
         headers = store.index.headers()
         self._summed = end
 
@@ -261,7 +261,7 @@ class Housekeeper:
         log_min = store.log.min_offset
         if physical <= log_min:
             return log_min
-        return max(log_min, position_of(store.segments, store.queues.place_before(physical)))
+        return max(log_min, position_of(store.segments, store.consume_queues.place_before(physical)))
 
     def queues_ms(self) -> int:
         """Return the store time before which all messages are flushed in the log and present in the queues.

@@ -8,7 +8,6 @@ import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Unpack
 
 import msgspec
 
@@ -29,7 +28,7 @@ from kerolox.store.dispatch.dispatcher import Dispatcher
 from kerolox.store.dispatch.keys import KeyFiller
 from kerolox.store.dispatch.queue_units import UnitFiller
 from kerolox.store.dispatch.queues import QueueFiller
-from kerolox.store.errors import CorruptRecord, StoreError
+from kerolox.store.errors import StoreError
 from kerolox.store.expiry import Expiry
 from kerolox.store.failures import Kind
 from kerolox.store.housekeeping import Housekeeper
@@ -51,7 +50,8 @@ from kerolox.store.opening import Opening
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
 from kerolox.store.queue.named_records import NamedRecords
-from kerolox.store.queue.reading import PULL_BYTES_MAX, Cold, QueueRead, QueueReader, ReadFilters, ReadLimits
+from kerolox.store.queue.queues import Queues
+from kerolox.store.queue.reading import QueueReader
 from kerolox.store.recovery import Recovered
 from kerolox.store.standing_failures import StandingFailures
 from kerolox.store.state import Obstacle, StoreState
@@ -129,7 +129,7 @@ class MessageStore:
             store_host=store_host,
             executor=self.ahead,
         )
-        self.queues = ConsumeQueues(
+        self.consume_queues = ConsumeQueues(
             self.files,
             self.path("consumequeue"),
             entries_per_file=options.queue_file_size // 20,
@@ -169,6 +169,7 @@ class MessageStore:
         else:
             self.acks = Acks(*acks, clock=clock)
         self.reader = QueueReader(self.log, options, _memory_bytes())
+        self.queues = Queues(self.consume_queues, self.reader, self.log, self.readers, self.root)
         self.named = NamedRecords(self.log, self.queues, self.readers)
         self.log.next_offset_of = self._next_offset_of
 
@@ -176,7 +177,7 @@ class MessageStore:
         self.dispatcher = Dispatcher(self.log, self.failing)
         filler = UnitFiller if options.queue_extension else QueueFiller
         self.queue_filler: QueueFiller = filler(
-            self.queues, parse_levels(options.delay_levels), multi_dispatch=options.multi_dispatch
+            self.consume_queues, parse_levels(options.delay_levels), multi_dispatch=options.multi_dispatch
         )
         self.key_filler = KeyFiller(self.index, clock)
         self.dispatcher.fillers.append(self.queue_filler.fill)
@@ -292,40 +293,6 @@ class MessageStore:
 
     # --- messages out ------------------------------------------------------------------------------
 
-    async def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        count_max: int = 32,
-        *,
-        bytes_max: int = PULL_BYTES_MAX,
-        limits: ReadLimits | None = None,
-        limited: bool = False,
-        **filters: Unpack[ReadFilters],
-    ) -> QueueRead:
-        """Return messages of a queue from an offset on. A thread is used only when they are not in memory.
-
-        ``limited``: a client asked for them. Raise Overloaded if too many reads wait for the disk.
-        """
-        queue = self.queues.find(topic, queue_id)
-
-        def attempt(may_wait: bool) -> QueueRead:
-            return self.reader.read(
-                queue,
-                offset,
-                count_max,
-                bytes_max=bytes_max,
-                may_wait=may_wait,
-                limits=limits,
-                **filters,
-            )
-
-        try:
-            return attempt(False)
-        except Cold:
-            return await self.readers.read(lambda: attempt(True), limited=limited)
-
     async def message_at(self, physical_offset: int) -> bytes:
         """Return the record at an offset that the store itself noted; for offsets that peers name, see
         :attr:`named`. Raise CorruptRecord if no record starts there."""
@@ -344,49 +311,6 @@ class MessageStore:
             return [record for place in places if (record := self.log.record_if_there(place)) is not None]
 
         return await self.readers.read(look, limited=True)
-
-    async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
-        """Return the first offset stored at this time or later; ``upper``: the last one at or before it."""
-        queue = self.queues.find(topic, queue_id)
-        if queue is None:
-            return 0
-        return await self.readers.read(
-            lambda: queue.offset_by_time(
-                time_ms, self._store_time_at, log_min=self.log.min_offset, upper=upper
-            ),
-            limited=True,
-        )
-
-    def _store_time_at(self, physical: int) -> int:
-        """Return the store time of the message that a queue entry names; -1 if it was deleted meanwhile."""
-        stored_ms = self.log.store_timestamp_at(physical)
-        if stored_ms < 0 and self.log.min_offset <= physical < self.segments.committed:
-            raise CorruptRecord(
-                f"no record starts at log offset {physical}, which a queue entry names. Run: kerolox "
-                f"store verify {self.root}",
-                offset=physical,
-            )
-        return stored_ms
-
-    async def earliest_time(self, topic: str, queue_id: int) -> int:
-        """Return the store time of the oldest message of a queue; -1 if it has none."""
-        queue = self.queues.find(topic, queue_id)
-        if queue is None:
-            return -1
-
-        def look() -> int:
-            entry = queue.entry(queue.min_offset)
-            return -1 if entry is None else self.log.store_timestamp_at(entry[0])
-
-        return await self.readers.read(look, limited=True)
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        queue = self.queues.find(topic, queue_id)
-        return 0 if queue is None else queue.min_offset
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        queue = self.queues.find(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
 
     async def delete_topic(self, topic: str, *, before: int | None = None) -> bool:
         """Remove a topic's queues. Its messages leave the log when their files expire."""
@@ -462,7 +386,7 @@ class MessageStore:
         try:
             # Fails again if it failed before: the notes must not claim those keys.
             self.key_filler.put_pending()
-            flush(self.queues.write())
+            flush(self.consume_queues.write())
             self.index.flush()
             noted = self.housekeeper.note()  # never more than the flushed log
             self.housekeeper.save_sums(noted.dispatched, whole=True)
@@ -471,13 +395,13 @@ class MessageStore:
                 noted = msgspec.structs.replace(
                     noted,
                     log_end=self.progress.appended,
-                    queue_files=sum(queue.file_count for queue in self.queues),
+                    queue_files=sum(queue.file_count for queue in self.consume_queues),
                 )
             self.housekeeper.save_notes(noted, self.housekeeper.queues_ms())
         except StoreError as error:
             clean = False
             log.error("close_failed error=%r next='no action needed: the next start recovers'", str(error))
-        for part in (self.queues, self.index, self.ledger, self.segments, self.notes):
+        for part in (self.consume_queues, self.index, self.ledger, self.segments, self.notes):
             try:
                 if part is not None:
                     part.close()
@@ -500,7 +424,7 @@ class MessageStore:
     # --- small things --------------------------------------------------------------------------------
 
     def _next_offset_of(self, topic: str, queue_id: int) -> int:
-        queue = self.queues.find(topic, queue_id)
+        queue = self.consume_queues.find(topic, queue_id)
         return 0 if queue is None else queue.next_offset
 
 

@@ -85,12 +85,12 @@ class Opening:
         if cut is not None:
             marks = self._finish_cut(cut, marks)
             sums = self._sums = None
-        store.queues.load()
+        store.consume_queues.load()
         if sums is None:
             safe = marks.dispatched if crashed and marks.dispatched != UNKNOWN else None
-            store.queues.recover(crashed=crashed, safe_physical=safe)
+            store.consume_queues.recover(crashed=crashed, safe_physical=safe)
             if cut is not None:
-                store.queues.truncate_to_physical(cut.end)
+                store.consume_queues.truncate_to_physical(cut.end)
         else:
             self._judge_queues(sums, crashed)
         store.queue_filler.deleted = notes.deleted.load()
@@ -101,7 +101,7 @@ class Opening:
         )
         if store.segments.first is None:
             self._refuse_lost_log(marks, cut)
-            store.queues.delete_all()
+            store.consume_queues.delete_all()
             store.index.delete_all()
             store.segments.roll()
             notes.fit(0)
@@ -111,7 +111,7 @@ class Opening:
         store.queue_filler.deleted = {}  # from here on all messages are new
         if store.ledger is not None:
             found.end = store.ledger.begin(found.end)
-        store.queues.correct_min_offsets(store.log.min_offset)
+        store.consume_queues.correct_min_offsets(store.log.min_offset)
         store.log.begin()
         store.progress.reset()
         waiting = store.log.undispatched
@@ -189,19 +189,21 @@ class Opening:
         """Raise if a store without log files had messages and was not being truncated to nothing."""
         store = self._store
         if cut is None:
-            ends = len(store.queues), store.queues.max_physical
+            ends = len(store.consume_queues), store.consume_queues.max_physical
             refuse_lost_log(store.segments, marks, self._sums, *ends, store.root)
 
     def circumstances(self, marks: ProgressNotes, crashed: bool) -> Circumstances:
         """Return the facts known before the log is read."""
         store = self._store
-        queues_end = store.queues.max_physical if self._sums is None else self._sums.end
+        queues_end = store.consume_queues.max_physical if self._sums is None else self._sums.end
         # If the noted end of the store is its end now, kerolox used the store last: missing queues and index
         # files have vanished and are rebuilt from the log. With sums this is not needed, because they list
         # the queues and files.
         ours = self._sums is None and (crashed or (marks.log_end != UNKNOWN and queues_end <= marks.log_end))
-        queue_files = sum(queue.file_count for queue in store.queues)
-        queues_vanished = ours and (len(store.queues) < marks.queues or queue_files < marks.queue_files)
+        queue_files = sum(queue.file_count for queue in store.consume_queues)
+        queues_vanished = ours and (
+            len(store.consume_queues) < marks.queues or queue_files < marks.queue_files
+        )
         index_vanished = store.options.index_enabled and (
             (
                 self._sums is None
@@ -214,7 +216,7 @@ class Opening:
             log.warning(
                 "rebuilding queues=%d of %d queue_files=%d of %d index_files=%d of %d "
                 "reason='files have vanished' next='no action needed: the whole log is read'",
-                len(store.queues),
+                len(store.consume_queues),
                 marks.queues,
                 queue_files,
                 marks.queue_files,
@@ -247,7 +249,7 @@ class Opening:
         store = self._store
         log_min = max(0, store.segments.min_offset)
         known = {(queue.topic, queue.queue_id): queue for queue in sums.queues}
-        queues = [(queue, known.get((queue.topic, queue.queue_id))) for queue in store.queues]
+        queues = [(queue, known.get((queue.topic, queue.queue_id))) for queue in store.consume_queues]
         # All entries are read, twenty bytes for each message, by several threads: computing sums releases the
         # interpreter.
         with ThreadPoolExecutor(SUMMED_BESIDE, thread_name_prefix="kerolox-sums") as pool:
@@ -273,7 +275,7 @@ class Opening:
                 # Later entries have no sum, and their messages are read again anyway.
                 self._vouched[queue] = 0 if of_queue is None else of_queue.end // ENTRY_SIZE
         for key, of_queue in known.items():
-            if store.queues.find(*key) is None:
+            if store.consume_queues.find(*key) is None:
                 log.warning(
                     "queue_missing topic=%r queue=%d next='no action needed: it is rebuilt from the log'",
                     *key,
@@ -285,8 +287,8 @@ class Opening:
         """Find the end of every queue; truncate entries that the sums do not cover."""
         store = self._store
         known = {(queue.topic, queue.queue_id): queue for queue in sums.queues}
-        store.queues.recover(crashed=crashed, vouched=self._vouched)
-        for queue in store.queues:
+        store.consume_queues.recover(crashed=crashed, vouched=self._vouched)
+        for queue in store.consume_queues:
             key = queue.topic, queue.queue_id
             if key in self._floors:
                 if queue.max_physical < store.log.min_offset:
@@ -342,13 +344,13 @@ class Opening:
             log.warning("rebuilding reason=%r next='no action needed: the whole log is read'", str(gap))
             found = self._recover_log(msgspec.structs.replace(known, queues_vanished=True), progress)
         store.notes.fit(found.end)
-        store.queues.truncate_to_physical(found.end)
+        store.consume_queues.truncate_to_physical(found.end)
         store.index.truncate_to(found.end)
         for key, count in self._counts.items():
-            queue = store.queues.queue(*key)
+            queue = store.consume_queues.queue(*key)
             if queue.next_offset < count:
                 queue.count_from(count)
-        store.notes.deleted.finish(store.queues)
+        store.notes.deleted.finish(store.consume_queues)
         if crashed:
             # Data that was read may still be only in memory: it is flushed before it counts as safe.
             store.segments.flushed = found.start
@@ -357,7 +359,7 @@ class Opening:
             store.segments.flush()
         # The progress notes saved next state that queues and index hold all of it, so the next start may skip
         # it.
-        flush(store.queues.write())
+        flush(store.consume_queues.write())
         store.index.sync(store.index.write())
         return found
 
@@ -438,7 +440,7 @@ class Opening:
         if known.rebuild:
             store.notes.note_unfinished(0)
         if known.queues_vanished:
-            for queue in store.queues:
+            for queue in store.consume_queues:
                 # A queue whose messages have all left the log keeps its files, because they hold its offset.
                 if queue.max_physical > store.log.min_offset:
                     queue.delete()
@@ -477,7 +479,7 @@ class Opening:
     def _compare(self, found: Recovered, kept: list[Entry] | None, start: int, trusted: int) -> None:
         """Truncate queues where they contradict the log: those entries are then rebuilt from it."""
         store = self._store
-        comparison = Comparison(store.queues, store.log)
+        comparison = Comparison(store.consume_queues, store.log)
         levels = parse_levels(store.options.delay_levels)
         filler = comparison.filler(levels, multi_dispatch=store.options.multi_dispatch)
         filler.deleted = store.queue_filler.deleted

@@ -191,7 +191,7 @@ class Truncation:
         stored_ms = 0
         if offset > store.log.min_offset:
             stored_ms = self._check_place()
-        self._queues = store.queues.plan_cut(offset)
+        self._queues = store.consume_queues.plan_cut(offset)
         taken = what_is_taken(store.log, max(offset, store.log.min_offset), store.log.whole_end)
         ends = [QueueEnd(cut.queue.topic, cut.queue.queue_id, cut.end) for cut in self._queues]
         return msgspec.structs.replace(taken, end=offset, stored_ms=stored_ms, queues=ends)
@@ -220,7 +220,7 @@ class Truncation:
         store.log.cut(offset, cut.stored_ms)
         store.progress.cut(offset)
         store.dispatcher.cut(offset, cut.stored_ms)
-        store.queues.lower_to(self._queues)
+        store.consume_queues.lower_to(self._queues)
         for queue_cut in self._queues:
             if queue_cut.leaves_nothing:
                 store.queue_filler.forget(queue_cut.queue.topic)
@@ -234,7 +234,7 @@ class Truncation:
         store = self._store
         store.notes.clear_behind(cut)
         clear_log(store, cut)
-        store.queues.clear_behind(self._queues)
+        store.consume_queues.clear_behind(self._queues)
         store.index.truncate_to(cut.end)
         clear_timer(store, cut)
 
@@ -262,7 +262,7 @@ def boundaries(store: MessageStore, offset: int) -> tuple[int, int, int]:
     segments = store.segments
     first = segments.segment_at(offset - 1)
     assert first is not None
-    known = position_of(segments, store.queues.place_before(offset - 1))
+    known = position_of(segments, store.consume_queues.place_before(offset - 1))
     # All files begin with a record, except one in which the log was begun anew.
     start = max(known, first.start if record_starts(segments, first.start) else store.log.min_offset)
     before, stored_ms = start, 0

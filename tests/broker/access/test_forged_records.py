@@ -191,7 +191,7 @@ async def test_a_half_message_does_not_say_whose_copy_it_is(stage: Scene) -> Non
         )
         await stage.round(60)
         await stage.round(60)
-        assert stage.broker.store.max_offset(HALF_TOPIC, 0) > 1  # it was put back
+        assert stage.broker.store.queues.max_offset(HALF_TOPIC, 0) > 1  # it was put back
         assert (await alice.end(mine, ROLLBACK)).code == 0
         half = await payer.prepare(b"theirs")
         while half.queue_offset < 12:
@@ -210,7 +210,7 @@ async def test_only_half_messages_are_checked_again(stage: Scene) -> None:
                 admin.address, Code.RESUME_CHECK_HALF_MESSAGE, ResumeCheckRequest(msg_id=message_id)
             )
             assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert stage.broker.store.max_offset(HALF_TOPIC, 0) == 0
+        assert stage.broker.store.queues.max_offset(HALF_TOPIC, 0) == 0
 
 
 async def test_a_producer_does_not_say_that_its_message_was_committed(tmp_path: Path) -> None:

@@ -134,9 +134,9 @@ def messages(read: QueueRead) -> list[StoredMessage]:
 async def read_all(store: MessageStore, topic: str, queue_id: int) -> list[StoredMessage]:
     """Everything a consumer can get of a queue, checked for what every answer must keep to."""
     got: list[StoredMessage] = []
-    offset = store.min_offset(topic, queue_id)
-    while offset < store.max_offset(topic, queue_id):
-        read = await store.read(topic, queue_id, offset)
+    offset = store.queues.min_offset(topic, queue_id)
+    while offset < store.queues.max_offset(topic, queue_id):
+        read = await store.queues.read(topic, queue_id, offset)
         assert read.next_offset > offset, read
         found = messages(read)
         assert len(found) == read.count

@@ -38,7 +38,7 @@ async def check(store: MessageStore, count: int = COUNT) -> None:
         for queue_id in (0, 1):
             numbers = range(which + 2 * queue_id, count, 4)
             assert await bodies(store, topic, queue_id) == [b"<%d>" % number for number in numbers]
-            assert store.max_offset(topic, queue_id) == len(numbers)
+            assert store.queues.max_offset(topic, queue_id) == len(numbers)
             queue = store.queues.find(topic, queue_id)
             assert queue is not None
     for number in range(count):
@@ -48,7 +48,7 @@ async def check(store: MessageStore, count: int = COUNT) -> None:
 
 
 async def entries(store: MessageStore) -> dict[tuple[str, int], bytes]:
-    return {(queue.topic, queue.queue_id): queue.read(0, queue.next_offset) for queue in store.queues}
+    return {(queue.topic, queue.queue_id): queue.read(0, queue.next_offset) for queue in store.consume_queues}
 
 
 async def left(rig: Rig, how: str) -> dict[tuple[str, int], bytes]:
@@ -158,7 +158,7 @@ async def test_a_queue_whose_messages_left_the_log_goes_on_counting(rig: Rig) ->
     files = sorted((rig.path / "consumequeue" / "old" / "0").iterdir())
     flip(files[-1], 3)
     store = await rig.open()
-    assert store.max_offset("old", 0) == 70
+    assert store.queues.max_offset("old", 0) == 70
     assert (await store.put("old", 0, b"x"))[1] == 70
     assert await bodies(store, "old") == [b"x"]
 
@@ -219,11 +219,11 @@ async def test_damage_that_no_start_reads_is_found_by_who_reads_it(
     assert store.recovered is not None
     assert store.recovered.start > physical
     with pytest.raises(DamagedMessage, match=f"message {offset} of .*--skip {physical} "):
-        await store.read("A", 0, 18)
+        await store.queues.read("A", 0, 18)
     assert "message_damaged" in caplog.text
-    read = await store.read("A", 0, offset + 1)
+    read = await store.queues.read("A", 0, offset + 1)
     assert messages(read)[0].queue_offset == offset + 1
-    read = await store.read("A", 0, offset - 3, 2)
+    read = await store.queues.read("A", 0, offset - 3, 2)
     assert [message.queue_offset for message in messages(read)] == [offset - 3, offset - 2]
 
 
@@ -238,4 +238,4 @@ async def test_an_entry_that_became_another_while_running(rig: Rig, monkeypatch:
     path = rig.path / "consumequeue" / "A" / "0" / f"{0:020d}"
     overwrite(path, 7 * ENTRY_SIZE, path.read_bytes()[3 * ENTRY_SIZE : 4 * ENTRY_SIZE])
     with pytest.raises(DamagedMessage, match=r"offset 3 in queue 0 of 'A'.*--queues"):
-        await store.read("A", 0, 5)
+        await store.queues.read("A", 0, 5)

@@ -36,7 +36,7 @@ async def test_everyone_gets_every_record_once_and_in_order(rig: Rig) -> None:
 
     def follow(entries: list[Entry]) -> None:
         got.extend(entry[PHYSICAL_OFFSET] for entry in entries)
-        in_queue.append(store.max_offset("T", 0) == len(got))
+        in_queue.append(store.queues.max_offset("T", 0) == len(got))
 
     store.dispatcher.listeners.append(follow)
     places = [(await store.put("T", 0, b"x" * 300))[0] for _ in range(40)]
@@ -49,11 +49,11 @@ async def test_dispatch_follows_what_is_confirmed(rig: Rig) -> None:
     store = await rig.open()
     store.progress.replicated = 0
     ends = [sum((await store.put("T", 0, b"%d" % i))[::2]) for i in range(3)]
-    assert store.max_offset("T", 0) == 0
+    assert store.queues.max_offset("T", 0) == 0
     store.progress.replicated = ends[1] + 5  # half of the third
     store.progress.advance()
-    assert (store.max_offset("T", 0), store.dispatcher.dispatched) == (2, ends[1])
-    assert (await store.read("T", 0, 2)).status is ReadStatus.OFFSET_OVERFLOW_ONE
+    assert (store.queues.max_offset("T", 0), store.dispatcher.dispatched) == (2, ends[1])
+    assert (await store.queues.read("T", 0, 2)).status is ReadStatus.OFFSET_OVERFLOW_ONE
     store.progress.replicated = ends[2]
     store.progress.advance()
     assert await bodies(store) == [b"0", b"1", b"2"]
@@ -89,7 +89,7 @@ async def test_a_queue_that_is_not_filled_is_no_matter_of_the_sender(rig: Rig, e
 
     store.dispatcher.fillers[0] = fail
     assert (await store.put("T", 0, b"stored"))[1] == 0
-    assert store.max_offset("T", 0) == 0
+    assert store.queues.max_offset("T", 0) == 0
     full = isinstance(error, DiskFull)
     assert list(store.state.obstacles) == [Obstacle.DISK_FULL if full else Obstacle.FENCED]
     with pytest.raises(NotWritable, match="messages cannot be dispatched"):
@@ -135,7 +135,9 @@ async def test_replicated_bytes_are_dispatched(tmp_path: Path) -> None:
         replica.state.set(Obstacle.FOLLOWER, "another leads")
         for at in range(0, len(data) - 100, 777):
             replica.log.append_raw(data[at : min(at + 777, len(data) - 100)])
-        assert replica.max_offset("T", 0) + replica.max_offset("T", 1) == 39  # the last is not all there
+        assert (
+            replica.queues.max_offset("T", 0) + replica.queues.max_offset("T", 1) == 39
+        )  # the last is not all there
         with pytest.raises(NotWritable, match="follower: another leads"):
             await replica.put("T", 0, b"")
         # Stopped in the middle of a record: no clean stop, and the next start cuts it off.
@@ -209,16 +211,16 @@ async def test_light_queues(rig: Rig) -> None:
     with pytest.raises(Exception, match="cannot be the name of a directory"):
         await store.put("T", 0, b"", props(INNER_MULTI_DISPATCH="%LMQ%a/b"))
     for _ in range(2):
-        found = [m.body for m in messages(await store.read("%LMQ%a", 0, 0))]
+        found = [m.body for m in messages(await store.queues.read("%LMQ%a", 0, 0))]
         assert found == [b"0", b"1", b"2", b"3", b"4", b"5"]
-        assert [m.body for m in messages(await store.read("%LMQ%b", 0, 0))] == [b"1", b"3", b"5"]
+        assert [m.body for m in messages(await store.queues.read("%LMQ%b", 0, 0))] == [b"1", b"3", b"5"]
         assert {code for _, _, code in entries(rig, "%LMQ%a", 0)} == {java_hash("t")}
         assert store.queues.find("plain", 0) is None
         assert await bodies(store, "T", 1) == [b"1", b"4"]
         await rig.kill(store)
         store = await rig.open(light_queues=True, fill_light_queues=True)
     await store.put("T", 0, b"6", props(INNER_MULTI_DISPATCH="%LMQ%b"))
-    assert store.max_offset("%LMQ%b", 0) == 4
+    assert store.queues.max_offset("%LMQ%b", 0) == 4
 
 
 async def test_an_inner_batch_takes_its_offsets(rig: Rig) -> None:
@@ -235,9 +237,9 @@ async def test_an_inner_batch_takes_its_offsets(rig: Rig) -> None:
         )
     store.log.write()
     await store.put("T", 0, b"single")
-    assert store.max_offset("T", 0) == 13
+    assert store.queues.max_offset("T", 0) == 13
     assert [code for _, _, code in entries(rig, "T", 0)].count(HOLE_TAGS) == 9
-    read = await store.read("T", 0, 0)
+    read = await store.queues.read("T", 0, 0)
     assert [m.body for m in messages(read)] == [b"0", b"1", b"2", b"single"]
     assert [m.queue_offset for m in messages(read)] == [0, 4, 8, 12]
     await rig.kill(store)
@@ -299,7 +301,7 @@ async def test_a_topic_is_deleted_and_begins_anew(rig: Rig) -> None:
         await store.put("Other", 0, b"%d" % i)
     assert await store.delete_topic("T")
     assert not await store.delete_topic("T")
-    assert (await store.read("T", 0, 0)).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
+    assert (await store.queues.read("T", 0, 0)).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
     assert not (rig.path / "consumequeue" / "T").exists()
     for i in range(3):
         assert (await store.put("T", 0, b"new %d" % i))[1] == i

@@ -121,7 +121,7 @@ async def test_a_lack_of_descriptors_in_the_dispatcher_ends_by_itself(tmp_path: 
         rig.disk.mend()
         await store.housekeeper.flush()
         assert store.state.writable
-        assert store.max_offset("T", 0) == stored
+        assert store.queues.max_offset("T", 0) == stored
         assert (await store.put("T", 0, b""))[1] == stored
 
 
@@ -137,7 +137,7 @@ async def test_an_unwritable_queue_stops_sends_when_memory_is_full(tmp_path: Pat
         rig.disk.mend()
         await store.housekeeper.flush()
         assert store.state.writable
-        assert store.max_offset("T", 0) == stored
+        assert store.queues.max_offset("T", 0) == stored
 
 
 async def test_a_lack_of_descriptors_in_the_flusher_ends_by_itself(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ async def test_a_failed_unlink_of_a_deleted_topic_fences_nothing(tmp_path: Path)
         assert store.state.writable
         await store.close()
         store = await rig.open()  # removing fails still
-        assert (await bodies(store, "Gone"), store.max_offset("T", 0)) == ([b"anew"], 121)
+        assert (await bodies(store, "Gone"), store.queues.max_offset("T", 0)) == ([b"anew"], 121)
         rig.disk.mend()
         await store.delete_topic("Gone")
         await store.housekeeper.flush()
@@ -264,7 +264,7 @@ async def test_a_topic_that_cannot_be_moved_aside_stays(tmp_path: Path) -> None:
         rig.disk.fail(errno.EIO, Operation.RENAME, path_contains=QUEUES)
         with pytest.raises(StoreError, match="rename"):
             await store.delete_topic("T")
-        assert store.max_offset("T", 0) == 1
+        assert store.queues.max_offset("T", 0) == 1
         rig.disk.mend()
         assert await store.delete_topic("T")
         assert (await store.put("T", 0, b"2"))[1] == 0

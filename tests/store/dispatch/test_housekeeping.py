@@ -71,9 +71,9 @@ async def test_old_files_go_gently_and_everything_follows(rig: Rig) -> None:
     assert verdict.reason == "a deletion was ordered"  # type: ignore[attr-defined]
     assert round(rig.clock.monotonic_s() - began_s, 6) >= 0.5  # a tenth of a second after each
     assert log_files(rig.path)[0] == store.log.min_offset == files[5]
-    low = store.min_offset("T", 0)
+    low = store.queues.min_offset("T", 0)
     assert low == 5 * 8
-    read = await store.read("T", 0, 3)
+    read = await store.queues.read("T", 0, 3)
     assert (read.status, read.next_offset, read.min_offset) == (ReadStatus.OFFSET_TOO_SMALL, low, low)
     assert [int(body.strip(b".")) for body in await bodies(store)] == list(range(low, 60))
     assert await store.find_by_key("T", "k3") == []
@@ -83,7 +83,7 @@ async def test_old_files_go_gently_and_everything_follows(rig: Rig) -> None:
     # And it stays so over a restart, also after a kill.
     await rig.kill(store)
     store = await rig.open()
-    assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (low, 60)
+    assert (store.queues.min_offset("T", 0), store.queues.max_offset("T", 0)) == (low, 60)
 
 
 async def test_queue_files_follow_the_log(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_queue_files_follow_the_log(tmp_path: Path) -> None:
         await fill(store)
         assert len(os.listdir(tmp_path / "consumequeue" / "T" / "0")) == 6
         await store.expiry.delete_before(3 * LOG_FILE)
-        assert store.min_offset("T", 0) == 24
+        assert store.queues.min_offset("T", 0) == 24
         assert sorted(map(int, os.listdir(tmp_path / "consumequeue" / "T" / "0")))[0] == 400
 
 

@@ -92,7 +92,7 @@ class StoreModel(RuleBasedStateMachine):
     def read(self, topic: str, queue_id: int, offset: int, count: int) -> None:
         sent = self.sent.get((topic, queue_id), [])
         low = self.first_kept(topic, queue_id)
-        read = self.run(self.store.read(topic, queue_id, offset, count))
+        read = self.run(self.store.queues.read(topic, queue_id, offset, count))
         if not sent and read.status is ReadStatus.NO_MESSAGE_IN_QUEUE:
             expected = (ReadStatus.NO_MESSAGE_IN_QUEUE, 0)  # all of it was cut, and power lost since
         elif not sent:
@@ -180,15 +180,15 @@ class StoreModel(RuleBasedStateMachine):
     @invariant()
     def bounds(self) -> None:
         for (topic, queue_id), sent in self.sent.items():
-            assert self.store.max_offset(topic, queue_id) == len(sent)
-            assert self.store.min_offset(topic, queue_id) == self.first_kept(topic, queue_id)
+            assert self.store.queues.max_offset(topic, queue_id) == len(sent)
+            assert self.store.queues.min_offset(topic, queue_id) == self.first_kept(topic, queue_id)
         assert self.store.state.writable
 
     def compare_all(self) -> None:
         for (topic, queue_id), sent in self.sent.items():
             low = self.first_kept(topic, queue_id)
-            assert self.store.min_offset(topic, queue_id) == low
-            assert self.store.max_offset(topic, queue_id) == len(sent)
+            assert self.store.queues.min_offset(topic, queue_id) == low
+            assert self.store.queues.max_offset(topic, queue_id) == len(sent)
             found = self.run(read_all(self.store, topic, queue_id))
             assert [(m.physical_offset, m.body) for m in found] == [(p, body) for p, body, _ in sent[low:]]
             assert [m.queue_offset for m in found] == list(range(low, len(sent)))

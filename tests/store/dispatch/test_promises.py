@@ -36,7 +36,9 @@ async def agree(store: MessageStore) -> set[int]:
         places = by_queue.setdefault((topic.decode(), queue_id), [])
         assert queue_offset == len(places), "a gap in the log"
         places.append((physical, size))
-    assert {(queue.topic, queue.queue_id) for queue in store.queues if queue.max_offset} == set(by_queue)
+    assert {(queue.topic, queue.queue_id) for queue in store.consume_queues if queue.max_offset} == set(
+        by_queue
+    )
     numbers: set[int] = set()
     for (topic, queue_id), places in by_queue.items():
         queue = store.queues.find(topic, queue_id)

@@ -57,7 +57,7 @@ async def fill(path: Path, count: int, *, topics: int = 2, body: int = 40) -> Pl
     clock = ManualClock()
     places: Places = []
     async with MessageStore(options(path), clock=clock) as store:
-        first = store.max_offset("T0", 0) * topics
+        first = store.queues.max_offset("T0", 0) * topics
         for number in range(first, first + count):
             properties = pack({"TAGS": f"t{number % 3}", "KEYS": f"k{number}"})
             text = f"m{number}-".encode().ljust(body, b".")
@@ -69,8 +69,8 @@ async def fill(path: Path, count: int, *, topics: int = 2, body: int = 40) -> Pl
 async def consume(store: MessageStore, topic: str, offset: int = 0) -> list[str]:
     """All messages of a queue, as a consumer that follows the offsets it is told."""
     got: list[str] = []
-    while offset < store.max_offset(topic, 0):
-        read = await store.read(topic, 0, offset)
+    while offset < store.queues.max_offset(topic, 0):
+        read = await store.queues.read(topic, 0, offset)
         assert read.next_offset > offset
         offset = read.next_offset
         messages = decode_records(b"".join(read.parts))
@@ -182,11 +182,11 @@ async def test_a_queue_without_messages_keeps_counting(tmp_path: Path) -> None:
         for _ in range(300):
             await store.put("Busy", 0, b"x" * 100)
         store.segments.delete_before(store.segments.all[-1].start)
-        store.queues.delete_before(store.log.min_offset)
+        store.consume_queues.delete_before(store.log.min_offset)
     made = rebuild(layout_of(tmp_path))
     assert made.kept_queues == 1
     async with MessageStore(options(tmp_path), clock=ManualClock()) as store:
-        assert (store.min_offset("T0", 0), store.max_offset("T0", 0)) == (10, 10)
+        assert (store.queues.min_offset("T0", 0), store.queues.max_offset("T0", 0)) == (10, 10)
         assert (await store.put("T0", 0, b"next"))[1] == 10
         assert await consume(store, "T0", 10) == ["next"]
 
@@ -338,7 +338,7 @@ async def test_lost_messages_at_the_ends_of_a_queue(tmp_path: Path) -> None:
     assert verify(layout_of(tmp_path)).findings == []
     # Numbers go on where they were.
     async with MessageStore(options(tmp_path), clock=ManualClock()) as store:
-        assert store.max_offset("T0", 0) == 300
+        assert store.queues.max_offset("T0", 0) == 300
         assert (await store.put("T0", 0, b"x"))[1] == 300
 
 

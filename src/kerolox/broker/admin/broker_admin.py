@@ -189,10 +189,7 @@ class BrokerAdmin:
     @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, None, CHANGES)
     async def clean_queues(self, request: Request[None]) -> Answer:
         """Remove queue files whose messages have all left the log."""
-        store = self._store
-        count = await asyncio.get_running_loop().run_in_executor(
-            store.keeper, store.queues.delete_before, store.log.min_offset
-        )
+        count = await self._store.expiry.remove_queue_files()
         log.info("queue_files_removed count=%d by=%s", count, request.caller.address)
         return Answer()
 

@@ -13,7 +13,6 @@ from kerolox.access.needs.pop import SET_MODE
 from kerolox.broker.absent import refuse_group_attributes, refuse_request_mode
 from kerolox.broker.admin.topic_admin import Settled, offsets_gone, page_names
 from kerolox.broker.bounds import PROGRESS_ROWS_MAX, REQUEST_MODES_MAX, too_many
-from kerolox.broker.figures.lag import store_time_ms
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.members.groups import Groups, check_group
 from kerolox.broker.members.members import Members
@@ -358,9 +357,9 @@ class ProgressAdmin:
                 queue = MessageQueue(topic, self._options.broker_name, queue_id)
                 consumed = max(0, self._offsets.offset(topic, group, queue_id))
                 pulled = self._offsets.pull_offset(topic, group, queue_id) if with_pulls else 0
-                last_ms = store_time_ms(self._store, topic, queue_id, consumed - 1) if consumed else 0
+                last_ms = self._store.queues.store_time_at(topic, queue_id, consumed - 1) if consumed else 0
                 table[queue] = ConsumeOffsets(
-                    broker_offset=max(0, self._store.max_offset(topic, queue_id)),
+                    broker_offset=max(0, self._store.queues.max_offset(topic, queue_id)),
                     consumer_offset=consumed,
                     pull_offset=max(consumed, pulled) if with_pulls else 0,
                     last_timestamp=max(0, last_ms),
@@ -370,19 +369,19 @@ class ProgressAdmin:
 
     def _span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
         store = self._store
-        first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-        first_ms = store_time_ms(store, topic, queue_id, first)
+        first, end = store.queues.min_offset(topic, queue_id), store.queues.max_offset(topic, queue_id)
+        first_ms = store.queues.store_time_at(topic, queue_id, first)
         consumed = self._offsets.offset(topic, group, queue_id)
         delay_ms = 0
         if consumed < end:
-            next_ms = store_time_ms(store, topic, queue_id, max(first, consumed))
+            next_ms = store.queues.store_time_at(topic, queue_id, max(first, consumed))
             delay_ms = self._clock.wall_ms() - next_ms
         return QueueTimeSpan(
             message_queue=MessageQueue(topic, self._options.broker_name, queue_id),
             min_time_stamp=first_ms,
-            max_time_stamp=store_time_ms(store, topic, queue_id, end - 1),
+            max_time_stamp=store.queues.store_time_at(topic, queue_id, end - 1),
             consume_time_stamp=(
-                store_time_ms(store, topic, queue_id, consumed - 1) if consumed > 0 else first_ms
+                store.queues.store_time_at(topic, queue_id, consumed - 1) if consumed > 0 else first_ms
             ),
             delay_time=delay_ms,
         )

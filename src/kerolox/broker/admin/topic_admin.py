@@ -13,7 +13,6 @@ from kerolox.access.needs.kinds import CHANGES, LOOKS, on
 from kerolox.access.needs.names import DELETE, GET
 from kerolox.broker import names
 from kerolox.broker.absent import refuse_topic_attribute
-from kerolox.broker.figures.lag import store_time_ms
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.members import Members
@@ -261,10 +260,10 @@ class TopicAdmin:
         store = self._store
         found: dict[MessageQueue, QueueBounds] = {}
         for queue_id in range(count):
-            end = store.max_offset(topic, queue_id)
-            stored_ms = store_time_ms(store, topic, queue_id, end - 1) if end > 0 else 0
+            end = store.queues.max_offset(topic, queue_id)
+            stored_ms = store.queues.store_time_at(topic, queue_id, end - 1) if end > 0 else 0
             found[MessageQueue(topic, self._options.broker_name, queue_id)] = QueueBounds(
-                min_offset=max(0, store.min_offset(topic, queue_id)),
+                min_offset=max(0, store.queues.min_offset(topic, queue_id)),
                 max_offset=end,
                 last_update_timestamp=stored_ms,
             )

@@ -97,7 +97,7 @@ class FollowersProgress:
                 continue
             # Messages lost from the log here must not be skipped when other messages have taken their place.
             inside = {
-                queue_id: min(offset, max(0, self._store.max_offset(topic, queue_id)))
+                queue_id: min(offset, max(0, self._store.queues.max_offset(topic, queue_id)))
                 for queue_id, offset in queues.items()
             }
             ours = offsets.offsets.get(key, {})
@@ -118,7 +118,7 @@ class FollowersProgress:
             return
         taken = 0
         for level, offset in found.offset_table.items():
-            inside = min(offset, max(0, self._store.max_offset(SCHEDULE_TOPIC, level - 1)))
+            inside = min(offset, max(0, self._store.queues.max_offset(SCHEDULE_TOPIC, level - 1)))
             if inside > table.offsets.get(level, 0):
                 table.update(level, inside)
                 taken += 1

@@ -31,7 +31,8 @@ from kerolox.protocol.codes import (
 )
 from kerolox.protocol.headers import offset as headers
 from kerolox.protocol.limits import INT64_MAX
-from kerolox.store.queue.consume_queue import ENTRY, ConsumeQueue
+from kerolox.store.errors import Cold
+from kerolox.store.queue.queues import Queue
 from kerolox.store.tables.offsets import ConsumerOffsets
 from kerolox.unsaved import Unsaved
 
@@ -77,23 +78,24 @@ class GroupOffsets:
         queue = self._store.queues.find(asked.topic, asked.queue_id)
         if queue is None or queue.min_offset > 0 or queue.max_offset == 0:
             return _first_or_none(False)
-        entry = queue.read_hot(0, 1)
-        if entry is not None:
-            return _first_or_none(self._in_memory(entry))
+        try:
+            return _first_or_none(self._store.queues.is_in_memory(queue, 0))
+        except Cold:
+            pass
         task = asyncio.get_running_loop().create_task(self._query_cold(request, queue))
         self._cold.add(task)
         task.add_done_callback(self._cold.discard)
         return None
 
-    async def _query_cold(self, request: Request[headers.QueryOffsetRequest], queue: ConsumeQueue) -> None:
+    async def _query_cold(self, request: Request[headers.QueryOffsetRequest], queue: Queue) -> None:
+        queues = self._store.queues
         try:
-            entry = await self._store.readers.read(lambda: queue.read(0, 1), limited=True)
-            request.answer(_first_or_none(self._in_memory(entry)))
+            in_memory = await self._store.readers.read(
+                lambda: queues.is_in_memory(queue, 0, may_wait=True), limited=True
+            )
+            request.answer(_first_or_none(in_memory))
         except Exception as error:
             request.answer(refusal(error, request))
-
-    def _in_memory(self, entry: bytes) -> bool:
-        return bool(entry) and int(ENTRY.unpack(entry)[0]) >= self._store.reader.hot_from
 
     @serves(
         RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -110,7 +112,7 @@ class GroupOffsets:
         if self._offsets.has_reset(topic, group, header.queue_id):
             # The member does not know yet that the group was reset.
             return Answer(remark="Offset has been previously reset")
-        end = max(0, self._store.max_offset(topic, header.queue_id))
+        end = max(0, self._store.queues.max_offset(topic, header.queue_id))
         if not self._leadership.leads:
             end = INT64_MAX  # the copy may be shorter than what the group has consumed
         why_not = _why_no_progress(config, header.queue_id, header.commit_offset, end)
@@ -136,7 +138,7 @@ class GroupOffsets:
         asked = request.header
         upper = asked.boundary_type is headers.BoundaryType.UPPER
         return _offset(
-            await self._store.offset_by_time(asked.topic, asked.queue_id, asked.timestamp, upper=upper)
+            await self._store.queues.offset_by_time(asked.topic, asked.queue_id, asked.timestamp, upper=upper)
         )
 
     @serves(
@@ -147,7 +149,7 @@ class GroupOffsets:
     )
     def max_offset(self, request: Request[headers.MaxOffsetRequest]) -> Answer:
         """Return the end of a queue."""
-        return _offset(self._store.max_offset(request.header.topic, request.header.queue_id))
+        return _offset(self._store.queues.max_offset(request.header.topic, request.header.queue_id))
 
     @serves(
         RequestCode.GET_MIN_OFFSET,
@@ -157,7 +159,7 @@ class GroupOffsets:
     )
     def min_offset(self, request: Request[headers.MinOffsetRequest]) -> Answer:
         """Return the first offset of a queue."""
-        return _offset(self._store.min_offset(request.header.topic, request.header.queue_id))
+        return _offset(self._store.queues.min_offset(request.header.topic, request.header.queue_id))
 
     @serves(
         RequestCode.GET_EARLIEST_MSG_STORETIME,
@@ -167,7 +169,7 @@ class GroupOffsets:
     )
     async def earliest_time(self, request: Request[headers.EarliestStoreTimeRequest]) -> Answer:
         """Return the time of the first message of a queue."""
-        time_ms = await self._store.earliest_time(request.header.topic, request.header.queue_id)
+        time_ms = await self._store.queues.earliest_time(request.header.topic, request.header.queue_id)
         return Answer(header=headers.EarliestStoreTimeAnswer(timestamp=time_ms))
 
 
@@ -236,8 +238,8 @@ class Resets:
         elif asked.offset is None or asked.offset == -1:
             targets[asked.queue_id] = await self._offset_at(topic, asked.queue_id, asked.timestamp)
         else:
-            low = self._store.min_offset(topic, asked.queue_id)
-            high = self._store.max_offset(topic, asked.queue_id)
+            low = self._store.queues.min_offset(topic, asked.queue_id)
+            high = self._store.queues.max_offset(topic, asked.queue_id)
             if not low <= asked.offset <= high + 1:
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR,
@@ -293,8 +295,8 @@ class Resets:
     async def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
         """Return the offset at this time; a negative time means the end of the queue."""
         if time_ms < 0:
-            return self._store.max_offset(topic, queue_id)
-        return max(0, await self._store.offset_by_time(topic, queue_id, time_ms))
+            return self._store.queues.max_offset(topic, queue_id)
+        return max(0, await self._store.queues.offset_by_time(topic, queue_id, time_ms))
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._options.broker_name, queue_id)
@@ -347,7 +349,7 @@ class Resets:
         slowest: dict[int, int] = {}
         for group in self._offsets.groups_of(asked.topic) - left_out:
             for queue_id, offset in self._offsets.queues(asked.topic, group).items():
-                if offset >= self._store.min_offset(asked.topic, queue_id):
+                if offset >= self._store.queues.min_offset(asked.topic, queue_id):
                     slowest[queue_id] = min(offset, slowest.get(queue_id, offset))
         for queue_id, offset in self._offsets.queues(asked.topic, asked.compare_group).items():
             if slowest.get(queue_id, offset) > offset:

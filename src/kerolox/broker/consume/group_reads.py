@@ -24,6 +24,7 @@ from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import PERM_READ
 from kerolox.protocol.subscription import is_tag_type, subscription
+from kerolox.store.queue.queues import Bounds
 from kerolox.store.queue.reading import PULL_BYTES_MAX, QueueRead, ReadLimits, ReadStatus
 from kerolox.store.tables.offsets import ConsumerOffsets
 
@@ -201,8 +202,7 @@ class GroupReads:
         """Commit the progress that a read carries, unless the group was reset."""
         if self._offsets.has_reset(topic, group, queue_id):
             return
-        queue = self._store.queues.find(topic, queue_id)
-        if not 0 <= offset <= (0 if queue is None else queue.max_offset):
+        if not 0 <= offset <= self._store.queues.max_offset(topic, queue_id):
             return  # the answer contains the end of the queue
         if self._offsets.has_room(topic, group, queue_id, OFFSETS_MAX):
             self._offsets.commit(topic, group, queue_id, offset)
@@ -213,10 +213,9 @@ class GroupReads:
         """Return the offset to which an administrator has reset the group, once; None without one."""
         return self._offsets.take_reset(topic, group, queue_id)
 
-    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+    def bounds(self, topic: str, queue_id: int) -> Bounds:
         """Return the minimum and maximum offset of a queue; 0 and 0 if it is empty."""
-        queue = self._store.queues.find(topic, queue_id)
-        return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        return self._store.queues.bounds(topic, queue_id)
 
     # --- messages ------------------------------------------------------------------------------------------
 
@@ -231,8 +230,9 @@ class GroupReads:
     ) -> QueueRead:
         """Return the messages from an offset on. Raises :class:`Cold` if some are not in memory."""
         by_queue, by_unit, by_record, _ = read.filter
-        return self._store.reader.read(
-            self._store.queues.find(read.topic.topic_name, queue_id),
+        return self._store.queues.read_hot(
+            read.topic.topic_name,
+            queue_id,
             offset,
             count_max,
             queue_filter=by_queue,
@@ -254,7 +254,7 @@ class GroupReads:
         """Return the messages from an offset on, read from disk where they are not in memory."""
         by_queue, by_unit, by_record, _ = read.filter
         began_s = self._clock.monotonic_s()
-        found = await self._store.read(
+        found = await self._store.queues.read(
             read.topic.topic_name,
             queue_id,
             offset,

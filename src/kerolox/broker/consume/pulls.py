@@ -24,7 +24,8 @@ from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.headers.pull import PullAnswer, PullRequest
-from kerolox.store.queue.reading import PULL_BYTES_MAX, Cold, QueueRead, ReadStatus
+from kerolox.store.errors import Cold
+from kerolox.store.queue.reading import PULL_BYTES_MAX, QueueRead, ReadStatus
 
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,

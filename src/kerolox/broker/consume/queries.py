@@ -26,8 +26,7 @@ from kerolox.protocol.record import decode_record
 from kerolox.protocol.subscription import is_tag_type, matches_hash
 from kerolox.store.errors import CorruptRecord, Unreadable
 from kerolox.store.message_store import MessageStore
-from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY
-from kerolox.store.queue.extended_queue import ExtendedQueue
+from kerolox.store.queue.entry import BLANK_SIZE
 from kerolox.store.queue.extension import Unit, is_address
 from kerolox.store.queue.named_records import NoRecordThere
 from kerolox.store.queue.reading import UnitFilter
@@ -151,7 +150,7 @@ class Queries:
             if wanted is not None:
                 filter_data, by_unit = self._filters.shown(asked.topic, asked.consumer_group)
         count = max(0, min(asked.count, QUEUE_ENTRIES_MAX))
-        entries = await self._store.readers.read(lambda: queue.read(asked.index, count))
+        entries, units = await self._store.queues.entries(queue, asked.index, count)
         if not entries and not queue.min_offset <= asked.index < queue.max_offset:
             return Answer(
                 remark=f"Index {asked.index} of {asked.queue_id}@{asked.topic} is not exist!",
@@ -159,9 +158,6 @@ class Queries:
                     min_queue_index=queue.min_offset, max_queue_index=queue.max_offset, queue_data=()
                 ).encode(),
             )
-        units: dict[int, Unit] = {}
-        if isinstance(queue, ExtendedQueue):
-            units = await self._store.readers.read(lambda: queue.units(entries, may_wait=True))
         view = ConsumeQueueView(
             min_queue_index=queue.min_offset,
             max_queue_index=queue.max_offset,
@@ -169,7 +165,7 @@ class Queries:
             filter_data=filter_data,
             queue_data=tuple(
                 _entry(physical, size, tags_code, units.get(tags_code), wanted, by_unit)
-                for physical, size, tags_code in ENTRY.iter_unpack(entries)
+                for physical, size, tags_code in entries
                 if size != BLANK_SIZE
             ),
         )

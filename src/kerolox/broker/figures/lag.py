@@ -49,19 +49,9 @@ def queue_lags(store: MessageStore, topics: Topics, offsets: ConsumerOffsets) ->
             consumed = max(0, queues.get(queue_id, 0))
             pulled = max(consumed, offsets.pull_offset(topic, group, queue_id))
             found.append(
-                QueueLag(group, topic, queue_id, consumed, pulled, store.max_offset(topic, queue_id))
+                QueueLag(group, topic, queue_id, consumed, pulled, store.queues.max_offset(topic, queue_id))
             )
     return found
-
-
-def store_time_ms(store: MessageStore, topic: str, queue_id: int, offset: int) -> int:
-    """Return the store time of the message at a queue offset; -1 if it does not exist. Raises Unreadable if
-    it cannot be read now. May wait, so call it in a thread."""
-    queue = store.queues.find(topic, queue_id)
-    if queue is None:
-        return -1
-    entry = queue.entry(offset)
-    return -1 if entry is None else store.log.store_timestamp_at(entry[0])
 
 
 def waiting_since_ms(store: MessageStore, lags: Iterable[QueueLag]) -> dict[tuple[str, str], tuple[int, int]]:
@@ -80,14 +70,14 @@ def waiting_since_ms(store: MessageStore, lags: Iterable[QueueLag]) -> dict[tupl
 
 def _known_time_ms(store: MessageStore, lag: QueueLag, offset: int) -> int:
     try:
-        return store_time_ms(store, lag.topic, lag.queue_id, _first(store, lag, offset))
+        return store.queues.store_time_at(lag.topic, lag.queue_id, _first(store, lag, offset))
     except StoreError:
         return -1  # it cannot be read now; other metrics report that
 
 
 def _first(store: MessageStore, lag: QueueLag, offset: int) -> int:
     # A message that was deleted before it was consumed no longer counts.
-    return max(offset, store.min_offset(lag.topic, lag.queue_id))
+    return max(offset, store.queues.min_offset(lag.topic, lag.queue_id))
 
 
 def _earlier(known_ms: int, found_ms: int) -> int:

@@ -103,7 +103,7 @@ class RuntimeInfo:
         info["EndTransactionQueueSize"] = 0 if transaction is None else transaction.waiting
         info["EndTransactionThreadPoolQueueCapacity"] = 0 if transaction is None else transaction.waiting_max
         for level, offset in self._delays.offsets.items():
-            end = store.max_offset(SCHEDULE_TOPIC, level - 1)
+            end = store.queues.max_offset(SCHEDULE_TOPIC, level - 1)
             info[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
         for tell in self.more:
             info |= tell()

@@ -17,7 +17,7 @@ from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.disk.cut_note import Cut
 from kerolox.store.errors import StoreError
 from kerolox.store.message_store import MessageStore
-from kerolox.store.queue.consume_queue import ConsumeQueue
+from kerolox.store.queue.queues import Queue
 from kerolox.store.tables.offsets import DelayOffsets
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class CutDeliveries:
             data = offsets.encode()
             await asyncio.get_running_loop().run_in_executor(self._store.keeper, offsets.save, data)
 
-    def _back(self, queue: ConsumeQueue, offset: int, count: int) -> int:
+    def _back(self, queue: Queue, offset: int, count: int) -> int:
         """Return the offset ``count`` messages before this one; undeliverable messages do not count. Runs in
         a thread."""
         while count and offset > queue.min_offset:

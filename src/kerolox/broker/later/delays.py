@@ -43,11 +43,11 @@ from kerolox.protocol.record import decode_each, decode_record
 from kerolox.protocol.record_scan import Entry
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.delay_table import parse_levels
-from kerolox.store.errors import OffsetOutOfRange, StoreError
+from kerolox.store.errors import Cold, OffsetOutOfRange, StoreError
 from kerolox.store.log.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT, AppendRefused, QueueCursor
 from kerolox.store.message_store import MessageStore
-from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, HOLE_TAGS, ConsumeQueue
-from kerolox.store.queue.reading import Cold
+from kerolox.store.queue.entry import BLANK_SIZE, HOLE_TAGS
+from kerolox.store.queue.queues import Queue
 from kerolox.store.tables.offsets import DelayOffsets
 
 log = logging.getLogger(__name__)
@@ -235,7 +235,7 @@ class Delays:
                     queue_id + 1, waiting,
                 )  # fmt: skip
 
-    def _proven(self, queue: ConsumeQueue, mark: DelayNote) -> bool:
+    def _proven(self, queue: Queue, mark: DelayNote) -> bool:
         """True if the log now contains the message that was delivered before the noted offset. Everything
         before its copy in the log is there, too, so all earlier deliveries are."""
         if mark.next_offset > queue.max_offset:
@@ -351,10 +351,10 @@ class Delays:
 
     # --- messages -------------------------------------------------------------------------------------
 
-    def _read(self, level: Level, queue: ConsumeQueue, may_wait: bool) -> tuple[list[_Due], int | None]:
+    def _read(self, level: Level, queue: Queue, may_wait: bool) -> tuple[list[_Due], int | None]:
         """Return due messages, and the due time of the first later one; None: there may be more."""
         offset = level.next_offset
-        entries = queue.read(offset, BATCH_MAX) if may_wait else queue.read_hot(offset, BATCH_MAX)
+        entries = queue.entries(offset, BATCH_MAX, may_wait=may_wait)
         if entries is None:
             raise Cold
         now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic_s()
@@ -362,7 +362,7 @@ class Delays:
         places: list[tuple[int, int, int]] = []  # queue offset, and begin and end in the log
         total = 0
         head_ms: int | None = None
-        for offset, (physical, size, due_ms) in enumerate(ENTRY.iter_unpack(entries), offset):  # noqa: B020
+        for offset, (physical, size, due_ms) in enumerate(entries, offset):  # noqa: B020
             lost = due_ms == HOLE_TAGS or size == BLANK_SIZE or physical < log_min
             if not lost and level.wait_s(offset, due_ms, now_ms, now_s) > 0:
                 head_ms = due_ms
@@ -380,7 +380,7 @@ class Delays:
         ranges = [(low, high) for _, low, high in places if high > low]
         parts: list[bytes | None]
         try:
-            parts = list(self._store.reader.parts(ranges, may_wait))
+            parts = list(self._store.log.read_ranges(ranges, may_wait=may_wait))
         except OffsetOutOfRange:  # some were deleted
             if not may_wait:
                 raise Cold from None
@@ -591,12 +591,12 @@ class Delays:
         )  # fmt: skip
 
     def _waiting(self, level: Level) -> int:
-        return max(0, self._store.max_offset(SCHEDULE_TOPIC, level.queue_id) - level.next_offset)
+        return max(0, self._store.queues.max_offset(SCHEDULE_TOPIC, level.queue_id) - level.next_offset)
 
     def _pending(self, level: Level) -> bool:
         # Also if the queue ends before it: then the offset must be corrected.
         queue = self._queue(level)
         return queue is not None and queue.max_offset != level.next_offset
 
-    def _queue(self, level: Level) -> ConsumeQueue | None:
+    def _queue(self, level: Level) -> Queue | None:
         return self._store.queues.find(SCHEDULE_TOPIC, level.queue_id)

@@ -15,7 +15,7 @@ from kerolox.protocol.record import decode_record
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, PROPERTIES, TOPIC, Entry
 from kerolox.store.errors import StoreError
 from kerolox.store.message_store import MessageStore
-from kerolox.store.queue.consume_queue import ConsumeQueue
+from kerolox.store.queue.queues import Queue
 
 LOOK_MAX = 20_000  # parked messages compared with the last copy
 _DELAY = packed.AT_DELAY[1:]
@@ -39,7 +39,7 @@ class DeliveredCopies:
                 if level > 0:
                     self._last[level] = entry[PHYSICAL_OFFSET]
 
-    def delivered(self, level: int, queue: ConsumeQueue, offset: int) -> int:
+    def delivered(self, level: int, queue: Queue, offset: int) -> int:
         """Return a lower bound of a level's progress, starting at a delivered offset. Waits for the disk."""
         place = self._last.get(level)
         if place is None:

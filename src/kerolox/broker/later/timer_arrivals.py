@@ -12,7 +12,7 @@ from kerolox.protocol.record import decode_record
 from kerolox.protocol.record_scan import Entry
 from kerolox.store.errors import StoreError, Unreadable
 from kerolox.store.message_store import MessageStore
-from kerolox.store.queue.consume_queue import ENTRY, ConsumeQueue
+from kerolox.store.queue.queues import Queue
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Arrivals:
         self._known_end = 0
 
     @property
-    def queue(self) -> ConsumeQueue | None:
+    def queue(self) -> Queue | None:
         return self._store.queues.find(reserved.TIMER_TOPIC, 0)
 
     @property
@@ -89,15 +89,15 @@ class Arrivals:
             found = await self._store.readers.read(lambda: self._read(queue, count, may_wait=True))
         return found or []
 
-    def _read(self, queue: ConsumeQueue, count: int, *, may_wait: bool) -> list[Arrival] | None:
+    def _read(self, queue: Queue, count: int, *, may_wait: bool) -> list[Arrival] | None:
         """Return the entries; None if some are not in memory and waiting is not allowed."""
         offset = self.offset
-        data = queue.read(offset, count) if may_wait else queue.read_hot(offset, count)
-        if data is None:
+        entries = queue.entries(offset, count, may_wait=may_wait)
+        if entries is None:
             return None
         log_ = self._store.log
         found: list[Arrival] = []
-        for number, (physical, size, _) in enumerate(ENTRY.iter_unpack(data), offset):
+        for number, (physical, size, _) in enumerate(entries, offset):
             try:
                 record = log_.read(physical, size) if may_wait else log_.read_hot(physical, size)
                 if record is None:

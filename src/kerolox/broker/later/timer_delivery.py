@@ -226,8 +226,8 @@ class TimerDelivery:
         units = self._files.log.units(places)
         try:
             # Sorted by place in the log, so that few reads are needed.
-            records = self._store.reader.parts(
-                [(unit.physical, unit.physical + unit.size) for unit in reversed(units)], True
+            records = self._store.log.read_ranges(
+                [(unit.physical, unit.physical + unit.size) for unit in reversed(units)], may_wait=True
             )
         except OffsetOutOfRange:  # some were deleted
             return [(unit, self._record(unit.physical, unit.size)) for unit in units]

@@ -12,7 +12,7 @@ import logging
 
 from kerolox.broker.tables.topics import Topics
 from kerolox.store.message_store import MessageStore
-from kerolox.store.queue.consume_queue import ConsumeQueue
+from kerolox.store.queue.queues import Queue
 from kerolox.store.tables.groups import GroupTable
 from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets
 from kerolox.store.tables.rebuild import LOST_DELAYS, LOST_OFFSETS, groups_of, topics_of
@@ -45,7 +45,7 @@ def mind_lost_tables(
     _name_misfits(store, topics, offsets)
 
 
-def check_nothing_due(delays: DelayOffsets, queue: ConsumeQueue, now_ms: int) -> None:
+def check_nothing_due(delays: DelayOffsets, queue: Queue, now_ms: int) -> None:
     """Check a delay level whose progress was lost with its table. Raises TableLost if messages are due, since
     they may have been delivered already. Messages that are not due yet were not delivered."""
     first = queue.entry(queue.min_offset)
@@ -96,7 +96,7 @@ def _name_misfits(store: MessageStore, topics: Topics, offsets: ConsumerOffsets)
         if topics.find(topic) is None:
             continue
         for queue_id, offset in queues.items():
-            end = store.max_offset(topic, queue_id)
+            end = store.queues.max_offset(topic, queue_id)
             if 0 <= offset <= end:
                 continue
             count += 1

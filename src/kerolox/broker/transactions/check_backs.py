@@ -141,7 +141,9 @@ class CheckBacks:
             while ended.is_done(offset):
                 offset += 1
             ended.advance(offset)
-            read = await store.read(reserved.HALF_TOPIC, QUEUE, offset, BATCH_COUNT, bytes_max=BATCH_BYTES)
+            read = await store.queues.read(
+                reserved.HALF_TOPIC, QUEUE, offset, BATCH_COUNT, bytes_max=BATCH_BYTES
+            )
             if read.status is not ReadStatus.FOUND:
                 if read.next_offset <= offset:
                     return  # nothing new

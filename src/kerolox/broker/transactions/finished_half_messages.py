@@ -128,7 +128,7 @@ class FinishedHalfMessages:
     @property
     def pending(self) -> int:
         """Half messages not processed yet."""
-        return max(0, self._store.max_offset(reserved.HALF_TOPIC, QUEUE) - self.progress)
+        return max(0, self._store.queues.max_offset(reserved.HALF_TOPIC, QUEUE) - self.progress)
 
     # --- notes ---------------------------------------------------------------------------------------
 
@@ -293,10 +293,10 @@ class FinishedHalfMessages:
         self._forget()
         self.progress = self._noted_progress(reserved.HALF_TOPIC)
         self._op_progress = offset = self._noted_progress(reserved.HALF_DONE_TOPIC)
-        end = self._store.max_offset(reserved.HALF_DONE_TOPIC, QUEUE)
+        end = self._store.queues.max_offset(reserved.HALF_DONE_TOPIC, QUEUE)
         last_op_end = 0
         while offset < end:
-            read = await self._store.read(reserved.HALF_DONE_TOPIC, QUEUE, offset, READ_COUNT)
+            read = await self._store.queues.read(reserved.HALF_DONE_TOPIC, QUEUE, offset, READ_COUNT)
             for op in decode_records(b"".join(read.parts)):
                 last_op_end = op.physical_offset + op.size
                 ended = read_op(op)
@@ -404,7 +404,7 @@ class FinishedHalfMessages:
         return found
 
     def _noted_progress(self, topic: str) -> int:
-        low, high = self._store.min_offset(topic, QUEUE), self._store.max_offset(topic, QUEUE)
+        low, high = self._store.queues.min_offset(topic, QUEUE), self._store.queues.max_offset(topic, QUEUE)
         return min(max(self._offsets.offset(topic, reserved.HALF_GROUP, QUEUE), low), high)
 
 

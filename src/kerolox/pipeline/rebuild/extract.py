@@ -74,7 +74,7 @@ class PieceQueue(ConsumeQueue):
     The offsets are checked when all parts are combined.
     """
 
-    __slots__ = ("entries", "runs")
+    __slots__ = ("packed", "runs")
 
     def __init__(self, topic: str, queue_id: int) -> None:
         # There are no files, and no method of the base class that uses files is called.
@@ -82,7 +82,7 @@ class PieceQueue(ConsumeQueue):
         self.queue_id = queue_id
         self.next_offset = 0
         self.max_physical = -1
-        self.entries = bytearray()
+        self.packed = bytearray()
         self.runs: list[PieceRun] = []
 
     def append(self, physical: int, size: int, tags_code: int, queue_offset: int) -> bool:
@@ -96,7 +96,7 @@ class PieceQueue(ConsumeQueue):
             last.count += count
         else:
             self.runs.append(PieceRun(first, count, extra))
-        self.entries += packed
+        self.packed += packed
 
 
 class PieceQueues(ConsumeQueues):
@@ -195,7 +195,7 @@ class PartReader:
             os.fsync(self._keys_file.fileno())
         self._segments.close()
         self.piece.left_out = self._filler.left_out
-        write_piece(self._work, self.piece, ((self._note(queue), queue.entries) for queue in self._made()))
+        write_piece(self._work, self.piece, ((self._note(queue), queue.packed) for queue in self._made()))
         return self.piece
 
     def _made(self) -> list[PieceQueue]:

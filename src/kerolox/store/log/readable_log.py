@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from kerolox.protocol.ledger_scan import Mark
 from kerolox.protocol.record_scan import Entry, Stop, scan
 from kerolox.store.disk.segments import Segments
-from kerolox.store.errors import CorruptRecord, OffsetOutOfRange
+from kerolox.store.errors import Cold, CorruptRecord, OffsetOutOfRange
 from kerolox.store.log.framing import head_bytes, position_of, scan_at, size_at
 
+# Records with short gaps between them are still fetched by one read.
+GAP_BYTES_MAX = 16 << 10
 _SIZE = struct.Struct(">i")
 _HEAD_BYTES = 36
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
@@ -38,6 +40,30 @@ class ReadableLog:
     def read(self, offset: int, size: int) -> bytes:
         """Return a record of known size. May wait for the disk: call it in a thread."""
         return self.segments.read(offset, size)
+
+    def read_ranges(self, ranges: list[tuple[int, int]], *, may_wait: bool) -> list[bytes]:
+        """Return the bytes of all ranges; neighbours with small gaps are fetched by one read. Raise
+        :class:`Cold` if some are not in memory, unless ``may_wait``."""
+        file_bytes = self.segments.size
+        parts: list[bytes] = []
+        number = 0
+        while number < len(ranges):
+            low, high = ranges[number]
+            upto = number + 1
+            while upto < len(ranges) and 0 <= ranges[upto][0] - high <= GAP_BYTES_MAX:
+                if low // file_bytes != (ranges[upto][1] - 1) // file_bytes:
+                    break
+                high = ranges[upto][1]
+                upto += 1
+            data = self.read(low, high - low) if may_wait else self.read_hot(low, high - low)
+            if data is None:
+                raise Cold
+            if upto == number + 1:
+                parts.append(data)
+            else:
+                parts += [data[a - low : b - low] for a, b in ranges[number:upto]]
+            number = upto
+        return parts
 
     def record_at(self, offset: int) -> bytes:
         """Return the record that starts here. Raise CorruptRecord if none does. Runs in a thread."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kerolox.store.disk.segment import Segment
@@ -33,6 +33,7 @@ from kerolox.store.queue.entry import (
     QueueEntry,
     valid_bytes,
 )
+from kerolox.store.queue.extension import Unit
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class ConsumeQueue:
         "sums",
         "topic",
     )
+    has_units = False
 
     def __init__(
         self, topic: str, queue_id: int, segments: Segments, waiting: list[ConsumeQueue] | None = None
@@ -304,10 +306,21 @@ class ConsumeQueue:
         per_file = self._segments.size // ENTRY_SIZE
         return offset - offset % per_file + per_file
 
-    def entry(self, offset: int) -> QueueEntry | None:
-        """Return one entry; None outside of the queue. May wait for the disk."""
-        data = self.read(offset, 1)
+    def entry(self, offset: int, *, may_wait: bool = True) -> QueueEntry | None:
+        """Return one entry; None outside of the queue, or if it is not in memory and ``may_wait`` is
+        false."""
+        data = self.read(offset, 1) if may_wait else self.read_hot(offset, 1)
         return ENTRY.unpack(data) if data else None
+
+    def entries(self, offset: int, count: int, *, may_wait: bool) -> Iterable[QueueEntry] | None:
+        """Return up to ``count`` entries from ``offset`` on, none outside of the queue. None: they are not in
+        memory, and ``may_wait`` is false."""
+        data = self.read(offset, count) if may_wait else self.read_hot(offset, count)
+        return None if data is None else ENTRY.iter_unpack(data)
+
+    def units(self, codes: list[int], *, may_wait: bool) -> dict[int, Unit]:
+        """Return the units of entries by their tags codes; without an extension there are none."""
+        return {}
 
     def offset_by_time(
         self, time_ms: int, store_time_of: Callable[[int], int], *, log_min: int = 0, upper: bool = False

@@ -36,6 +36,7 @@ class ExtendedQueue(ConsumeQueue):
     """
 
     __slots__ = ("_noted", "_writes", "extension", "unit_sums")
+    has_units = True
 
     def __init__(
         self,
@@ -110,9 +111,7 @@ class ExtendedQueue(ConsumeQueue):
 
     # Reading
 
-    def units(self, entries: bytes, *, may_wait: bool) -> dict[int, Unit]:
-        """Return the units of entries, by the entries' tags codes."""
-        codes = [code for _, _, code in ENTRY.iter_unpack(entries)]
+    def units(self, codes: list[int], *, may_wait: bool) -> dict[int, Unit]:
         return self.extension.units(codes, may_wait=may_wait) if min(codes, default=0) < 0 else {}
 
     def read(self, offset: int, count: int) -> bytes:
@@ -129,7 +128,7 @@ class ExtendedQueue(ConsumeQueue):
             return None
 
     def _plain(self, entries: bytes, *, may_wait: bool) -> bytes:
-        units = self.units(entries, may_wait=may_wait)
+        units = self.units([code for _, _, code in ENTRY.iter_unpack(entries)], may_wait=may_wait)
         if not units:
             return entries
         return b"".join(

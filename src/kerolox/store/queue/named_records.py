@@ -21,8 +21,8 @@ from kerolox.store.disk.readers import Readers
 from kerolox.store.errors import CorruptRecord, OffsetOutOfRange, StoreError
 from kerolox.store.log.commit_log import CommitLog
 from kerolox.store.log.framing import head_bytes
-from kerolox.store.queue.consume_queues import ConsumeQueues
-from kerolox.store.queue.entry import ENTRY
+from kerolox.store.queue.entry import QueueEntry
+from kerolox.store.queue.queues import Queues
 
 WALKS_MAX = 16  # requests that may wait for a scan of a log file; more are rejected
 
@@ -50,7 +50,7 @@ class _Claim(NamedTuple):
 class NamedRecords:
     """Reader of records at offsets that peers name, if the store proves that a record lies there."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, readers: Readers) -> None:
+    def __init__(self, log: CommitLog, queues: Queues, readers: Readers) -> None:
         self._log = log
         self._queues = queues
         self._readers = readers
@@ -72,7 +72,7 @@ class NamedRecords:
                 queue = None if claim is None else self._queues.find(claim.topic, claim.queue_id)
                 if claim is None or queue is None:
                     return None
-                size = _proven(claim, offset, queue.read_hot(claim.queue_offset, 1))
+                size = _proven(claim, offset, queue.entry(claim.queue_offset, may_wait=False))
             return None if size is None else self._log.read_hot(offset, size)
         except StoreError:
             return None
@@ -115,7 +115,7 @@ class NamedRecords:
                 offset, f"the log holds {log.min_offset} to {log.max_offset}, and no record begins there"
             )
         queue = self._queues.find(claim.topic, claim.queue_id)
-        size = _proven(claim, offset, None if queue is None else queue.read(claim.queue_offset, 1))
+        size = _proven(claim, offset, None if queue is None else queue.entry(claim.queue_offset))
         if size is None:
             raise NoRecordThere(
                 offset,
@@ -174,9 +174,6 @@ class NamedRecords:
         return log.record_at(offset)
 
 
-def _proven(claim: _Claim, offset: int, entry: bytes | None) -> int | None:
+def _proven(claim: _Claim, offset: int, entry: QueueEntry | None) -> int | None:
     """Return the size of the record, if its queue entry has the same offset and size."""
-    if not entry:
-        return None
-    physical, size, _ = ENTRY.unpack_from(entry)
-    return int(size) if (physical, size) == (offset, claim.size) else None
+    return claim.size if entry is not None and entry[:2] == (offset, claim.size) else None

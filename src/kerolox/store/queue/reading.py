@@ -14,19 +14,17 @@ import msgspec
 
 from kerolox.compiled import compiled
 from kerolox.protocol.limits import INT64_MAX
-from kerolox.store.errors import OffsetOutOfRange, StoreError, Unreadable
+from kerolox.store.errors import Cold, OffsetOutOfRange, StoreError, Unreadable
 from kerolox.store.log.commit_log import CommitLog
+from kerolox.store.log.readable_log import GAP_BYTES_MAX
 from kerolox.store.options import StoreOptions
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue
-from kerolox.store.queue.extended_queue import ExtendedQueue
 from kerolox.store.queue.extension import ADDRESS_MAX, NotInMemory, Unit
 from kerolox.store.queue.property_scan import PropertyCondition, ScanEnd, scan_properties
 from kerolox.store.queue.read_check import ReadCheck
 
 PULL_BYTES_MAX = 128 << 20
 PULL_BYTES_MIN = 100
-# Records with short gaps between them are still fetched by one read.
-GAP_BYTES_MAX = 16 << 10
 BLOCK_BYTES = 64 << 10  # bytes read at once when a filter reads every record
 SCAN_COUNT_MAX = 16_384  # maximum messages of a scan, however short they are
 JUDGED_MAX = 1024  # entries of a scan that are judged one by one
@@ -69,10 +67,6 @@ class QueueRead(msgspec.Struct):
     behind_bytes: int = 0  # distance of the last examined message from the end of the log
     slow: bool = False  # further behind than memory reaches: a replica may serve the reader
     filtered: int = 0
-
-
-class Cold(Exception):
-    """Data that is not in memory: read again in a thread."""
 
 
 # Filters: (tags code) → may match; (bytes, offset of a record in them, its size) → matches. None: all match.
@@ -182,7 +176,7 @@ class QueueReader:
         entries = self._entries(queue, offset, wanted, may_wait)
         if not entries:
             return QueueRead(ReadStatus.OFFSET_FOUND_NULL, queue.offset_after_file(offset), low, high)
-        if isinstance(queue, ExtendedQueue) and (queue_filter is not None or unit_filter is not None):
+        if queue.has_units and (queue_filter is not None or unit_filter is not None):
             units = self._units(queue, entries, may_wait)
             queue_filter = _with_units(units, queue_filter, unit_filter)
         bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
@@ -197,9 +191,9 @@ class QueueReader:
             self._read_check.check(queue, offset, seen, found.count, b"".join(found.parts))
         return found
 
-    def _units(self, queue: ExtendedQueue, entries: bytes, may_wait: bool) -> dict[int, Unit]:
+    def _units(self, queue: ConsumeQueue, entries: bytes, may_wait: bool) -> dict[int, Unit]:
         try:
-            return queue.units(entries, may_wait=may_wait)
+            return queue.units([code for _, _, code in ENTRY.iter_unpack(entries)], may_wait=may_wait)
         except NotInMemory:
             raise Cold from None
         except OffsetOutOfRange:
@@ -297,7 +291,7 @@ class QueueReader:
             count += 1
             size_bytes += size
             status = ReadStatus.FOUND
-        parts = taken if record_filter is not None else self.parts(ranges, asked.may_wait)
+        parts = taken if record_filter is not None else self._log.read_ranges(ranges, may_wait=asked.may_wait)
         return self._ended(asked, status, seen, parts, count, size_bytes, log_end - last_physical, filtered)
 
     def _ended(
@@ -426,32 +420,6 @@ class QueueReader:
         if block is None:
             raise Cold
         return block
-
-    def parts(self, ranges: list[tuple[int, int]], may_wait: bool) -> list[bytes]:
-        """Return the bytes of all ranges; neighbours with small gaps are fetched by one read."""
-        parts: list[bytes] = []
-        number = 0
-        while number < len(ranges):
-            low, high = ranges[number]
-            upto = number + 1
-            while upto < len(ranges) and 0 <= ranges[upto][0] - high <= GAP_BYTES_MAX:
-                if not self._same_file(low, ranges[upto][1]):
-                    break
-                high = ranges[upto][1]
-                upto += 1
-            data = self._log.read(low, high - low) if may_wait else self._log.read_hot(low, high - low)
-            if data is None:
-                raise Cold
-            if upto == number + 1:
-                parts.append(data)
-            else:
-                parts += [data[a - low : b - low] for a, b in ranges[number:upto]]
-            number = upto
-        return parts
-
-    def _same_file(self, low: int, high: int) -> bool:
-        size = self._log.segments.size
-        return low // size == (high - 1) // size
 
 
 # Count, bytes, first offset, last offset, its end, widest step
