@@ -374,7 +374,7 @@ async def test_a_broker_that_has_lost_its_end_while_handlers_work(
         await wait_for(lambda: len(seen) == 5, 20)
         held = next(held for queue, held in consumer.held.items() if queue.topic == "orders")
         held.next_offset = 10_000  # far behind the end the broker knows
-        consumer.pulling.start(held)
+        consumer._start_pulling(held)
         release.set()
         await wait_for(lambda: len(seen) == 10, 20)
         await producer.send(Message("orders", "new"))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from kerolox.client.calls.offsets import ask_end, read_edge, tell_progress
-from kerolox.client.calls.pulls import PULL_CODES
+from kerolox.client.calls.pull_answers import PULL_CODES
 from kerolox.client.calls.routes import address_of, cluster_info, fetch_route, masters_of
 from kerolox.client.calls.steps import awaited
 from kerolox.client.calls.time_search import time_search

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kerolox.client.admin.calls import AdminCalls, BrokerQueue, NoSuchTopic
-from kerolox.client.calls.pulls import PULL_CODES, pull_request
+from kerolox.client.calls.pull_answers import PULL_CODES, read_pull
+from kerolox.client.calls.pulls import pull_request
 from kerolox.client.errors import NotFound
 from kerolox.errors import ConnectFailed, InvalidRequest, KeroloxError, RequestFailed
 from kerolox.protocol.batch import unwrap
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.command import Command
-from kerolox.protocol.headers.pull import PullAnswer
 from kerolox.protocol.headers.query import QueryMessageRequest, ViewMessageRequest
 from kerolox.protocol.hosts import PORT_MAX, host_text
 from kerolox.protocol.limits import INT64_MAX
@@ -224,14 +224,13 @@ class Lookups:
             ok=PULL_CODES,
             timeout_s=hold_ms / 1000 + 10.0,
         )
-        header = answer.header(PullAnswer)
+        pulled = read_pull(answer, offset, queue.address)
         messages: list[StoredMessage] = []
-        if answer.code == 0:
-            for record in decode_records(answer.body):
-                messages += unwrap(record)
-            for message in messages:
-                message.broker_name = queue.broker
-        return messages, header.next_begin_offset, header.max_offset
+        for record in decode_records(pulled.block):
+            messages += unwrap(record)
+        for message in messages:
+            message.broker_name = queue.broker
+        return messages, pulled.next_offset, pulled.max_offset
 
 
 def place_of(message_id: str) -> OffsetId | None:

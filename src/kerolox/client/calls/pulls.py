@@ -1,4 +1,4 @@
-"""Pulls of readers outside a consumer group: requests, meaning of responses, and the number to request.
+"""Pulls of readers outside a consumer group: requests, and the number of messages to request.
 
 A pull requests a number of messages, and the broker returns as many as its limits allow: 32 by default. To
 read ahead, the client must predict the start of the next pull. So it should request exactly the number that
@@ -12,17 +12,16 @@ do not receive such requests.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from kerolox.client.calls.signing import goes_plain
-from kerolox.client.errors import OffsetGone, failure
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
-from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.command import Command, request
+from kerolox.protocol.codes import RequestCode
+from kerolox.protocol.command import request
 from kerolox.protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kerolox.protocol.frame import JSON, pack_frame
-from kerolox.protocol.headers.pull import PullAnswer, PullRequest
+from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.subscription import ALL, TAG
 
 TRY_AFTER: Final = 64  # pulls
@@ -33,13 +32,6 @@ SCAN_COUNT_MAX: Final = 16_384
 SCAN_COUNT_FIRST: Final = 4096  # while the message size is unknown
 FILL: Final = 0.9  # target share of the byte limit: a truncated response costs another request
 KEPT_BEFORE_MORE: Final = 16
-# Successful response codes of a pull, including the absence of a message.
-PULL_CODES: Final = frozenset({
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-})  # fmt: skip
 
 
 def pull_request(
@@ -74,33 +66,6 @@ def pull_request(
         broker_name=broker,
         scan_bytes=scan_bytes or None,
     )
-
-
-class Pulled(NamedTuple):
-    """Result of a pull: records as stored by the broker, and the next offset."""
-
-    block: bytes  # or a memoryview, when it is long
-    next_offset: int
-    min_offset: int
-    max_offset: int
-
-
-def read_pull(answer: Command, queue: Queue, asked: int, address: str) -> Pulled | None:
-    """Return the result of a pull from the offset ``asked``.
-
-    Raises OffsetGone if the offset does not exist, or a subclass of RequestFailed. None: the broker redirects
-    to another offset although this one exists, because the group was reset; a reader of a range asks again.
-    """
-    if answer.code not in PULL_CODES:
-        raise failure(answer, address=address, code=RequestCode.PULL_MESSAGE)
-    header = answer.header(PullAnswer)
-    if answer.code == ResponseCode.PULL_OFFSET_MOVED and header.min_offset <= asked < header.max_offset:
-        return None
-    stuck = header.next_begin_offset <= asked
-    if answer.code == ResponseCode.PULL_OFFSET_MOVED or (answer.code != ResponseCode.SUCCESS and stuck):
-        raise OffsetGone(queue, asked, header.min_offset, header.max_offset)
-    block = answer.body if answer.code == ResponseCode.SUCCESS else b""
-    return Pulled(block, header.next_begin_offset, header.min_offset, header.max_offset)
 
 
 class Pace:

@@ -14,7 +14,7 @@ from kerolox.client.calls.offsets import (
     read_progress,
     tell_progress,
 )
-from kerolox.client.calls.pulls import PULL_CODES
+from kerolox.client.calls.pull_answers import PULL_CODES
 from kerolox.client.calls.routes import MASTER
 from kerolox.client.calls.steps import Ask, awaited
 from kerolox.client.calls.time_search import time_search

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from kerolox.client.calls.pull_answers import Meaning, pull_rule
 from kerolox.client.calls.routes import Route
 from kerolox.client.cluster.client import Client
 from kerolox.client.cluster.members import ConsumingMember
@@ -20,7 +21,7 @@ from kerolox.client.consume.consumer_options import ConsumerOptions, StartAt
 from kerolox.client.consume.held_queue import HeldQueue
 from kerolox.client.consume.offset_files import FileOffsets
 from kerolox.client.consume.offset_keeping import BrokerOffsets, OffsetKeeping
-from kerolox.client.consume.pulling import Pulling, is_full
+from kerolox.client.consume.pulling import PullForm, Pulling, PullOutcome, is_full
 from kerolox.client.consume.refusals import Refusals
 from kerolox.client.errors import NoRoute, TopicNotFound
 from kerolox.client.ids import client_id
@@ -43,7 +44,6 @@ from kerolox.protocol.bodies.heartbeat import (
     MessageModel,
     SubscriptionData,
 )
-from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.reserved import RETRY_PREFIX
 from kerolox.protocol.subscription import TAG, subscription
 
@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 
 _NO_ANSWER = (ConnectFailed, ConnectionLost, RequestTimeout)  # errors of a broker that may be gone
 
+FULL_LOOK_S = 1.0  # between checks of a full or paused queue: limits also depend on other queues
 NOT_BALANCED_PAUSE_S = 1.0  # pause after a failed rebalance; doubled while nothing changes
 
 
@@ -58,9 +59,7 @@ class Consumer(ConsumingMember):
     """Member of a consumer group."""
 
     consume_type = ConsumeType.CONSUME_PASSIVELY
-    own_subscription = False  # True: pulls carry the subscription, instead of the heartbeat
-    pull_code = RequestCode.PULL_MESSAGE
-    pull_flags = 0
+    pull_form = PullForm()
 
     def __init__(
         self, where: Client | ClientOptions | str | Sequence[str] | None, group: str, options: ConsumerOptions
@@ -89,7 +88,7 @@ class Consumer(ConsumingMember):
         self.refusals = Refusals(self.group)
         self.started_ms = 0
         self._clock = self.client.clock
-        self.pulling = Pulling(self)
+        self._pulling = Pulling(self.client, self.group, self.pull_form, options)
         self._missing: set[str] = set()  # topics that do not exist
         self._balance_now = asyncio.Event()
         self._dividing = asyncio.Lock()  # held while queues are taken or released
@@ -194,7 +193,7 @@ class Consumer(ConsumingMember):
             if held.queue.topic == topic:
                 held.wanted = data
                 # A held pull would continue with the old subscription and skip other messages.
-                self.pulling.start(held)
+                self._start_pulling(held)
         self._wanted_changed()
         return data
 
@@ -275,14 +274,6 @@ class Consumer(ConsumingMember):
             if topic.startswith(RETRY_PREFIX) or not self.failed(error, topic):
                 log.warning("route_not_found topic=%s error=%r", topic, str(error))
         return None
-
-    async def look_for(self, topic: str) -> None:
-        """Refresh the route of a topic whose broker does not answer, and rebalance."""
-        try:
-            await self.client.routes.refresh(topic)
-        except KeroloxError as error:
-            log.info("route_not_refreshed topic=%s error=%r", topic, str(error))
-        self._balance_now.set()
 
     async def _balance(self) -> bool:
         """Take and release queues. Return False if a part failed and must be retried soon."""
@@ -369,10 +360,10 @@ class Consumer(ConsumingMember):
         held.paused = self._paused is None or held.queue in self._paused
         held.reader.read_from = self.options.read_from
         held.pulled_at_s = self._clock.monotonic_s()
-        self.pulling.start(held)
-        self._held(held)
+        self._start_pulling(held)
+        self._taken(held)
 
-    def _held(self, held: HeldQueue) -> None:
+    def _taken(self, held: HeldQueue) -> None:
         """React to a newly taken queue."""
 
     async def _allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
@@ -425,6 +416,67 @@ class Consumer(ConsumingMember):
 
     # --- pulling --------------------------------------------------------------------------------------
 
+    def _start_pulling(self, held: HeldQueue) -> None:
+        """Start to pull a queue from its next offset. A running pull is cancelled."""
+        if held.pull is not None:
+            held.pull.cancel()
+        held.pull = self.client.spawn(self._keep_pulled(held))
+
+    async def _keep_pulled(self, held: HeldQueue) -> None:
+        """Pull one queue until it is released."""
+        while not held.is_gone():
+            if self.is_full(held):
+                await held.wait_for_room(FULL_LOOK_S)
+                continue
+            try:
+                await self._pull_once(held)
+            except Exception:
+                # The task must survive any error: otherwise the queue would not be pulled any more.
+                log.exception("pull_broken queue=%s offset=%d", held.queue, held.next_offset)
+                await self._clock.sleep(self.options.error_pause_s)
+
+    async def _pull_once(self, held: HeldQueue) -> None:
+        try:
+            outcome = await self._pulling.pull(held)
+            if outcome is not None:
+                await self._apply(held, outcome)
+        except KeroloxError as error:
+            if not held.is_gone():
+                await self._recover(held, error)
+
+    async def _apply(self, held: HeldQueue, outcome: PullOutcome) -> None:
+        """Take the messages of a pull, and continue at its next offset."""
+        queue = held.queue
+        if outcome.pulled.resets_progress(held.count, held.commit_offset):
+            self.reset_offsets(queue.topic, {queue: outcome.next_offset})
+            await self._clock.sleep(self.options.error_pause_s)
+            return
+        held.has_progress = True
+        held.failures = 0
+        self.refusals.served(queue.topic, queue.broker)
+        if outcome.pulled.meaning is Meaning.FOUND:
+            self.pulled(held, outcome.received, outcome.took_s)
+        held.take(outcome.messages, outcome.next_offset)
+        if outcome.messages:
+            self.arrived(held)
+        else:
+            await self._pulling.pause(held, outcome)
+
+    async def _recover(self, held: HeldQueue, error: KeroloxError) -> None:
+        """React to a failed pull, and pause. The next pull has the same offset."""
+        rule = pull_rule(error)
+        if rule.is_failure and not self.failed(error, held.queue.topic, held.queue.broker):
+            times = held.failures = held.failures + 1
+            if times & (times - 1) == 0:  # counted, not repeated
+                log.warning(
+                    "pull_failed queue=%s offset=%d times=%d error=%r",
+                    held.queue, held.next_offset, times, str(error),
+                )  # fmt: skip
+        await self._pulling.recover(held, error, rule)
+        if rule.refresh_route:
+            self._balance_now.set()
+        await self._pulling.wait_after(held, rule)
+
     def pause(self, *queues: Queue) -> None:
         """Stop pulling these queues; without arguments all queues, including those taken later."""
         if not queues:
@@ -465,10 +517,6 @@ class Consumer(ConsumingMember):
     def load(self, held: HeldQueue) -> tuple[int, int]:
         """Return the messages and bytes that count toward the limits: those not done."""
         return held.count, held.size_bytes
-
-    def tells_progress(self) -> bool:
-        """Return True if pulls carry the progress of the queue."""
-        return True
 
     def arrived(self, held: HeldQueue) -> None:
         """React to messages that arrived in a queue."""
@@ -519,7 +567,7 @@ class Consumer(ConsumingMember):
 
     def _progress(self, held: HeldQueue) -> int | None:
         """Return the progress of a queue; None before the first response."""
-        return held.commit_offset if held.heard else None
+        return held.commit_offset if held.has_progress else None
 
     # --- requests of administrators -------------------------------------------------------------------
 
@@ -539,7 +587,7 @@ class Consumer(ConsumingMember):
                     held.pull.cancel()
             await self._wait_idle(queues)
             for held in queues:
-                held.heard = False  # earlier progress must not be saved any more
+                held.has_progress = False  # earlier progress must not be saved any more
             await self.keeping.save({held.queue: offsets[held.queue] for held in queues})
             await self._released(queues)
             for held in queues:

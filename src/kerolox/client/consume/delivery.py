@@ -63,7 +63,7 @@ class Delivery:
         """Return the queues that may be taken now."""
         return queues
 
-    def held(self, held: HeldQueue) -> None:
+    def taken(self, held: HeldQueue) -> None:
         """React to a newly taken queue."""
 
     def route_changed(self, route: Route) -> None:

@@ -27,7 +27,7 @@ class HeldQueue:
         self.dropped = False
         self.paused = False
         self.reader = Reader(spread=queue.queue_id)  # chooses the replica to pull from
-        self.asked: Replica | None = None  # replica of the last pull
+        self.replica: Replica | None = None  # of the last pull
         self.saved_offset: int | None = None  # last offset saved at the broker
         self.saved_by: object = None  # connection over which it was saved
         self.failures = 0  # pulls in a row that failed
@@ -35,8 +35,8 @@ class HeldQueue:
         self.consumed_at_ms = 0
         self.locked_until_s = 0.0  # of ordered consumption
         self.locked_at_ms = 0
-        self.heard = False  # True after the first response: before that there is no progress to save
-        self.sent_away = False  # True if the last response was GO_AWAY
+        self.has_progress = False  # False until the first response, and while another offset is set
+        self.was_sent_away = False  # True if the last response was GO_AWAY
         self.pull: asyncio.Task[None] | None = None
         self.work: asyncio.Task[None] | None = None  # of ordered consumption
         self.room = asyncio.Event()  # set when a pull that waits for room may check again
@@ -113,6 +113,15 @@ class HeldQueue:
         self.waiting.clear()
         self.room.set()
         self.arrived.set()
+
+    async def wait_for_room(self, timeout_s: float) -> None:
+        """Wait until messages are done or the queue is resumed, or until the timeout."""
+        self.room.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.room.wait()
+        except TimeoutError:
+            pass
 
     def is_gone(self) -> bool:
         """Return ``dropped``. A method, so that type checkers do not assume it unchanged after an await."""

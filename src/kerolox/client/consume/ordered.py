@@ -74,7 +74,7 @@ class OrderedDelivery(Delivery):
     async def not_taken(self, queues: Sequence[Queue]) -> None:
         await self._unlock([queue for queue in queues if queue in self._locked and queue not in self._late])
 
-    def held(self, held: HeldQueue) -> None:
+    def taken(self, held: HeldQueue) -> None:
         self._note_lock(held)
         held.work = self.consumer.client.spawn(self._consume(held), self._context.copy())
 

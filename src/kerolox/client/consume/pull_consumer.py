@@ -21,6 +21,7 @@ from kerolox.client.consume.consume_stats import ConsumeRates
 from kerolox.client.consume.consumer import Consumer
 from kerolox.client.consume.consumer_options import PullOptions, expression_of
 from kerolox.client.consume.held_queue import HeldQueue
+from kerolox.client.consume.pulling import PullForm
 from kerolox.client.errors import NoPermission
 from kerolox.client.messages import Queue, Received
 from kerolox.client.names import checked_topic, topic_list
@@ -58,9 +59,9 @@ class PullConsumer(Consumer):
 
     options: PullOptions
     consume_type = ConsumeType.CONSUME_ACTIVELY
-    own_subscription = True
-    pull_code = RequestCode.LITE_PULL_MESSAGE
-    pull_flags = PULL_LITE
+    # Pulls carry no progress: a multi-threaded broker may process a pull after a later commit, and restore an
+    # earlier offset.
+    pull_form = PullForm(RequestCode.LITE_PULL_MESSAGE, PULL_LITE, has_subscription=True, has_progress=False)
 
     def __init__(
         self,
@@ -238,11 +239,6 @@ class PullConsumer(Consumer):
         # Returned batches do not count: the caller may take long to process them.
         return len(held.waiting), sum([len(message.body) for message in held.waiting])
 
-    def tells_progress(self) -> bool:
-        # A multi-threaded broker may process a pull after a later commit, which would set back the offset
-        # saved by commit().
-        return False
-
     # --- positions ------------------------------------------------------------------------------------
 
     async def seek(self, queue: Queue, to: int | str | datetime) -> None:
@@ -259,8 +255,8 @@ class PullConsumer(Consumer):
         self._turn.pop(held, None)
         self._given = [batch for batch in self._given if batch._held is not held]
         held.clear(offset)
-        held.heard = True  # a seek backwards is progress, too
-        self.pulling.start(held)
+        held.has_progress = True  # a seek backwards is progress, too
+        self._start_pulling(held)
 
     async def seek_all(self, to: int | str | datetime) -> None:
         """Move to a position in all queues that are read."""

@@ -1,12 +1,16 @@
-"""Pulling: one request after the other for a queue, each held by the broker until messages arrive."""
+"""Pulls of a consumer: one request after the other for a queue, held by the broker until messages arrive.
+
+``pull`` carries out one request and returns its outcome; the consumer applies it to the queue and calls
+``recover`` or ``pause``. ``calls/pull_answers.py`` decides what answers and errors mean.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from kerolox.client.calls.pulls import PULL_CODES
+from kerolox.client.calls.pull_answers import Meaning, Pulled, PullRule, read_pull
 from kerolox.client.calls.readers import Replica
 from kerolox.client.calls.retries import RefreshGap
 from kerolox.client.calls.routes import MASTER
@@ -16,86 +20,109 @@ from kerolox.client.messages import Received, decode_some
 from kerolox.errors import KeroloxError
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
-from kerolox.protocol.headers.pull import PullAnswer, PullRequest
+from kerolox.protocol.headers.pull import PullRequest
 from kerolox.protocol.subscription import matches_tag
 
 if TYPE_CHECKING:
-    from kerolox.client.consume.consumer import Consumer
+    from kerolox.client.cluster.client import Client
     from kerolox.client.consume.consumer_options import ConsumerOptions
 
 log = logging.getLogger(__name__)
 
-FLOW_CONTROL_PAUSE_S = 0.02
-EARLY_PAUSE_S = 0.2
-PAUSED_LOOK_S = 1.0
 
-# The broker does not know the group's subscription: it was restarted, or the heartbeat has not arrived yet.
-_UNKNOWN_THERE = (
-    ResponseCode.SUBSCRIPTION_NOT_EXIST,
-    ResponseCode.SUBSCRIPTION_NOT_LATEST,
-    ResponseCode.FILTER_DATA_NOT_LATEST,
-)
+class PullForm(NamedTuple):
+    """Form of the pull requests of a kind of consumer."""
+
+    code: int = RequestCode.PULL_MESSAGE
+    flags: int = 0
+    has_subscription: bool = False  # pulls carry the subscription, instead of the heartbeat
+    has_progress: bool = True  # pulls carry the progress of the queue
+
+
+class PullOutcome(NamedTuple):
+    """Outcome of a pull that was answered."""
+
+    pulled: Pulled
+    messages: list[Received]  # of the subscription
+    next_offset: int
+    received: int  # messages in the answer
+    took_s: float
+    replica: Replica
 
 
 class Pulling:
-    """Pulls of one consumer."""
+    """Pull requests of one consumer."""
 
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._client = consumer.client
-        self._clock = consumer.client.clock
-        self._introducing: asyncio.Task[int] | None = None  # one heartbeat for all queues that need it
+    def __init__(self, client: Client, group: str, form: PullForm, options: ConsumerOptions) -> None:
+        self._client = client
+        self._group = group
+        self._form = form
+        self._options = options
+        self._code = form.code
+        self._clock = client.clock
+        self._introduction: asyncio.Task[int] | None = None  # one heartbeat for all queues that need it
         self._gap = RefreshGap(self._clock.monotonic_s)
 
-    def start(self, held: HeldQueue) -> None:
-        """Start to pull a queue from its next offset. A running pull is cancelled."""
-        if held.pull is not None:
-            held.pull.cancel()
-        held.pull = self._client.spawn(self.pull(held))
+    async def pull(self, held: HeldQueue) -> PullOutcome | None:
+        """Pull a queue once. Raises KeroloxError. None: pull again, from the current offset of the queue."""
+        held.replica = None
+        replica = held.replica = self._client.replica(held.queue.broker, held.reader)
+        address, code, offset = replica.address, self._code, held.next_offset
+        commit = self._progress(held, replica)
+        peer = self._client.ready_peer(address) or await self._client.peer(address, code=code)
+        began_s = held.pulled_at_s = self._clock.monotonic_s()
+        request = self._request(held, commit)
+        answer = await peer.request(code, request, timeout_s=self._options.hold_s * 2)
+        if held.dropped or held.next_offset != offset:
+            return None  # released, or moved to another offset meanwhile
+        if answer.code == ResponseCode.GO_AWAY:
+            self._client.retire(address, peer)
+            if held.was_sent_away:  # over a new connection, too: the broker is stopping
+                raise failure(answer, address=address, code=code)
+            held.was_sent_away = True
+            return None
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code != RequestCode.PULL_MESSAGE:
+            self._code = RequestCode.PULL_MESSAGE  # supported by all brokers
+            return None
+        pulled = read_pull(answer, offset, address, code)
+        is_stuck = pulled.meaning is Meaning.REFERRED
+        held.reader.answered(replica, pulled.suggested_id, stuck=is_stuck)
+        held.was_sent_away = False
+        if commit:
+            held.saved_offset = commit
+            held.saved_by = peer
+        messages: list[Received] = []
+        next_offset, received = pulled.next_offset, 0
+        if pulled.meaning is Meaning.FOUND:
+            messages, left_from = decode_some(pulled.block, held.queue.broker)
+            next_offset = next_offset if left_from is None else left_from
+            received = len(messages)
+            wanted = held.wanted
+            if wanted.tags_set:
+                messages = [message for message in messages if matches_tag(wanted, message.tag)]
+        elif pulled.meaning in (Meaning.RESET, Meaning.GONE):
+            log.warning(
+                "offset_moved queue=%s asked=%d now=%d first=%d end=%d",
+                held.queue, offset, next_offset, pulled.min_offset, pulled.max_offset,
+            )  # fmt: skip
+        took_s = self._clock.monotonic_s() - began_s
+        return PullOutcome(pulled, messages, next_offset, received, took_s, replica)
 
-    async def pull(self, held: HeldQueue) -> None:
-        """Pull one queue until it is released."""
-        while not held.is_gone():
-            if self._consumer.is_full(held):
-                await self._wait_room(held)
-                continue
-            try:
-                await self._pull_once(held)
-            except KeroloxError as error:
-                if held.is_gone():
-                    return
-                await self._pause_after(held, error)
-            except Exception:
-                # The task must survive any error: otherwise the queue would not be pulled any more.
-                log.exception("pull_broken queue=%s offset=%d", held.queue, held.next_offset)
-                await self._clock.sleep(self._consumer.options.error_pause_s)
+    def _progress(self, held: HeldQueue, replica: Replica) -> int:
+        """Return the progress that the pull carries; 0 without. Followers ignore it."""
+        if self._form.has_progress and held.has_progress and replica.leads and not self._options.broadcasting:
+            return held.commit_offset
+        return 0
 
-    async def _wait_room(self, held: HeldQueue) -> None:
-        held.room.clear()
-        try:
-            # Checked periodically, too, because limits also depend on other queues.
-            async with asyncio.timeout(PAUSED_LOOK_S):
-                await held.room.wait()
-        except TimeoutError:
-            pass
-
-    async def _pull_once(self, held: HeldQueue) -> None:
-        queue, options = held.queue, self._consumer.options
-        held.asked = None
-        replica = held.asked = self._client.replica(queue.broker, held.reader)
-        address = replica.address
-        flags = self._consumer.pull_flags | PULL_SUSPEND
-        # Followers ignore progress in pulls.
-        commit = held.commit_offset if held.heard and replica.leads and not options.broadcasting else 0
-        if commit > 0 and self._consumer.tells_progress():
+    def _request(self, held: HeldQueue, commit: int) -> PullRequest:
+        form, queue, wanted, options = self._form, held.queue, held.wanted, self._options
+        flags = form.flags | PULL_SUSPEND
+        if commit > 0:
             flags |= PULL_COMMIT_OFFSET
-        else:
-            commit = 0
-        wanted = held.wanted
-        if self._consumer.own_subscription:
+        if form.has_subscription:
             flags |= PULL_SUBSCRIPTION
-        asked = PullRequest(
-            consumer_group=self._consumer.group,
+        return PullRequest(
+            consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=held.next_offset,
@@ -103,118 +130,64 @@ class Pulling:
             sys_flag=flags,
             commit_offset=commit,
             suspend_timeout_millis=int(options.hold_s * 1000),
-            subscription=wanted.sub_string if self._consumer.own_subscription else None,
+            subscription=wanted.sub_string if form.has_subscription else None,
             sub_version=wanted.sub_version,
             max_msg_bytes=options.pull_bytes,
             expression_type=wanted.expression_type,
             broker_name=queue.broker,
         )
-        code = self._consumer.pull_code
-        peer = self._client.ready_peer(address) or await self._client.peer(address, code=code)
-        held.pulled_at_s = self._clock.monotonic_s()
-        offset_asked = held.next_offset
-        answer = await peer.request(code, asked, timeout_s=options.hold_s * 2)
-        if self._is_stale(held, offset_asked):
-            return  # released, or moved to another offset meanwhile
-        if answer.code not in PULL_CODES:
-            if answer.code == ResponseCode.GO_AWAY:
-                self._client.retire(address, peer)
-                if held.sent_away:  # over a new connection, too: the broker is stopping
-                    raise failure(answer, address=address, code=code)
-                held.sent_away = True
-                return
-            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code != RequestCode.PULL_MESSAGE:
-                self._consumer.pull_code = RequestCode.PULL_MESSAGE  # supported by all brokers
-                return
-            raise failure(answer, address=address, code=code)
-        header = answer.header(PullAnswer)
-        is_stuck = answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and (
-            header.next_begin_offset == offset_asked
-        )
-        held.reader.answered(replica, header.suggest_which_broker_id, stuck=is_stuck)
-        if commit:
-            held.saved_offset = commit
-            held.saved_by = peer
-        messages: list[Received] = []
-        next_offset = header.next_begin_offset
-        if answer.code == ResponseCode.SUCCESS:
-            messages, left_from = decode_some(answer.body, queue.broker)
-            next_offset = next_offset if left_from is None else left_from
-            self._consumer.pulled(held, len(messages), self._clock.monotonic_s() - held.pulled_at_s)
-            if wanted.tags_set:
-                messages = [message for message in messages if matches_tag(wanted, message.tag)]
-        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            log.warning(
-                "offset_moved queue=%s asked=%d now=%d first=%d end=%d",
-                queue, offset_asked, header.next_begin_offset, header.min_offset, header.max_offset,
-            )  # fmt: skip
-            if held.count and header.next_begin_offset < held.commit_offset:
-                # The group was reset to an earlier offset: running messages must not be saved as progress.
-                self._consumer.reset_offsets(queue.topic, {queue: header.next_begin_offset})
-                await self._clock.sleep(self._consumer.options.error_pause_s)
-                return
-        held.heard = True
-        held.sent_away = False
-        held.failures = 0
-        self._consumer.refusals.served(queue.topic, queue.broker)
-        held.take(messages, next_offset)
-        if messages:
-            self._consumer.arrived(held)
-        elif is_stuck and not replica.leads:
-            await self._wait_at(replica, held)
 
-    async def _wait_at(self, replica: Replica, held: HeldQueue) -> None:
+    async def pause(self, held: HeldQueue, outcome: PullOutcome) -> None:
         """Pause before the next pull from a follower that has no more messages.
 
         Followers do not hold pulls; they refer to the leader. The leader may have returned, so the route is
         refreshed.
         """
+        replica = outcome.replica
+        if outcome.pulled.meaning is not Meaning.REFERRED or replica.leads:
+            return
         queue, known = held.queue, self._client.routes.known
         if MASTER not in known.replicas(queue.broker) and self._gap.is_over(queue.topic):
-            try:
-                await self._client.routes.refresh(queue.topic)
-            except KeroloxError as error:
-                log.info("route_not_refreshed topic=%s error=%r", queue.topic, str(error))
+            await self._refresh(queue.topic)
         if self._client.replica(queue.broker, held.reader) == replica:
             await self._clock.sleep(held.reader.pause_s())
 
-    def _is_stale(self, held: HeldQueue, offset_asked: int) -> bool:
-        return held.dropped or held.next_offset != offset_asked
+    async def recover(self, held: HeldQueue, error: KeroloxError, rule: PullRule) -> None:
+        """Carry out the steps after a failed pull, without the pause."""
+        queue, replica = held.queue, held.replica
+        if rule.is_failure or rule.introduce:
+            held.reader.suggested = MASTER
+        if not rule.is_failure:
+            if rule.introduce:
+                log.info("pull_too_early queue=%s error=%r", queue, str(error))
+                await asyncio.shield(self._introduce())
+            return
+        if rule.introduce:
+            self._introduce()
+        if replica is not None:
+            held.reader.failed(replica, error, self._clock.monotonic_s())
+            if rule.look_for_leader and replica.leads:
+                self._client.routes.look_for_leader(queue.topic, queue.broker, replica.address)
+        if rule.refresh_route:
+            await self._refresh(queue.topic)
 
-    async def _pause_after(self, held: HeldQueue, error: KeroloxError) -> None:
-        code = getattr(error, "response_code", None)
-        if code == ResponseCode.FLOW_CONTROL:
-            await self._clock.sleep(FLOW_CONTROL_PAUSE_S)
-            return
-        held.reader.suggested = MASTER
-        if code in _UNKNOWN_THERE:
-            log.info("pull_too_early queue=%s error=%r", held.queue, str(error))
-            await asyncio.shield(self._introduce())
-            await self._clock.sleep(EARLY_PAUSE_S)
-            return
-        if held.asked is not None:
-            held.reader.failed(held.asked, error, self._clock.monotonic_s())
-        if not self._consumer.failed(error, held.queue.topic, held.queue.broker):
-            times = held.failures = held.failures + 1
-            if times & (times - 1) == 0:  # counted, not repeated
-                log.warning(
-                    "pull_failed queue=%s offset=%d times=%d error=%r",
-                    held.queue, held.next_offset, times, str(error),
-                )  # fmt: skip
-        if code == ResponseCode.FILTER_DATA_NOT_EXIST:
-            self._introduce()  # the broker cannot use the filter, or has lost the subscription
-        queue, routes = held.queue, self._client.routes
-        is_away = code is None or code == ResponseCode.GO_AWAY
-        if is_away and held.asked is not None and held.asked.leads:
-            routes.look_for_leader(queue.topic, queue.broker, held.asked.address)
-        if is_away or code == ResponseCode.TOPIC_NOT_EXIST:
-            await self._consumer.look_for(queue.topic)
-        await routes.pause(queue.topic, self._consumer.options.error_pause_s)
+    async def wait_after(self, held: HeldQueue, rule: PullRule) -> None:
+        """Pause after a failed pull."""
+        if rule.pause_s is None:
+            await self._client.routes.pause(held.queue.topic, self._options.error_pause_s)
+        else:
+            await self._clock.sleep(rule.pause_s)
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self._client.routes.refresh(topic)
+        except KeroloxError as error:
+            log.info("route_not_refreshed topic=%s error=%r", topic, str(error))
 
     def _introduce(self) -> asyncio.Task[int]:
-        if self._introducing is None or self._introducing.done():
-            self._introducing = self._client.spawn(self._client.heartbeat())
-        return self._introducing
+        if self._introduction is None or self._introduction.done():
+            self._introduction = self._client.spawn(self._client.heartbeat())
+        return self._introduction
 
 
 def is_full(options: ConsumerOptions, count: int, size_bytes: int, queues: int) -> bool:

@@ -195,8 +195,8 @@ class PushConsumer(Consumer):
         super().route_changed(route)
         self._delivery.route_changed(route)
 
-    def _held(self, held: HeldQueue) -> None:
-        self._delivery.held(held)
+    def _taken(self, held: HeldQueue) -> None:
+        self._delivery.taken(held)
 
     async def _allowed(self, queues: Sequence[Queue]) -> Sequence[Queue]:
         return await self._delivery.allowed(queues)

@@ -25,15 +25,8 @@ from kerolox.client.calls.offsets import (
     tell_progress,
 )
 from kerolox.client.calls.offsets import Edges as Edges
-from kerolox.client.calls.pulls import (
-    PULL_CODES,
-    SCAN_COUNT_MAX,
-    Pace,
-    Pulled,
-    PullFrames,
-    ScanPace,
-    read_pull,
-)
+from kerolox.client.calls.pull_answers import PULL_CODES, Pulled, read_pull, within_range
+from kerolox.client.calls.pulls import SCAN_COUNT_MAX, Pace, PullFrames, ScanPace
 from kerolox.client.calls.readers import LEADER, LEADER_ALONE, Reader, Replica, check_read_from
 from kerolox.client.calls.retries import QUEUES, Retries
 from kerolox.client.calls.routes import MASTER, NO_BROKER, Route, RouteTable, cluster_info
@@ -374,7 +367,7 @@ class SocketCluster:
                                 guesses.append(_Guess(*each, opaque, line))
                     guess = guesses.popleft()
                     answer = line.receive(guess.opaque, self.options.request_timeout_s, "PULL_MESSAGE")
-                    pulled = read_pull(answer, queue, offset, line.address)
+                    pulled = within_range(read_pull(answer, offset, line.address), queue, offset)
                     if is_scan and guesses and pulled is not None:
                         upto = min(guess.offset + guess.asked, guesses[0].offset)
                         if (

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from kerolox.client.calls.pulls import PULL_CODES, pull_request
+from kerolox.client.calls.pull_answers import PULL_CODES
+from kerolox.client.calls.pulls import pull_request
 from kerolox.client.calls.steps import Ask
 from kerolox.client.messages import Queue
 from kerolox.client.sockets.socket_cluster import Edges, SocketCluster
