@@ -616,7 +616,7 @@ async def test_pulls_of_a_pull_consumer_carry_no_progress(
 ) -> None:
     """A broker with many threads may heed such a pull behind a commit that came after it."""
     carried: list[object] = []
-    monkeypatch.setattr(running.broker.consuming.pulls, "_commit", carried.append)
+    monkeypatch.setattr(running.broker.consuming.reads, "commit", lambda *read: carried.append(read))
     await send(producer, *map(str, range(200)))
     async with puller(running) as consumer:
         await read(consumer, 200)

@@ -38,7 +38,7 @@ def count_served(running: RunningBroker) -> Counter[str]:
     def note(group: str, topic: str, queue_id: int, count: int, size: int, behind: int) -> None:
         served[group] += count
 
-    running.broker.consuming.pulls.on_served.append(note)
+    running.broker.consuming.reads.on_served.append(note)
     return served
 
 
@@ -135,15 +135,15 @@ async def test_an_idle_follower_is_not_asked_all_the_time(tmp_path: Path) -> Non
     async with running_cluster(1, followers=1, directory=tmp_path) as cluster:
         await cluster.create_topic("T", queues=1)
         await cluster.caught_up()
-        pulls = cluster.followers("broker-a")[1].broker.consuming.pulls
+        reads = cluster.followers("broker-a")[1].broker.consuming.reads
         options = PullOptions(start="first", read_from="follower")
         async with PullConsumer(
             cluster.nameserver_address, group="g", topics=["T"], options=options
         ) as consumer:
             await wait_for(lambda: consumer.assignment, 20)
-            await wait_for(lambda: pulls.misses >= 1, 20)
-            began_s, before = time.monotonic(), pulls.misses
-            await wait_for(lambda: pulls.misses >= before + 4, 20)
+            await wait_for(lambda: reads.misses >= 1, 20)
+            began_s, before = time.monotonic(), reads.misses
+            await wait_for(lambda: reads.misses >= before + 4, 20)
             # At least 0.05 + 0.1 + 0.2 s lie between the first four, whenever they were counted from.
             assert time.monotonic() - began_s > 0.3
 

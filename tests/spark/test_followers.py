@@ -51,7 +51,7 @@ def served_by(brokers: BrokerThread, broker_id: int) -> list[int]:
     def note(group: str, topic: str, queue_id: int, count: int, size: int, behind: int) -> None:
         counts.append(count)
 
-    brokers.cluster.broker("broker-a", broker_id).broker.consuming.pulls.on_served.append(note)
+    brokers.cluster.broker("broker-a", broker_id).broker.consuming.reads.on_served.append(note)
     return counts
 
 
