@@ -269,7 +269,7 @@ def test_a_last_file_that_was_cut_off(maker: StoreMaker, way: str) -> None:
         (0, b"\0\0\0\5", "5"),  # the size
         (0, b"\x7f\0\0\0", "bytes"),
         (4, b"\xff", "magic"),
-        (28, b"\1", "says it lies at"),
+        (28, b"\1", "names another offset"),
         (84, b"\0\0\x01\0", "CRC"),  # the length of the body
         (84, b"\xff", "length"),
     ],

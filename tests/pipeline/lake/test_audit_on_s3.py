@@ -99,7 +99,7 @@ def test_a_file_that_goes_missing_meanwhile_is_a_problem(
     monkeypatch.setattr("tests.pipeline.auditing.plan_stores", lambda _: plans)
     found = Examined(there, tmp_path / "work", span_bytes=1 << 30).findings().rows["damaged_log"]
     (row,) = (row for row in found if row["file"] == piece.path)
-    assert row["what"].startswith("the file was deleted or truncated during the audit")
+    assert row["what"].startswith("the file was deleted or truncated while it was read")
 
 
 def test_a_whole_audit_and_its_report(

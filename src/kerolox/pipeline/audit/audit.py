@@ -27,9 +27,8 @@ from kerolox.pipeline.audit import duplicates, traffic
 from kerolox.pipeline.audit.checks import TABLES, PartAudit
 from kerolox.pipeline.audit.finding_kinds import KINDS, Findings, TableRow
 from kerolox.pipeline.audit.findings import FindingMaker, Where
-from kerolox.pipeline.audit.log_blocks import LogSpan
 from kerolox.pipeline.audit.open_transactions import has_halves, open_halves
-from kerolox.pipeline.audit.plan import SPAN_BYTES, StorePlan, check_topics, plan_stores, spans
+from kerolox.pipeline.audit.plan import LogSpan, StorePlan, check_topics, plan_stores, spans
 from kerolox.pipeline.audit.queues import Cover, Lonely, lonely_entries
 from kerolox.pipeline.audit.report_place import FORM, REPORT, place_of
 from kerolox.pipeline.lake.storage import open_storage
@@ -163,7 +162,7 @@ def _check_times(since_ms: int | None, until_ms: int | None) -> None:
 
 
 def _examine(
-    stores: Sequence[StorePlan], directory: str, topics: Collection[str], some: Sequence[LogSpan]
+    stores: Sequence[StorePlan], directory: str, topics: Collection[str], span: LogSpan
 ) -> list[TableRow]:
     if not os.path.isdir(directory):
         raise KeroloxError(
@@ -171,24 +170,9 @@ def _examine(
             "cluster, give a --to that all machines see under the same path, such as a mount. For a report "
             "at an address, set TMPDIR to such a folder"
         )
-    rows: list[TableRow] = []
-    for span in some:
-        rows += PartAudit(stores[span.store], span, Path(directory), topics).run().to_pylist()
-        (Path(directory) / f"done-{span.store}-{span.start}-{span.end}").touch()
+    rows: list[TableRow] = PartAudit(stores[span.store], span, Path(directory), topics).run().to_pylist()
+    (Path(directory) / f"done-{span.store}-{span.start}-{span.end}").touch()
     return rows
-
-
-def _shares(parts: Sequence[LogSpan], size_bytes: int = SPAN_BYTES) -> list[list[LogSpan]]:
-    """Group parts of small files, so that each task has enough work to be worth starting."""
-    shares: list[list[LogSpan]] = []
-    size = size_bytes
-    for span in parts:
-        if size >= size_bytes // 2:
-            shares.append([])
-            size = 0
-        shares[-1].append(span)
-        size += span.end - span.start
-    return shares
 
 
 def _go_through(
@@ -206,7 +190,7 @@ def _go_through(
         progress(sum(int(words[3]) - int(words[2]) for words in done), total)
 
     work = partial(_examine, stores, str(scratch.directory), frozenset(topics))
-    found = run_watched(scratch.runner, work, _shares(parts), watch if progress is not None else None)
+    found = run_watched(scratch.runner, work, parts, watch if progress is not None else None)
     return [row for rows in found for row in rows]
 
 

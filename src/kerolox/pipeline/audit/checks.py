@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -22,14 +22,16 @@ import pyarrow.parquet as pq
 from kerolox.clock import SYSTEM_CLOCK
 from kerolox.pipeline.audit.copies import RESENT_FROM, makers_of, place_of
 from kerolox.pipeline.audit.duplicates import KeyFiles
-from kerolox.pipeline.audit.log_blocks import Heads, LogBlock, LogBlocks, LogSpan, every_byte
-from kerolox.pipeline.audit.plan import StorePlan, is_users
+from kerolox.pipeline.audit.heads import Bytes, Heads, every_byte
+from kerolox.pipeline.audit.plan import BLOCK_BYTES, LogSpan, StorePlan, is_users
 from kerolox.pipeline.audit.queues import QueueComparison
 from kerolox.protocol import properties as names
 from kerolox.protocol.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from kerolox.protocol.record import record_crc_ok
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, HALF_DONE_TOPIC, HALF_TOPIC, RETRY_PREFIX
 from kerolox.spark.records import Numbers, PropertyPairs, checked_text
+from kerolox.spark.store.files import LogFiles
+from kerolox.spark.store.walking import LogDamage, LogWalk
 
 _STORE = ("store", pa.int32())
 _TOPIC = ("topic", pa.string())
@@ -98,6 +100,13 @@ _DELAYED = (
 )  # fmt: skip
 
 
+class Block(NamedTuple):
+    """Records of a block: bytes and fixed fields."""
+
+    bytes: Bytes
+    heads: Heads
+
+
 class PartAudit:
     """Audit of one part of the log of one store."""
 
@@ -107,7 +116,7 @@ class PartAudit:
         span: LogSpan,
         directory: Path,
         topics: Collection[str] = (),
-        block_bytes: int = 0,
+        block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self._store = store
         self._span = span
@@ -115,7 +124,7 @@ class PartAudit:
         self._topics = frozenset(topics)
         self._queues = QueueComparison(store, self._topics)
         self._found: dict[str, list[pa.Table]] = {name: [] for name in TABLES}
-        self._blocks = LogBlocks(span, store.log, block_bytes) if block_bytes else LogBlocks(span, store.log)
+        self._block_bytes = block_bytes
         self._keys = KeyFiles(directory, self._name)
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._sums = dict.fromkeys(("messages", "bytes", "bodies", "went_back", "halves"), 0)
@@ -126,23 +135,27 @@ class PartAudit:
 
     def run(self) -> pa.RecordBatch:
         """Check the part, write the files, and return one summary row."""
-        for block in self._blocks:
-            self._check(block)
-        for damage in self._blocks.damages:
-            self._add("faults", kind=["damaged log"], physical_offset=[damage.place], what=[damage.what],
-                      valid_from=[damage.valid_from])  # fmt: skip
+        span = self._span
+        with LogFiles(self._store.log) as log:
+            walk = LogWalk(log, span.start, span.end, block_bytes=self._block_bytes, open_end=True)
+            for found in walk:
+                if isinstance(found, LogDamage):
+                    self._add("faults", kind=["damaged log"], physical_offset=[found.start],
+                              what=[found.what], valid_from=[found.end])  # fmt: skip
+                else:
+                    self._check(Block(found.bytes, Heads(found.bytes, found.positions)))
         runs, wrong = self._queues.finish()
         self._add("runs", **runs)
         self._add("wrong_entries", **wrong)
         self._write()
         row = {
-            "store": self._store.number, "start": self._span.start, "end": self._blocks.end,
-            "stop": self._blocks.stop, "entries": self._queues.right, "first_ms": self._first_ms,
+            "store": self._store.number, "start": span.start, "end": walk.end,
+            "stop": walk.stop, "entries": self._queues.right, "first_ms": self._first_ms,
             "last_ms": self._last_ms, **self._sums,
         }  # fmt: skip
         return pa.RecordBatch.from_pylist([row], schema=SUMMARY)
 
-    def _check(self, block: LogBlock) -> None:
+    def _check(self, block: Block) -> None:
         heads = block.heads
         topic, packed = _texts(block)
         pairs = PropertyPairs.of(packed)
@@ -166,7 +179,7 @@ class PartAudit:
     # --- checks -------------------------------------------------------------------------------------
 
     def _check_fields(
-        self, block: LogBlock, topic: pa.Array, pairs: PropertyPairs, wanted: npt.NDArray[np.bool_]
+        self, block: Block, topic: pa.Array, pairs: PropertyPairs, wanted: npt.NDArray[np.bool_]
     ) -> None:
         """Report fields with values that no broker writes, and keep them out of the counts."""
         heads = block.heads
@@ -190,7 +203,7 @@ class PartAudit:
     def _note_fields(
         self,
         name: str,
-        block: LogBlock,
+        block: Block,
         rows: Numbers,
         values: npt.NDArray[Any],
         topic: pa.Array,
@@ -212,7 +225,7 @@ class PartAudit:
         self._last_ms = int(reached[-1])
 
     def _check_sums(
-        self, block: LogBlock, topic: pa.Array, pairs: PropertyPairs, wanted: npt.NDArray[np.bool_]
+        self, block: Block, topic: pa.Array, pairs: PropertyPairs, wanted: npt.NDArray[np.bool_]
     ) -> None:
         heads, view = block.heads, block.bytes.data
         filled = np.flatnonzero((heads.body_length > 0) & wanted)
@@ -234,7 +247,7 @@ class PartAudit:
         )  # fmt: skip
 
     def _note_faults(
-        self, kind: str, block: LogBlock, rows: Numbers, topic: pa.Array, pairs: PropertyPairs, what: str
+        self, kind: str, block: Block, rows: Numbers, topic: pa.Array, pairs: PropertyPairs, what: str
     ) -> None:
         if not len(rows):
             return
@@ -316,7 +329,7 @@ class PartAudit:
         self._keys.add(self._table("keys", found))
 
     def _note_transactions(
-        self, block: LogBlock, codes: Numbers, known: list[str], pairs: PropertyPairs
+        self, block: Block, codes: Numbers, known: list[str], pairs: PropertyPairs
     ) -> None:
         heads = block.heads
         commits = np.flatnonzero(heads.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT)
@@ -475,7 +488,7 @@ def _has_waited(pairs: PropertyPairs) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _texts(block: LogBlock) -> tuple[pa.Array, pa.Array]:
+def _texts(block: Block) -> tuple[pa.Array, pa.Array]:
     """Return topics and packed properties of the records."""
     heads = block.heads
     count = len(heads.positions)

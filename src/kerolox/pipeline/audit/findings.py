@@ -9,11 +9,10 @@ from typing import Any
 
 from kerolox.pipeline.audit import finding_kinds as kinds
 from kerolox.pipeline.audit.finding_kinds import Findings, TableRow
-from kerolox.pipeline.audit.log_blocks import GONE
 from kerolox.pipeline.audit.plan import StorePlan
 from kerolox.pipeline.audit.queues import MISSING, NO_QUEUE, Cover, Lonely, QueueKey, cover
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from kerolox.spark.store.files import FileRun
+from kerolox.spark.store.files import GONE, NO_FILE, FileRun
 from kerolox.store.queue.consume_queue import ENTRY_SIZE
 
 # Dead letters are a problem from this count on, or from this share of the topic's messages.
@@ -42,8 +41,10 @@ class FindingMaker:
                 size = row["valid_from"] - row["physical_offset"]
                 valid_from = row["valid_from"]
                 what = f"{row['what']}; {size} bytes are not a record, valid records follow at {valid_from}"
-                if row["what"] == GONE:
-                    what = f"{GONE}; {size} bytes were not read"
+                if row["what"] == NO_FILE:
+                    what = f"{NO_FILE}: {size} bytes from {row['physical_offset']} to {valid_from}"
+                elif row["what"] == GONE:
+                    what = f"{GONE}; {size} bytes were not read. Run the audit again"
                 self._findings.add(
                     kinds.DAMAGED_LOG, **self._in_log(store, row["physical_offset"]), what=what
                 )
@@ -53,12 +54,6 @@ class FindingMaker:
                     kind, **self._in_log(store, row["physical_offset"]), topic=row["topic"],
                     queue_id=row["queue_id"], queue_offset=row["queue_offset"], msg_id=row["msg_id"],
                     what=row["what"],
-                )  # fmt: skip
-        for store in self._stores:
-            for low, high in _holes(store):
-                self._findings.add(
-                    kinds.DAMAGED_LOG, **self._in_log(store, low),
-                    what=f"the file is missing: {high - low} bytes from {low} to {high}",
                 )  # fmt: skip
         for row in summary:
             store = self._stores[row["store"]]
@@ -308,13 +303,6 @@ def _joined(wrong: Iterable[TableRow]) -> list[dict[str, Any]]:
         else:
             joined.append(dict(row))
     return joined
-
-
-def _holes(store: StorePlan) -> list[tuple[int, int]]:
-    """Return the ranges of missing files between existing files of the log."""
-    ends = [each.end for each in store.log.pieces]
-    starts = [each.start for each in store.log.pieces]
-    return [(end, start) for end, start in zip(ends, starts[1:], strict=False) if end < start]
 
 
 def _numbers(first: int, last: int) -> str:

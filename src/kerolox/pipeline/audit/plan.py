@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from kerolox.errors import KeroloxError, OptionError, ProtocolError
-from kerolox.pipeline.audit.log_blocks import LogBlocks, LogSpan
+from kerolox.pipeline.audit.heads import Heads
 from kerolox.pipeline.lake.store_files import Address, files_at
 from kerolox.protocol import json_dialect
 from kerolox.protocol.reserved import BENCHMARK_TOPIC, HALF_GROUP, HALF_TOPIC, is_of_system
+from kerolox.spark.store.cutting import cut
 from kerolox.spark.store.files import FileRun, LogFiles, find_run
+from kerolox.spark.store.walking import LogBlock, LogWalk
 from kerolox.store.disk.progress_notes import NAME as MARKS_NAME
 from kerolox.store.disk.progress_notes import ProgressNotesFile
 from kerolox.store.errors import FileMissing
@@ -22,12 +25,21 @@ from kerolox.store.log.cursors import fit_for_directory
 from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, find_layout, refuse_entries
 
 SPAN_BYTES = 64 << 20
+BLOCK_BYTES = 8 << 20
 NAME_BYTES_MAX = 255  # length of a directory name on Linux
 
 
 def is_users(topic: str) -> bool:
     """Return True for topics with messages of producers: those of users, and the benchmark's."""
     return topic == BENCHMARK_TOPIC or not is_of_system(topic)
+
+
+class LogSpan(NamedTuple):
+    """Range of the log of a store. It begins at a record, or where one should begin."""
+
+    store: int  # number of the store
+    start: int
+    end: int
 
 
 class StorePlan(msgspec.Struct, frozen=True):
@@ -138,18 +150,9 @@ def _plan(
 
 
 def spans(store: StorePlan, span_bytes: int = SPAN_BYTES) -> list[LogSpan]:
-    """Cut the log into parts. Each begins at the start of a file or at a record."""
-    found: list[LogSpan] = []
+    """Cut the log into ranges for tasks."""
     with LogFiles(store.log) as log:
-        for piece in store.log.pieces:
-            begin, end = max(piece.start, store.low), min(piece.end, store.high)
-            while begin < end:
-                # A small rest is added to the part before it.
-                target = begin + span_bytes
-                next_begin = log.next_record(target, end) if target + span_bytes // 2 < end else end
-                found.append(LogSpan(store.number, begin, next_begin))
-                begin = next_begin
-    return found
+        return [LogSpan(store.number, *ends) for ends in cut(log, store.low, store.high, span_bytes)]
 
 
 def _place_of_time(run: FileRun, wanted_ms: int) -> int:
@@ -162,11 +165,14 @@ def _place_of_time(run: FileRun, wanted_ms: int) -> int:
                 break
             if stored_ms > 0:
                 begin = number
-    for piece in run.pieces[begin:]:
-        for block in LogBlocks(LogSpan(0, piece.start, piece.end), run):
-            late = np.flatnonzero(block.heads.stored_ms >= wanted_ms)
-            if len(late):
-                return block.base + int(block.heads.positions[late[0]])
+    if not run.pieces:
+        return run.end
+    with LogFiles(run) as log:
+        for block in LogWalk(log, run.pieces[begin].start, run.end, block_bytes=BLOCK_BYTES, open_end=True):
+            if isinstance(block, LogBlock):
+                late = np.flatnonzero(Heads(block.bytes, block.positions).stored_ms >= wanted_ms)
+                if len(late):
+                    return block.base + int(block.positions[late[0]])
     return run.end
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from kerolox.pipeline.audit.log_blocks import Heads
+from kerolox.pipeline.audit.heads import Heads
 from kerolox.pipeline.audit.plan import StorePlan
 from kerolox.protocol import properties as names
 from kerolox.protocol.java import java_hash

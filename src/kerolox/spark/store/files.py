@@ -11,6 +11,7 @@ import struct
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -37,7 +38,8 @@ MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 BLANK_MAGIC = b"\xcb\xd4\x31\x94"
 PIECE_BYTES = 1 << 20
 ENTRIES_AT_ONCE = 1 << 16
-MISSING = "the file is missing"
+NO_FILE = "the file is missing"
+GONE = "the file was deleted or truncated while it was read"
 # See store/FORMAT.md, "Consume queue entry".
 ENTRIES = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
 assert ENTRIES.itemsize == ENTRY_SIZE
@@ -217,10 +219,10 @@ class LogFiles(OpenFileRun):
             data = self.read(place, size)
         found = scan(data, check=check, count_max=1)
         if not found.entries:
-            return found.what or (MISSING if not data else "no record")
+            return found.what or (NO_FILE if not data else "no record")
         entry = found.entries[0]
         if entry[PHYSICAL_OFFSET] != place:
-            return f"a record says it lies at {entry[PHYSICAL_OFFSET]}"
+            return f"a record names another offset, {entry[PHYSICAL_OFFSET]}"
         if check and entry[PROPERTIES][-20:-11] == _CRC_MARK and not record_crc_ok(data[: entry[SIZE]]):
             return "a record breaks its own CRC"
         return ""
@@ -307,6 +309,17 @@ class LogFiles(OpenFileRun):
 
 
 # --- queues --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """Entries of one queue."""
+
+    topic: str
+    queue_id: int
+    run: FileRun
+    first: int
+    end: int
 
 
 class QueueFiles(OpenFileRun):

@@ -21,30 +21,17 @@ from kerolox.client.messages import Queue
 from kerolox.client.names import is_system
 from kerolox.errors import OptionError, ProtocolError
 from kerolox.protocol import json_dialect
-from kerolox.protocol.record_scan import CHECK_BODY, PHYSICAL_OFFSET, SIZE, scan
 from kerolox.spark.offsets import EARLIEST, LATEST, QueueOffsets
 from kerolox.spark.option_table import Values
-from kerolox.spark.store.files import FileRun, LogFiles, QueueFiles, find_run
+from kerolox.spark.store.cutting import cut
+from kerolox.spark.store.files import FileRun, LogFiles, QueueFiles, QueueRange, find_run
 from kerolox.spark.store.options import LOG, StoreChoice, find_paths, read_choice
 from kerolox.store.errors import FileMissing
 from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, ledgers_in, store_in
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY_SIZE
 
-_GUIDES: Final = 8  # queues asked for a place where a record begins
+_GUIDES: Final = 8  # queues asked for the last message
 _SAMPLES: Final = 64  # entries of a queue that stand for all of them
-_CHAIN: Final = 16  # records that must follow one found by its looks
-_CHAIN_BYTES: Final = 8 << 20  # more than a body may have
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRange:
-    """Entries of one queue."""
-
-    topic: str
-    queue_id: int
-    run: FileRun
-    first: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,66 +308,15 @@ def _queue_splits(store: Store, queues: Sequence[QueueRange], sample: _Sample, s
 
 
 def _log_splits(store: Store, step: int, choice: StoreChoice) -> list[Split]:
-    if store.log_end <= store.log_start:
-        return []
     with LogFiles(store.log) as log:
-        starts = list(_boundaries(store, log, step))
-        times = [log.stored_ms(start) for start in starts]
-    ends = [*starts[1:], store.log_end]
-    later = [*times[1:], -1]  # the first time of the piece behind: not known of the last
+        ranges = cut(log, store.log_start, store.log_end, step, store.queues)
+        times = [log.stored_ms(start) for start, _ in ranges]
+    later = [*times, -1][1:]  # the first time of the piece behind: not known of the last
     splits = []
-    for start, end, first_ms, next_ms in zip(starts, ends, times, later, strict=True):
+    for (start, end), first_ms, next_ms in zip(ranges, times, later, strict=True):
         if choice.after_ms is not None and 0 <= next_ms < choice.after_ms:
             continue  # all of it is older
         if choice.before_ms is not None and first_ms >= choice.before_ms:
             continue
         splits.append(Split(store.broker, store.log.between(start, end), start, end))
     return splits
-
-
-def _boundaries(store: Store, log: LogFiles, step: int) -> Iterator[int]:
-    """Offsets where a record or a file begins, about a step from each other."""
-    guides = sorted(store.queues, key=lambda queue: queue.first - queue.end)[:_GUIDES]
-    last = store.log_start
-    yield last
-    for piece in store.log.pieces:
-        if piece.start >= store.log_end:
-            return
-        if piece.start - last > step - step // 4 and store.log_end - piece.start > step // 4:
-            last = piece.start
-            yield last
-        end = min(piece.end, store.log_end)
-        while (target := last + step) < end - step // 4:
-            place = _record_near(log, guides, max(target, piece.start), end)
-            if place >= end:
-                break
-            last = place
-            yield last
-
-
-def _record_near(log: LogFiles, guides: Sequence[QueueRange], target: int, end: int) -> int:
-    """The first place from ``target`` on that is known to begin a record; ``end`` if there is none."""
-    found = end
-    for queue in guides:
-        with QueueFiles(queue.run) as files:
-            entry = files.first_at(queue.first, queue.end, target)
-            place = files.entry(entry)[0] if entry < queue.end else end
-        if target <= place < found and not log.fault_at(place):
-            found = place
-    if found < end:
-        return found
-    # No queue knows. A body may hold what looks like a record, though hardly one that says it lies here,
-    # followed by more of the kind.
-    while (target := log.next_record(target, end)) < end:
-        chain = scan(log.read(target, _CHAIN_BYTES), check=CHECK_BODY, count_max=_CHAIN).entries
-        place = target
-        for record in chain:
-            if record[PHYSICAL_OFFSET] != place:
-                break
-            place += record[SIZE]
-        else:
-            long = len(chain) == _CHAIN or place - target > _CHAIN_BYTES // 2
-            if long or log.is_blank(place) or place >= end:
-                return target
-        target += 1
-    return end

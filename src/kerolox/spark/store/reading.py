@@ -1,9 +1,8 @@
 """One piece of a store to Arrow batches.
 
-Blocks of the log are read into one buffer, some thousand records at a time. Every record is checked before
-it is decoded, without a Python step per record (:mod:`kerolox.spark.store.faults`): its magic number, that
-its lengths add up, that it says it lies where it lies. What does not pass is a region of damage: an error,
-or a warning and a row of the report.
+Along the log (:mod:`kerolox.spark.store.walking`), or by the entries of queues, from blocks of some thousand
+records. Every record is checked before it is decoded. Damage is an error, or a warning and a row of the
+report.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE
-from kerolox.spark.records import IPV6_HOSTS, Positions, decode, decode_in_parts, record_starts
+from kerolox.spark.records import IPV6_HOSTS, Positions, decode, decode_in_parts
 from kerolox.spark.store.faults import RECORD_BYTES_MIN, Mask, faults, fixed_parts
-from kerolox.spark.store.files import MISSING, FileRun, LogFiles, QueueFiles
+from kerolox.spark.store.files import NO_FILE, FileRun, LogFiles, QueueFiles, QueueRange
 from kerolox.spark.store.options import StoreChoice
-from kerolox.spark.store.plan import QueueRange, Split
+from kerolox.spark.store.plan import Split
+from kerolox.spark.store.walking import LogDamage, LogWalk
 from kerolox.store.errors import CorruptRecord
 from kerolox.store.log.readable_log import store_timestamp_of
 from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY_SIZE, HOLE_TAGS
@@ -87,54 +87,23 @@ class SplitReading:
         self._choice = choice
         self._schema = schema
         self._kind = ""  # of the last region
-        self._buffer = bytearray(BLOCK_BYTES)
+        self._buffer = bytearray()
 
     # --- along the log ---------------------------------------------------------------------------
 
     def by_log(self, log: LogFiles) -> Iterator[pa.RecordBatch]:
-        """All records that begin in the piece. It begins with one, unless there is damage."""
-        place, end = self._split.start, self._split.end
-        while place < end:
-            piece = log.run.piece_at(place)
-            if piece is None:
-                following = min(log.run.next_start(place), end)
-                self._damaged(log.run, place, following if following > place else end, MISSING)
-                place = following if following > place else end
-                continue
-            limit = min(piece.end, end)
-            block = self._read(log, place, min(limit - place, len(self._buffer)))
-            positions, sizes = _chain(block)
-            bad = self._faults(block, positions, sizes, positions + place)
-            if len(hits := np.flatnonzero(bad)):
-                positions, sizes = positions[: hits[0]], sizes[: hits[0]]
-            done = int(positions[-1]) + int(sizes[-1]) if len(positions) else 0
-            if done:
-                yield from self._rows(block, positions, positions + place, log.run)
-            place += done
-            if place >= limit or (done and not len(hits)):
-                continue
-            place = self._pass_over(log, place, piece.end, len(block))
-
-    def _pass_over(self, log: LogFiles, place: int, file_end: int, seen_bytes: int) -> int:
-        """Handle the bytes after the last decoded record: a blank, a record larger than the block, or
-        damage.
-        """
-        limit = min(file_end, self._split.end)
-        head = log.read(place, 8)
-        if log.is_blank(place):
-            return limit
-        reason = log.fault_at(place, check=self._check)
-        (size,) = _size_at(head) if len(head) >= 4 else (0,)
-        if not reason and place + size <= limit:
-            if size > seen_bytes:  # larger than the block
-                self._buffer = bytearray(size)
-                return place
-            reason = "no record"
-        elif not reason:
-            reason = f"a record of {size} bytes reaches into the next one"
-        following = log.next_record(place + 1, self._split.end)
-        self._damaged(log.run, place, following, reason)
-        return following
+        """Batches of all records of the range."""
+        walk = LogWalk(
+            log, self._split.start, self._split.end,
+            block_bytes=BLOCK_BYTES, check_bodies=self._choice.verify_crc,
+        )  # fmt: skip
+        for found in walk:
+            if isinstance(found, LogDamage):
+                self._damaged(log.run, found.start, found.end, found.what)
+            else:
+                yield from self._rows(
+                    found.bytes.data, found.positions, found.positions + found.base, log.run
+                )
 
     # --- by queues -------------------------------------------------------------------------------
 
@@ -198,7 +167,7 @@ class SplitReading:
         fills = np.cumsum(lengths) - lengths
         total = int(lengths.sum())
         if total > len(self._buffer):
-            self._buffer = bytearray(total)
+            self._buffer = bytearray(max(total, BLOCK_BYTES))
         view = memoryview(self._buffer)
         for fill, length, place in zip(
             fills.tolist(), lengths.tolist(), places[firsts].tolist(), strict=True
@@ -224,10 +193,6 @@ class SplitReading:
     @property
     def _check(self) -> int:
         return CHECK_BODY if self._choice.verify_crc else CHECK_NONE
-
-    def _read(self, log: LogFiles, place: int, size: int) -> memoryview:
-        view = memoryview(self._buffer)[:size]
-        return view[: log.read_into(view, place)]
 
     def _faults(self, block: memoryview, positions: Positions, sizes: Positions, places: Positions) -> Mask:
         return faults(block, positions, sizes, places, check_bodies=self._choice.verify_crc)
@@ -308,7 +273,7 @@ class SplitReading:
         kind = kind or reason
         if self.regions:
             last = self.regions[-1]
-            near = kind == MISSING or last.offset + last.bytes == offset
+            near = kind == NO_FILE or last.offset + last.bytes == offset
             if last.path == path and self._kind == kind and near:
                 self.regions[-1] = last._replace(bytes=offset + end - start - last.offset)
                 return
@@ -324,15 +289,3 @@ class SplitReading:
             )
         if (more := len(self.regions) - WARNINGS_MAX) > 0:
             logger.warning("corrupt_regions_skipped more=%d next='read with report=corrupt'", more)
-
-
-def _chain(block: memoryview) -> tuple[Positions, Positions]:
-    """Return begins and sizes of the complete records in the block, by their size fields only."""
-    starts, stop = record_starts(block, 0, len(block))
-    positions = np.frombuffer(starts, np.int64)
-    sizes = np.diff(positions, append=stop)
-    # Not those behind a size that none can have, nor one that is not all there.
-    good = int(np.argmax(sizes < RECORD_BYTES_MIN)) if (sizes < RECORD_BYTES_MIN).any() else len(sizes)
-    if good == len(sizes) and stop > len(block):
-        good -= 1
-    return positions[:good], sizes[:good]
