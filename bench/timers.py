@@ -95,9 +95,9 @@ async def park(broker: Broker, count: int, spread_s: int) -> None:
         for _ in range(min(BATCH, count - number)):
             due_ms = one_ms + (chance.randrange(spread_s * 1000) if spread_s else 0)
             properties = pack({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": f"{number:032X}"})
-            broker.write_path.pending_messages.put(PendingMessage(TOPIC, 0, BODY, properties, now_ms, HOST))
+            broker.write_path.intake.append_or_park(PendingMessage(TOPIC, 0, BODY, properties, now_ms, HOST))
             number += 1
-        await broker.write_path.writes.written()
+        await broker.write_path.intake.written()
         await asyncio.sleep(0)
     while broker.later.timers.arrivals.behind:  # noqa: ASYNC110
         await asyncio.sleep(0.005)

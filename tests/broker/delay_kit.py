@@ -13,6 +13,7 @@ from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
 from kerolox.broker.write.delivery import Delivery
 from kerolox.broker.write.intake import Intake
+from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.message import StoredMessage
@@ -47,6 +48,7 @@ class DelayRig:
         }
         self.sent = 0
         self.boot = "one"
+        self.outlet: Outlet | None = None
 
     async def open(self, *, follows: bool = False, **changes: Any) -> None:
         options = BrokerOptions(**{**self.options, **changes})
@@ -60,7 +62,9 @@ class DelayRig:
         self.delivery = Delivery(self.intake, topics, self.store.notes.deleted, self.clock)
         self.offsets = DelayOffsets(self.store.files, self.store.path("config"), clock=self.clock)
         self.offsets.load()
-        self.delays = Delays(self.store, self.intake, self.delivery, self.offsets, options, self.clock)
+        self.delays = Delays(
+            self.store, self.intake, self.delivery, self.offsets, options, self.clock, self.outlet
+        )
         self.intake.rewrites.append(self.delays.park)
         self.leadership.add(self.delays)
         await self.leadership.start()
@@ -115,7 +119,7 @@ class DelayRig:
         for level in levels:
             pending = self.pending(level, **changes)
             bodies.append(pending.body)
-            self.intake.put(pending)
+            self.intake.append_or_park(pending)
         await self.intake.written()
         return bodies
 

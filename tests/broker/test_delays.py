@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 from kerolox.broker.later import delay_notes as delay_marks
 from kerolox.broker.later.delay_levels import restore
 from kerolox.broker.later.delays import BATCH_MAX
+from kerolox.broker.write.pending_message import PendingMessage
 from kerolox.errors import Refused
 from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode
@@ -103,6 +104,32 @@ async def test_no_timer_runs_while_nothing_waits(rig: DelayRig) -> None:
     assert rig.clock.pending == quiet
 
 
+class OneAtATime:
+    """Another broker that takes only the first message of each call."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def put(self, messages: Sequence[PendingMessage]) -> int:
+        self.bodies += [message.body for message in messages[:1]]
+        return len(messages[:1])
+
+
+async def test_what_another_broker_did_not_take_does_not_wait_for_the_next_message(tmp_path: Path) -> None:
+    rig = DelayRig(tmp_path)
+    rig.outlet = outlet = OneAtATime()
+    await rig.open()
+    due = await rig.send(2, 2, 2)
+    await rig.clock.advance(3)
+    await rig.send(2)
+    await rig.delays.follow()
+    await rig.delays.act()
+    await rig.clock.advance(2.1)
+    assert outlet.bodies == due
+    await rig.delays.follow()
+    await rig.close()
+
+
 # --- as what -----------------------------------------------------------------------------------------
 
 
@@ -112,7 +139,7 @@ async def test_what_is_parked_and_what_is_delivered(rig: DelayRig) -> None:
         2, flag=7, reconsume_times=3, sys_flag=0x8, properties=properties, prepared_offset=12
     )
     sent = unpack(pending.properties)
-    rig.intake.put(pending)
+    rig.intake.append_or_park(pending)
     await rig.intake.written()
     (parked,) = rig.parked(2)
     kept = {name: value for name, value in sent.items() if not name.startswith("TIMER_")}
@@ -153,7 +180,7 @@ async def test_a_name_that_ends_in_delay_is_no_level(rig: DelayRig) -> None:
 
 async def test_half_messages_are_not_parked(rig: DelayRig) -> None:
     pending = rig.pending(3, sys_flag=0x4)
-    rig.intake.put(pending)
+    rig.intake.append_or_park(pending)
     assert pending.topic == "T"
     await rig.intake.written()
 
@@ -161,7 +188,7 @@ async def test_half_messages_are_not_parked(rig: DelayRig) -> None:
 @pytest.mark.parametrize("text", ["x", "1.5", "1_0", " 1", "99999999999", "2147483648"])
 async def test_a_level_that_is_no_number_is_refused(rig: DelayRig, text: str) -> None:
     with pytest.raises(Refused) as caught:
-        rig.intake.put(rig.pending(text))
+        rig.intake.append_or_park(rig.pending(text))
     assert caught.value.code == 1
 
 

@@ -469,14 +469,14 @@ async def test_a_moment_half_delivered_at_a_stop_goes_on_where_it_was(
             await talk.send("T", body, after_s(5))
         await talk.entered()
         timers = talk.timers
-        put = timers.delivery._put
+        put = timers.delivery._deliver
 
         async def put_twice(*args: Any, **more: Any) -> None:
             await put(*args, **more)
             if timers.delivery.delivered.total() == 20:
                 timers._closing.set()
 
-        monkeypatch.setattr(timers.delivery, "_put", put_twice)
+        monkeypatch.setattr(timers.delivery, "_deliver", put_twice)
         await talk.pass_s(6)
         assert await talk.bodies(count=20) == bodies[:20]
     async with timing(tmp_path, clock) as talk:

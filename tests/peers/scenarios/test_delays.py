@@ -139,10 +139,10 @@ def test_what_is_parked_and_what_is_delivered(
     for was, now in zip(parked, found, strict=True):
         expected = restore(was)
         assert (now.topic, now.queue_id) == (expected.topic, expected.queue_id) == (topic, now.queue_id)
-        assert (now.body, now.flag, now.sys_flag) == (expected.body, expected.flag, expected.sys_flag)
+        assert (now.body, now.flag, now.sys_flag) == (was.body, was.flag, was.sys_flag)
         assert now.packed_properties == expected.properties
-        assert (now.born_timestamp, now.born_host) == (expected.born_timestamp, expected.born_host)
-        assert (now.store_host, now.reconsume_times) == (expected.store_host, expected.reconsume_times)
+        assert (now.born_timestamp, now.born_host) == (was.born_timestamp, was.born_host)
+        assert (now.store_host, now.reconsume_times) == (was.store_host, was.reconsume_times)
         assert (now.prepared_offset, now.body_crc) == (0, was.body_crc)
         table = unpack(was.packed_properties)
         assert (table["DELAY"], table["REAL_TOPIC"], table["REAL_QID"]) == ("2", topic, str(now.queue_id))

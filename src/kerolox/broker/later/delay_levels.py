@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final
 
 from kerolox.broker.write.delivery import Retry
-from kerolox.broker.write.pending_message import PendingMessage
+from kerolox.broker.write.due_delivery import DueMessage
 from kerolox.errors import KeroloxError, Refused
 from kerolox.protocol import properties as packed
 from kerolox.protocol.codes import ResponseCode
@@ -47,38 +47,18 @@ def level_of(properties: bytes) -> int:
     return int(text)
 
 
-def restore(message: StoredMessage) -> PendingMessage:
-    """Return a parked message in its delivered form. Its properties are kept, including the real queue and
-    the level, as in RocketMQ."""
-    pending = as_parked(message)
-    pending.topic, pending.queue_id = real_queue_of(message.packed_properties)
-    pending.properties = restored_properties(message.packed_properties)
-    return pending
-
-
-def as_parked(message: StoredMessage) -> PendingMessage:
-    """Return a parked message in its parked form again, under the topic that its properties name, valid or
-    not."""
-    topic = packed.find(message.packed_properties, AT_REAL_TOPIC) or b""
-    return PendingMessage(
-        topic.decode("utf-8", "replace"),
-        0,
-        message.body,
-        message.packed_properties,
-        message.born_timestamp,
-        message.born_host,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        reconsume_times=message.reconsume_times,
-        store_host=message.store_host,
-        parked_at=message.physical_offset,
-    )
-
-
-def restored_properties(properties: bytes) -> bytes:
+def restore(message: StoredMessage) -> DueMessage:
+    """Return a parked message in its delivered form, or refused with the topic that it names. Its properties
+    are kept, including the real queue and the level, as in RocketMQ."""
+    properties = message.packed_properties
     if packed.AT_CRC32[1:] in properties:
-        return packed.remove(properties, packed.AT_CRC32)  # the CRC of the parked record
-    return properties
+        properties = packed.remove(properties, packed.AT_CRC32)  # the CRC of the parked record
+    try:
+        topic, queue_id = real_queue_of(properties)
+    except Unrestorable as error:
+        named = packed.find(properties, AT_REAL_TOPIC) or b""
+        return DueMessage(message, named.decode("utf-8", "replace"), 0, properties, str(error))
+    return DueMessage(message, topic, queue_id, properties)
 
 
 def real_queue_of(properties: bytes) -> tuple[str, int]:

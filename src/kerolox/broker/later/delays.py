@@ -19,17 +19,15 @@ from kerolox.broker.later.delay_levels import (
     AT_REAL_TOPIC,
     Level,
     Unrestorable,
-    as_parked,
     level_of,
-    real_queue_of,
     restore,
-    restored_properties,
 )
 from kerolox.broker.later.delay_notes import DelayNote, DelayNotes
 from kerolox.broker.later.delivered_copies import DeliveredCopies, is_copy
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.lost_tables import check_nothing_due
-from kerolox.broker.write.delivery import Delivery, Retry, StillSaving
+from kerolox.broker.write.delivery import Delivery, Retry
+from kerolox.broker.write.due_delivery import Delivered, DueDelivery, DueMessage
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.pending_message import PendingMessage, real_queue
@@ -44,7 +42,7 @@ from kerolox.protocol.record_scan import Entry
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.delay_table import parse_levels
 from kerolox.store.errors import Cold, OffsetOutOfRange, StoreError
-from kerolox.store.log.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT, AppendRefused, QueueCursor
+from kerolox.store.log.commit_log import TRANSACTION_BITS, TRANSACTION_COMMIT, QueueCursor
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.entry import BLANK_SIZE, HOLE_TAGS
 from kerolox.store.queue.queues import Queue
@@ -84,9 +82,7 @@ class Delays:
         """``outlet``: destination of messages while this broker may not write."""
         self._store = store
         self._intake = intake
-        self._delivery = delivery
-        self._outlet = outlet
-        self._acts = False  # the broker acts, and uses the outlet
+        self._due = DueDelivery(intake, delivery, outlet)
         self._offsets = offsets
         self._options = options
         self._clock = clock
@@ -167,7 +163,7 @@ class Delays:
 
     async def _begin(self, *, acts: bool) -> None:
         await asyncio.get_running_loop().run_in_executor(self._store.keeper, self._load)
-        self._acts = acts
+        self._due.acts = acts
         self._delivering = True
         self._parked.clear()
         for level in self.levels:
@@ -326,21 +322,12 @@ class Delays:
                 due, head_ms = self._read(level, queue, False)
             except Cold:
                 due, head_ms = await self._store.readers.read(lambda: self._read(level, queue, True))
-            async with self._turn:
-                if not due:
-                    more = True
-                elif self._acts:
-                    more = await self._send_away(level, due)
-                else:
-                    more = await self._append(level, due)
-        except KeroloxError as failed:
-            error: KeroloxError | None = failed
-            if isinstance(failed, StillSaving) and (error := await failed.over()) is None:
-                return True
-            assert error is not None
+            if due:
+                async with self._turn:
+                    if not await self._deliver_due(level, due):
+                        return True
+        except KeroloxError as error:
             level.again_s = self._clock.monotonic_s() + level.retry.failed(error, self._again_s)
-            return False
-        if not more:
             return False
         if head_ms is None:
             return True
@@ -394,116 +381,41 @@ class Delays:
         except OffsetOutOfRange:
             return None  # deleted, or never stored
 
-    async def _append(self, level: Level, due: list[_Due]) -> bool:
-        """Store these messages under their own topics. Return False if some could not be stored."""
-        self._store.state.check_writable()
-        self._intake.renew_time()  # the store time must not be before the due time
-        stored: dict[str, list[int]] = {}  # sizes by topic
-        last: tuple[int, int, int] | None = None
-        refused: KeroloxError | None = None
-        next_offset = level.next_offset
-        append, fills_light_queues = self._intake.append, self._intake.fills_light_queues
+    async def _deliver_due(self, level: Level, due: list[_Due]) -> bool:
+        """Store due messages under their own topics. Return False if the rest can be stored now."""
+        wanted: list[DueMessage] = []
+        offsets: list[int] = []
+        end = level.next_offset
         messages = decode_each([record or b"" for _, _, record in due])
-        for (offset, physical, record), message in zip(due, messages, strict=True):
-            message = self._message(level, offset, physical, record, message)
-            if message is None:
-                next_offset = offset + 1
-                continue
-            queue = self._real_queue(message)
-            if isinstance(queue, QueueCursor):
-                # Stored without a pending message, since it must not be parked again, and to handle many of
-                # them.
-                properties = restored_properties(message.packed_properties)
-                try:
-                    place = append(
-                        queue,
-                        message.body,
-                        properties,
-                        flag=message.flag,
-                        sys_flag=message.sys_flag,
-                        born_timestamp=message.born_timestamp,
-                        born_host=message.born_host,
-                        reconsume_times=message.reconsume_times,
-                        light_queues=fills_light_queues(queue.topic, properties),
-                        store_host=message.store_host,
-                    )
-                except AppendRefused as error:
-                    queue = str(error)
-                except KeroloxError as error:
-                    refused = error
-                    break
-                else:
-                    stored.setdefault(queue.topic, []).append(place[2])
-                    last = (offset + 1, physical, place[0])
-            if isinstance(queue, str):
-                dead = as_parked(message)
-                self._delivery.refuse(dead, queue)
-                try:
-                    place = self._delivery.store(dead)
-                except KeroloxError as error:
-                    refused = error
-                    break
-                stored.setdefault(dead.topic, []).append(place[2])
-            next_offset = offset + 1
-        done: asyncio.Future[KeroloxError | None] = asyncio.get_running_loop().create_future()
-
-        def written(error: KeroloxError | None) -> None:
-            if error is None:
-                # At once: messages written and not yet noted are delivered twice after a kill.
-                if last is not None:
-                    self.marks.delivered(level.number, DelayNote(*last), self._store.progress.appended)
-                self._count(level, next_offset, stored)
-            done.set_result(error)
-
-        if stored:
-            self._intake.soon(written)
-        else:
-            written(None)
-        failed = await done or refused
-        if failed is not None:
-            raise failed
-        return True
-
-    async def _send_away(self, level: Level, due: list[_Due]) -> bool:
-        """Pass these messages to the outlet. Messages that it did not accept are retried, or its error is
-        raised."""
-        assert self._outlet is not None  # otherwise the broker does not act
-        wanted: list[tuple[int, PendingMessage]] = []  # with the offset behind each
-        next_offset = level.next_offset
         held: str | None = None
-        messages = decode_each([record or b"" for _, _, record in due])
-        for (offset, physical, record), message in zip(due, messages, strict=True):
-            message = self._message(level, offset, physical, record, message)
+        for (offset, physical, record), found in zip(due, messages, strict=True):
+            message = self._message(level, offset, physical, record, found)
             if message is not None:
-                queue = self._real_queue(message)
-                if isinstance(queue, str):
-                    held = queue
+                restored = restore(message)
+                if self._due.acts and (held := self._due.refusal(restored)) is not None:
                     break
-                wanted.append((offset + 1, restore(message)))
-            next_offset = offset + 1
-        taken = await self._outlet.put([pending for _, pending in wanted])
-        if taken < len(wanted):
-            next_offset = wanted[taken][0] - 1
-        sizes: dict[str, list[int]] = {}
-        for _, pending in wanted[:taken]:
-            sizes.setdefault(pending.topic, []).append(len(pending.body))
-        self._count(level, next_offset, sizes)
-        if held is not None and taken == len(wanted):
+                wanted.append(restored)
+                offsets.append(offset)
+            end = offset + 1
+
+        def stored(delivered: list[Delivered]) -> None:
+            count = len(delivered)
+            # At once: messages written and not yet noted are delivered twice after a kill.
+            for at in range(count - 1, -1, -1):
+                topic, place = delivered[at]
+                if place is not None and topic == wanted[at].topic:
+                    note = DelayNote(offsets[at] + 1, wanted[at].parked.physical_offset, place[0])
+                    self.marks.delivered(level.number, note, self._store.progress.appended)
+                    break
+            self._count(level, end if count == len(wanted) else offsets[count], wanted, delivered)
+
+        is_whole = await self._due.deliver(wanted, stored)
+        if held is not None and is_whole:
             raise StoreError(
-                f"the message at {next_offset} of level {level.number} cannot be delivered: {held}. It "
+                f"the message at {end} of level {level.number} cannot be delivered: {held}. It "
                 "becomes a dead letter when this broker can write its log again"
             )
-        return True
-
-    def _real_queue(self, message: StoredMessage) -> QueueCursor | str:
-        """Return the real queue of a message, or the reason why it can never be delivered."""
-        try:
-            topic, queue_id = real_queue_of(message.packed_properties)
-            return self._delivery.refusal(topic, message.physical_offset) or self._intake.cursor(
-                topic, queue_id
-            )
-        except (Unrestorable, AppendRefused) as error:
-            return str(error)
+        return is_whole
 
     def _message(
         self, level: Level, offset: int, physical: int, record: bytes | None, message: StoredMessage | None
@@ -521,20 +433,25 @@ class Delays:
             )  # fmt: skip
             return None
 
-    def _count(self, level: Level, next_offset: int, stored: dict[str, list[int]]) -> None:
+    def _count(
+        self, level: Level, next_offset: int, wanted: list[DueMessage], delivered: list[Delivered]
+    ) -> None:
         if next_offset > level.next_offset:
             level.retry.succeeded()
         level.next_offset = next_offset
         level.forget_parked(next_offset)
         self._offsets.update(level.number, next_offset)
-        self.delivered += sum(map(len, stored.values()))
+        self.delivered += len(delivered)
         self.batches += 1
-        for topic, sizes in stored.items():
-            self.on_delivered(level.queue_id, topic, sum(sizes), len(sizes))
+        sizes: dict[str, list[int]] = {}
+        for message, (topic, place) in zip(wanted, delivered, strict=False):
+            sizes.setdefault(topic, []).append(len(message.parked.body) if place is None else place[2])
+        for topic, found in sizes.items():
+            self.on_delivered(level.queue_id, topic, sum(found), len(found))
 
     @property
     def _again_s(self) -> float:
-        return AGAIN_ELSEWHERE_S if self._acts else AGAIN_S
+        return AGAIN_ELSEWHERE_S if self._due.acts else AGAIN_S
 
     # --- progress --------------------------------------------------------------------------------------
 
@@ -547,7 +464,7 @@ class Delays:
 
         # No copy in this log proves messages that went to another broker, so progress is saved soon.
         every_ms = self._options.save_delays_ms
-        every_ms = min(every_ms, SAVE_ACTING_MS) if self._acts else every_ms
+        every_ms = min(every_ms, SAVE_ACTING_MS) if self._due.acts else every_ms
         self._save_timer = self._clock.beat(every_ms / 1000, tick)
 
     async def _save(self) -> None:

@@ -7,7 +7,7 @@ client can store a message there with a delay level, since it would be parked.)
 
 from __future__ import annotations
 
-from kerolox.broker.later.delay_levels import AT_REAL_TOPIC, Unrestorable, level_of, restore
+from kerolox.broker.later.delay_levels import AT_REAL_TOPIC, level_of, restore
 from kerolox.errors import KeroloxError, ProtocolError
 from kerolox.protocol import properties as packed
 from kerolox.protocol.message import StoredMessage
@@ -53,18 +53,19 @@ class DeliveredCopies:
                 # The first of two equal messages: at worst it is delivered twice.
                 if is_copy(copy, decode_record(self._store.log.record_at(entry[0]))):
                     return at + 1
-        except (StoreError, ProtocolError, Unrestorable):
+        except (StoreError, ProtocolError):
             pass  # the log was truncated, or its files were deleted
         return offset
 
 
 def is_copy(found: StoredMessage, parked: StoredMessage) -> bool:
-    """True if a message is the delivered form of a parked one. Raises Unrestorable."""
+    """True if a message is the delivered form of a parked one."""
     wanted = restore(parked)
     return (
-        found.topic == wanted.topic
+        wanted.refused is None
+        and found.topic == wanted.topic
         and found.queue_id == wanted.queue_id
-        and found.body == wanted.body
-        and found.born_timestamp == wanted.born_timestamp
+        and found.body == parked.body
+        and found.born_timestamp == parked.born_timestamp
         and packed.remove(found.packed_properties, packed.AT_CRC32).startswith(wanted.properties)
     )

@@ -14,7 +14,6 @@ from typing import TypeVar
 from kerolox.broker.later.timer_arrivals import Arrival
 from kerolox.broker.later.timer_messages import (
     NEVER_ENTERED_MS,
-    Nowhere,
     delete_key,
     due,
     goal,
@@ -24,13 +23,10 @@ from kerolox.broker.later.timer_messages import (
     parked,
     real_topic,
     rolled,
-    undelivered,
 )
 from kerolox.broker.later.timer_sends import is_of_topic
-from kerolox.broker.write.delivery import Delivery, Retry, StillSaving
-from kerolox.broker.write.intake import Intake
-from kerolox.broker.write.outlet import Outlet
-from kerolox.broker.write.pending_message import PendingMessage
+from kerolox.broker.write.delivery import FIRST_S, Retry
+from kerolox.broker.write.due_delivery import Delivered, DueDelivery, DueMessage
 from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.observers import Observers
@@ -67,8 +63,7 @@ class TimerDelivery:
         self,
         store: MessageStore,
         files: TimerStore,
-        intake: Intake,
-        delivery: Delivery,
+        due_delivery: DueDelivery,
         counts: TimerCounts,
         clock: Clock,
         executor: Executor,
@@ -81,11 +76,9 @@ class TimerDelivery:
         self.partly: tuple[int, int, int] | None = None
         self.left: tuple[int, int] | None = None  # a moment, and its first remaining unit
         self.last: Place | None = None  # of the last stored message
-        self.outlet: Outlet | None = None  # destination of messages while this broker may not write
+        self.due = due_delivery
         self._store = store
         self._files = files
-        self._intake = intake
-        self._delivery = delivery
         self._retry = Retry(clock, "timer_messages_not_delivered")
         self._counts = counts
         self._clock = clock
@@ -101,7 +94,7 @@ class TimerDelivery:
             lambda: [self._record(arrival.physical, arrival.size) for arrival in late]
         )
         now_ms = self._clock.wall_ms()
-        pending_messages: list[tuple[PendingMessage, str]] = []
+        messages_due: list[tuple[DueMessage, str]] = []
         keys = _keys(records)
         for message in records:
             if message is None or delete_key(message.packed_properties) is not None:
@@ -110,8 +103,8 @@ class TimerDelivery:
                 continue
             topic = real_topic(message.packed_properties)
             self.late[topic] += 1
-            pending_messages.append((self._due(message, NEVER_ENTERED_MS, now_ms), topic))
-        await self._put(pending_messages)
+            messages_due.append((due(message, NEVER_ENTERED_MS, now_ms), topic))
+        await self._deliver(messages_due)
 
     async def deliver_moments(self, moments: list[tuple[int, int]]) -> None:
         """Deliver several moments with few messages together; after a downtime there are many of them."""
@@ -121,13 +114,13 @@ class TimerDelivery:
             return [(self._messages(chain.places), self._messages(chain.deletes)) for chain in chains]
 
         wall_ms = self._clock.wall_ms()
-        pending_messages: list[tuple[PendingMessage, str]] = []
+        messages_due: list[tuple[DueMessage, str]] = []
         for (moment, _), (messages, deletes) in zip(moments, await self._in_thread(read), strict=True):
             taken_back = _keys(message for _, message in deletes)
             unused = dict(taken_back)
-            pending_messages += self._pending_of(moment, messages, taken_back, unused, wall_ms)
+            messages_due += self._pending_of(moment, messages, taken_back, unused, wall_ms)
             self._count_unused(unused)
-        await self._put(pending_messages, counted=True)
+        await self._deliver(messages_due, counted=True)
 
     async def deliver_chain(
         self, moment: int, last: int, behind: int, between: Callable[[], Awaitable[object]]
@@ -151,7 +144,7 @@ class TimerDelivery:
             del places[-DELIVER_MAX:]
             found = await self._in_thread(self._messages, some)
             wall_ms = self._clock.wall_ms()
-            await self._put(self._pending_of(moment, found, taken_back, unused, wall_ms), counted=True)
+            await self._deliver(self._pending_of(moment, found, taken_back, unused, wall_ms), counted=True)
             if places:
                 self.left = (moment, places[-1])
                 # A recall marker may precede this place, so the chain must stay whole.
@@ -167,10 +160,10 @@ class TimerDelivery:
         taken_back: dict[bytes, str],
         unused: dict[bytes, str],
         wall_ms: int,
-    ) -> list[tuple[PendingMessage, str]]:
+    ) -> list[tuple[DueMessage, str]]:
         """Return the messages to store, the oldest first. Recall keys that matched are removed from
         ``unused``."""
-        pending_messages: list[tuple[PendingMessage, str]] = []
+        messages_due: list[tuple[DueMessage, str]] = []
         for unit, message in reversed(found):
             if message is None:
                 continue
@@ -182,10 +175,8 @@ class TimerDelivery:
                     continue
             pending = self._restored(moment, unit, message, wall_ms)
             if pending is not None:
-                pending_messages.append(
-                    (pending, real_topic(properties) if unit.magic & ROLL else pending.topic)
-                )
-        return pending_messages
+                messages_due.append((pending, real_topic(properties) if unit.magic & ROLL else pending.topic))
+        return messages_due
 
     def _count_unused(self, unused: dict[bytes, str]) -> None:
         for topic in unused.values():
@@ -193,13 +184,10 @@ class TimerDelivery:
 
     def _restored(
         self, moment: int, unit: TimerUnit, message: StoredMessage, wall_ms: int
-    ) -> PendingMessage | None:
+    ) -> DueMessage | None:
         if unit.magic & ROLL:
-            if self.outlet is not None:
-                try:
-                    return moved(message, self._precision_ms)
-                except Nowhere as error:
-                    return self._dead(message, error)
+            if self.due.acts:
+                return moved(message, self._precision_ms)
             return rolled(message, unit.entered_ms, wall_ms)
         due_ms = goal(message.packed_properties).out_ms
         if due_ms is None or due_ms // self._precision_ms != moment:
@@ -207,18 +195,7 @@ class TimerDelivery:
             return None
         if delete_key(message.packed_properties) is not None:
             return None
-        return self._due(message, unit.entered_ms, wall_ms)
-
-    def _due(self, message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessage:
-        try:
-            return due(message, entered_ms, now_ms)
-        except Nowhere as error:
-            return self._dead(message, error)
-
-    def _dead(self, message: StoredMessage, error: Nowhere) -> PendingMessage:
-        pending = undelivered(message)
-        self._delivery.refuse(pending, str(error))
-        return pending
+        return due(message, unit.entered_ms, wall_ms)
 
     def _messages(self, places: array[int]) -> list[_Found]:
         """Return units and their messages. Waits for the disk. Raises Unreadable if one cannot be read now;
@@ -253,73 +230,38 @@ class TimerDelivery:
             return None
         return parked(record, physical) or _skipped(physical)
 
-    async def _put(
-        self, pending_messages: list[tuple[PendingMessage, str]], *, counted: bool = False
-    ) -> None:
-        """Store the messages; retry until the store accepts them. A message that can never be delivered
-        becomes a dead letter. Raises Stopped if the timer closes first."""
-        if self.outlet is not None:
-            await self._send_away(self.outlet, pending_messages, counted)
-            return
-        while pending_messages:
-            placed: list[tuple[PendingMessage, str, Place]] = []
-            failed: KeroloxError | None = None
-            for pending, topic in pending_messages:
-                try:
-                    placed.append((pending, topic, self._delivery.store(pending)))
-                except KeroloxError as error:
-                    failed = error
-                    break
-            try:
-                if placed:
-                    await self._intake.written()
-            except KeroloxError as error:
-                failed = error  # none of them is stored
-            else:
-                del pending_messages[: len(placed)]
-                self._stored(placed, counted)
-            if failed is None:
-                self._retry.succeeded()
-                continue
-            if isinstance(failed, StillSaving) and (failed := await failed.over()) is None:
-                continue
-            await pause(self._clock, self._closing, self._retry.failed(failed))
-            if self._closing.is_set():
-                raise Stopped
+    async def _deliver(self, messages: list[tuple[DueMessage, str]], *, counted: bool = False) -> None:
+        """Store the messages; retry until they are accepted. Raises Stopped if the timer closes first."""
 
-    async def _send_away(
-        self, outlet: Outlet, pending_messages: list[tuple[PendingMessage, str]], counted: bool
-    ) -> None:
-        """Deliver the messages through the outlet, while this broker may not write."""
-        while pending_messages:
+        def stored(delivered: list[Delivered]) -> None:
+            self._note_stored([topic for _, topic in messages[: len(delivered)]], delivered, counted)
+            del messages[: len(delivered)]
+
+        while messages:
             try:
-                taken = await outlet.put([pending for pending, _ in pending_messages])
+                await self.due.deliver([message for message, _ in messages], stored)
             except KeroloxError as error:
-                await pause(self._clock, self._closing, self._retry.failed(error, ELSEWHERE_S))
+                again_s = ELSEWHERE_S if self.due.acts else FIRST_S
+                await pause(self._clock, self._closing, self._retry.failed(error, again_s))
+                if self._closing.is_set():
+                    raise Stopped from None
             else:
                 self._retry.succeeded()
-                for topic, count in Counter(topic for _, topic in pending_messages[:taken]).items():
-                    self.delivered[topic] += count
-                    if counted:
-                        self._counts.add(topic, -count)
-                del pending_messages[:taken]
-            if pending_messages and self._closing.is_set():
-                raise Stopped
+                if messages and self._closing.is_set():
+                    raise Stopped
 
-    def _stored(self, placed: list[tuple[PendingMessage, str, Place]], counted: bool) -> None:
-        by_topic: Counter[str] = Counter()
-        sizes: dict[str, list[int]] = {}
-        for pending, topic, place in placed:
-            by_topic[topic] += 1
-            sizes.setdefault(pending.topic, []).append(place[2])
-        if placed:
-            self.last = placed[-1][2]
-        for topic, count in by_topic.items():
+    def _note_stored(self, topics: list[str], delivered: list[Delivered], counted: bool) -> None:
+        for topic, count in Counter(topics).items():
             self.delivered[topic] += count
             if counted:
                 self._counts.add(topic, -count)
-        for topic, stored in sizes.items():
-            self.on_stored(topic, len(stored), sum(stored), len(stored))
+        sizes: dict[str, list[int]] = {}
+        for topic, place in delivered:
+            if place is not None:
+                self.last = place
+                sizes.setdefault(topic, []).append(place[2])
+        for topic, found in sizes.items():
+            self.on_stored(topic, len(found), sum(found), len(found))
 
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, *args)

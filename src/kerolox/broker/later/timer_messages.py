@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from kerolox.broker.write.pending_message import PendingMessage
+from kerolox.broker.write.due_delivery import DueMessage
 from kerolox.errors import KeroloxError, ProtocolError
 from kerolox.protocol import properties as packed
 from kerolox.protocol import reserved
@@ -89,16 +89,18 @@ def is_parked(message: StoredMessage, physical: int) -> bool:
     return message.topic == reserved.TIMER_TOPIC and message.physical_offset == physical
 
 
-def due(message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessage:
-    """Return the message in its delivered form. Raises :class:`Nowhere` if it has no destination."""
+def due(message: StoredMessage, entered_ms: int, now_ms: int) -> DueMessage:
+    """Return the message in its delivered form; refused if it has no destination."""
+    try:
+        topic, queue_id = _destination(message)
+    except Nowhere as error:
+        return _refused(message, error)
+    return DueMessage(message, topic, queue_id, _marked(message.packed_properties, entered_ms, now_ms))
+
+
+def _refused(message: StoredMessage, error: Nowhere) -> DueMessage:
     properties = message.packed_properties
-    topic, queue_id = _destination(message)
-    return _pending(message, topic, queue_id, _marked(properties, entered_ms, now_ms))
-
-
-def undelivered(message: StoredMessage) -> PendingMessage:
-    """Return a message without a destination in the form of a dead letter."""
-    return _pending(message, real_topic(message.packed_properties), 0, message.packed_properties)
+    return DueMessage(message, real_topic(properties), 0, properties, str(error))
 
 
 def _destination(message: StoredMessage) -> tuple[str, int]:
@@ -108,26 +110,28 @@ def _destination(message: StoredMessage) -> tuple[str, int]:
     return topic, queue_id
 
 
-def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> PendingMessage:
+def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> DueMessage:
     """Return the message in parked form again, on its way to a time far ahead."""
     properties = _marked(message.packed_properties, entered_ms, now_ms)
     times = (_number(packed.find(properties, _AT_ROLLS)) or 0) + 1
     counted = packed.replace(properties, packed.TIMER_ROLL_TIMES, str(times))
-    return _pending(message, reserved.TIMER_TOPIC, 0, _if_room(counted, properties))
+    return DueMessage(message, reserved.TIMER_TOPIC, 0, _if_room(counted, properties))
 
 
-def moved(message: StoredMessage, precision_ms: int) -> PendingMessage:
-    """Return the message in the form sent to another broker, where it waits for a time far ahead. Raises
-    :class:`Nowhere` if it has no destination."""
+def moved(message: StoredMessage, precision_ms: int) -> DueMessage:
+    """Return the message in the form sent to another broker, where it waits for a time far ahead; refused if
+    it has no destination."""
     properties = message.packed_properties
-    topic, queue_id = _destination(message)
-    if (out_ms := goal(properties).out_ms) is None:
-        raise Nowhere("its properties name no time to deliver it at")
+    try:
+        topic, queue_id = _destination(message)
+        if (out_ms := goal(properties).out_ms) is None:
+            raise Nowhere("its properties name no time to deliver it at")
+    except Nowhere as error:
+        return _refused(message, error)
     for mark in (AT_OUT, _AT_ENTERED, _AT_LEFT, _AT_ROLLS):
         properties = packed.remove(properties, mark)
-    pending = _pending(message, topic, queue_id, properties)
-    pending.deliver_ms = out_ms + precision_ms  # it was rounded down by as much
-    return pending
+    deliver_ms = out_ms + precision_ms  # it was rounded down by as much
+    return DueMessage(message, topic, queue_id, properties, deliver_ms=deliver_ms)
 
 
 def _marked(properties: bytes, entered_ms: int, now_ms: int) -> bytes:
@@ -145,22 +149,6 @@ def _marked(properties: bytes, entered_ms: int, now_ms: int) -> bytes:
 def _if_room(longer: bytes, shorter: bytes) -> bytes:
     """Return the longer properties if they fit into a record: figures are less important than the message."""
     return longer if len(longer) + CRC_PROPERTY_BYTES <= PROPERTIES_BYTES_MAX else shorter
-
-
-def _pending(message: StoredMessage, topic: str, queue_id: int, properties: bytes) -> PendingMessage:
-    return PendingMessage(
-        topic,
-        queue_id,
-        message.body,
-        properties,
-        message.born_timestamp,
-        message.born_host,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        reconsume_times=message.reconsume_times,
-        store_host=message.store_host,
-        parked_at=message.physical_offset,
-    )
 
 
 def _number(text: bytes | None) -> int | None:

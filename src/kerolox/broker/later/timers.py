@@ -26,6 +26,7 @@ from kerolox.broker.later.timer_delivery import DELIVER_MAX, RETRY_S, Stopped, T
 from kerolox.broker.later.timer_messages import delete_key, goal, parked
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.write.delivery import Delivery, Retry
+from kerolox.broker.write.due_delivery import DueDelivery
 from kerolox.broker.write.intake import Intake
 from kerolox.broker.write.outlet import Outlet
 from kerolox.clock import Clock, TimerHandle
@@ -75,7 +76,6 @@ class Timers:
     ) -> None:
         """``outlet``: destination of messages while this broker may not write."""
         self.counts = counts
-        self._outlet = outlet
         self.entered: Counter[str] = Counter()  # by topic, since the start
         # topic, seconds until it is due; for meters
         self.on_entered: Observers[[str, int]] = Observers("timer message entered")
@@ -97,7 +97,13 @@ class Timers:
         self.arrivals = Arrivals(store)
         self._closing = asyncio.Event()
         self.delivery = TimerDelivery(
-            store, self.files, intake, delivery, counts, clock, self._threads, self._closing
+            store,
+            self.files,
+            DueDelivery(intake, delivery, outlet),
+            counts,
+            clock,
+            self._threads,
+            self._closing,
         )
         self._retry = Retry(clock, "timer_waits")
         self._read_ms = 0  # messages due before this were delivered
@@ -220,7 +226,7 @@ class Timers:
     async def lead(self) -> None:
         """Enter new messages, and deliver."""
         await self._pause()
-        self.delivery.outlet = None
+        self.delivery.due.acts = False
         if self._opened:
             self._take_back()
         self._go_on(leads=True)
@@ -228,7 +234,7 @@ class Timers:
     async def act(self) -> None:
         """Do the same for an acting follower: due messages go to another broker."""
         await self._pause()
-        self.delivery.outlet = self._outlet
+        self.delivery.due.acts = True
         checkpoint = self.files.checkpoint
         checkpoint.version = checkpoint.version.ahead(self._clock.wall_ms())
         self._go_on(leads=True)

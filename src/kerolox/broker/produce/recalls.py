@@ -77,7 +77,7 @@ class Recalls:
         }
         pending = PendingMessage(topic, 0, b"0", packed.pack(properties), now_ms, born_host(request))
         try:
-            await self._intake.safe(self._intake.put(pending))
+            await self._intake.safe(self._intake.append_or_park(pending))
         except NotSafe:
             pass  # stored, which is sufficient
         except KeroloxError:

@@ -134,7 +134,7 @@ class Replies:
         try:
             self._admission.check_replicas(properties)
             self._admission.check_size(len(request.body), len(properties))
-            place = self._intake.put(
+            place = self._intake.append_or_park(
                 PendingMessage(
                     topic=sent.topic,
                     queue_id=queue_id,

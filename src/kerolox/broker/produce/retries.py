@@ -142,10 +142,10 @@ class Retries:
         """Store a copy. Return the size of its record. Errors are in RocketMQ's words."""
         try:
             try:
-                place = self._delivery.put(pending)
+                place = self._delivery.append_or_park(pending)
             except StillSaving as saving:
                 await saving.wait()
-                place = self._delivery.store(pending)
+                place = self._delivery.append_as_is(pending)
             await self._intake.safe(place)
         except NotCopied:
             # While no follower is connected, a rejection would duplicate each message at every attempt.
@@ -216,20 +216,14 @@ def copy_of(
     properties = packed.replace(properties, packed.DELAY, str(level))
     properties = packed.remove(properties, _AT_REASON)
     if reason:  # from a peer: kept only if there is room
-        told = packed.replace(properties, packed.RETRY_REASON, packed.plain_reason(reason))
-        properties = told if len(told) + _ROOM_BYTES <= PROPERTIES_BYTES_MAX else properties
-    return PendingMessage(
-        topic,
-        queue_id,
-        message.body,
-        packed.remove(properties, packed.AT_CRC32),  # the CRC of the record it was read from
-        message.born_timestamp,
-        message.born_host,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        reconsume_times=message.reconsume_times + 1,
-        parked_at=message.physical_offset,
-    )
+        with_reason = packed.replace(properties, packed.RETRY_REASON, packed.plain_reason(reason))
+        if len(with_reason) + _ROOM_BYTES <= PROPERTIES_BYTES_MAX:
+            properties = with_reason
+    # Without the CRC of the record it was read from.
+    pending = PendingMessage.of(message, topic, queue_id, packed.remove(properties, packed.AT_CRC32))
+    pending.reconsume_times += 1
+    pending.store_host = None  # this broker
+    return pending
 
 
 def _limit(group: GroupConfig, version: int, asked: int | None) -> int:

@@ -98,7 +98,7 @@ class Sends:
             sys_flag |= MULTI_TAGS
         recall_handle: str | None = None
         if is_plain(topic, properties):
-            place = intake.append(
+            place = intake.append_plain(
                 intake.cursor(topic, queue_id),
                 request.body,
                 properties,
@@ -126,7 +126,7 @@ class Sends:
             if pending.topic in self._topics.unsaved:
                 self._hold(request, pending.topic, self.send)
                 return None
-            place = intake.put(pending)
+            place = intake.append_or_park(pending)
             topic, recall_handle = pending.topic, pending.recall_handle  # counted where it is parked
             if parked is not None:
                 parked(pending, place)

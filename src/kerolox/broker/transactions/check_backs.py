@@ -242,7 +242,7 @@ class CheckBacks:
             if fate is not Fate.GIVE_UP:
                 pending = half_messages.checked(half) if fate is Fate.CHECK else half_messages.put_off(half)
                 try:
-                    place = self._intake.store(pending)
+                    place = self._intake.append_as_is(pending)
                 except AppendRefused:  # its properties have no room for one more check
                     fate = Fate.GIVE_UP
             if fate is Fate.GIVE_UP:
@@ -251,7 +251,7 @@ class CheckBacks:
                     is_ending = True  # the topic is being saved; the next batch begins here
                     topic_saved = self._topics.unsaved.saved(reserved.CHECKED_TOO_OFTEN_TOPIC)
                     break
-                ended.give_up(half, self._intake.store(half_messages.given_up(half)))
+                ended.give_up(half, self._intake.append_as_is(half_messages.given_up(half)))
                 given_up.append(half_messages.real_topic(half))
             else:
                 ended.put_back(half, first, place)

@@ -159,8 +159,7 @@ class EndTransaction:
             pending = half.pending
             if pending is None:
                 raise Refused(ResponseCode.SYSTEM_ERROR, "the half message does not name its topic and queue")
-            pending.parked_at = half.physical_offset
-            at, _, size = self._delivery.put(pending)
+            at, _, size = self._delivery.append_or_park(pending)
             stored, end = (pending.topic, size), at + size
             if pending.refused is not None:
                 remark = f"committed, but it cannot be delivered: {pending.refused}. It is in {pending.topic}"
@@ -219,7 +218,7 @@ class EndTransaction:
                 "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: there is no message with this id.",
             )
         self._store.state.check_writable()
-        self._intake.store(half_messages.resumed(given))
+        self._intake.append_as_is(half_messages.resumed(given))
         await self._intake.written()
         self._counts.prepared(half_messages.real_topic(given))
         return Answer()

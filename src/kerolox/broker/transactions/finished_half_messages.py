@@ -186,7 +186,7 @@ class FinishedHalfMessages:
                 pending = PendingMessage(
                     reserved.HALF_DONE_TOPIC, QUEUE, body, OP_PROPERTIES, self._clock.wall_ms(), host
                 )
-                self._ops_in_write.append((self._intake.store(pending)[1], highest))
+                self._ops_in_write.append((self._intake.append_as_is(pending)[1], highest))
         except KeroloxError as error:
             self._wait_for_room(error)
             return

@@ -106,7 +106,7 @@ def just_parked(pending: PendingMessage, home: Home, place: Place) -> Open:
     group = packed.find(properties, _AT_PRODUCER_GROUP)
     pending.topic, pending.queue_id, pending.properties = home
     pending.sys_flag |= TRANSACTION_COMMIT
-    pending.prepared_offset = place[0]
+    pending.prepared_offset = pending.parked_at = place[0]
     pending.is_parked = False
     return Open(
         home[0],
@@ -127,19 +127,10 @@ def committed(half: StoredMessage) -> PendingMessage | None:
     if not topic or queue_id is None or queue_id < 0:
         return None
     properties = packed.remove(packed.remove(half.packed_properties, _AT_REAL_TOPIC), _AT_REAL_QUEUE)
-    return PendingMessage(
-        topic,
-        queue_id,
-        half.body,
-        properties,
-        half.born_timestamp,
-        half.born_host,
-        flag=half.flag,
-        sys_flag=with_transaction_state(half.sys_flag, TRANSACTION_COMMIT),
-        reconsume_times=half.reconsume_times,
-        prepared_offset=half.physical_offset,
-        store_host=half.store_host,
-    )
+    pending = PendingMessage.of(half, topic, queue_id, properties)
+    pending.sys_flag = with_transaction_state(half.sys_flag, TRANSACTION_COMMIT)
+    pending.prepared_offset = half.physical_offset
+    return pending
 
 
 def checked(half: StoredMessage) -> PendingMessage:
@@ -187,24 +178,13 @@ def moved(half: StoredMessage) -> PendingMessage | None:
         pending.properties = packed.remove(pending.properties, mark)
     pending.properties = packed.replace(pending.properties, packed.TRANSACTION_PREPARED, "true")
     pending.is_parked = True
-    pending.parked_at = half.physical_offset
     return pending
 
 
 def _again(half: StoredMessage, topic: str) -> PendingMessage:
-    return PendingMessage(
-        topic,
-        QUEUE,
-        half.body,
-        half.packed_properties,
-        half.born_timestamp,
-        half.born_host,
-        flag=half.flag,
-        sys_flag=half.sys_flag,
-        reconsume_times=half.reconsume_times,
-        store_host=half.store_host,
-        is_parked=True,
-    )
+    pending = PendingMessage.of(half, topic, QUEUE, half.packed_properties)
+    pending.is_parked = True
+    return pending
 
 
 # --- properties of a half message -----------------------------------------------------------------------

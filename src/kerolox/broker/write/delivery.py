@@ -84,23 +84,23 @@ class Delivery:
         self._topics = topics
         self._deleted = deleted
         self._clock = clock
-        self._told = 0  # dead letters at the last log line
-        self._told_s = -LINE_S
+        self._reported = 0  # dead letters at the last log line
+        self._reported_s = -LINE_S
 
-    def put(self, pending: PendingMessage) -> Place:
+    def append_or_park(self, pending: PendingMessage) -> Place:
         """Append a message whose delays and times apply from now: a committed one, or one sent back."""
         if (why := self.refusal(pending.topic, pending.parked_at)) is not None:
             self.refuse(pending, why)
-            return self.store(pending)
+            return self.append_as_is(pending)
         topic, queue_id, properties = pending.topic, pending.queue_id, pending.properties
         try:
-            return self._intake.put(pending)
+            return self._intake.append_or_park(pending)
         except (AppendRefused, Refused) as error:
             pending.topic, pending.queue_id, pending.properties = topic, queue_id, properties
             self.refuse(pending, str(error))
-        return self.store(pending)
+        return self.append_as_is(pending)
 
-    def store(self, pending: PendingMessage) -> Place:
+    def append_as_is(self, pending: PendingMessage) -> Place:
         """Append a message that is due, or its dead letter, with the reason in ``pending.refused``.
 
         Raises for temporary failures; :class:`StillSaving` is one of them.
@@ -109,7 +109,7 @@ class Delivery:
             self.refuse(pending, why)
         if pending.refused is None:
             try:
-                return self._intake.store(pending)
+                return self._intake.append_as_is(pending)
             except AppendRefused as error:
                 self.refuse(pending, str(error))
         return self._store_dead_letter(pending)
@@ -132,8 +132,8 @@ class Delivery:
         if pending.parked_at >= 0 and packed.find(properties, _AT_ORIGIN_MESSAGE_ID) is None:
             at = offset_id(pending.store_host or pending.born_host, pending.parked_at)
             properties = _if_room(packed.replace(properties, packed.ORIGIN_MESSAGE_ID, at), properties)
-        told = packed.replace(properties, packed.RETRY_REASON, packed.plain_reason(reason))
-        properties = _if_room(told, properties)
+        with_reason = packed.replace(properties, packed.RETRY_REASON, packed.plain_reason(reason))
+        properties = _if_room(with_reason, properties)
         for mark in (packed.AT_WAIT, _AT_ORIGIN_MESSAGE_ID, _AT_RETRY_TOPIC):
             if _has_room(properties):
                 break
@@ -156,7 +156,7 @@ class Delivery:
         if pending.topic in self._topics.unsaved:
             raise StillSaving(self._topics, pending.topic)
         try:
-            place = self._intake.store(pending)
+            place = self._intake.append_as_is(pending)
         except AppendRefused as error:
             # Neither message nor dead letter fits: store only the properties that identify the message.
             log.error(
@@ -165,16 +165,17 @@ class Delivery:
                 pending.topic, pending.parked_at, len(pending.body), str(error),
             )  # fmt: skip
             pending.body, pending.properties = b"", _essential(pending.properties)
-            place = self._intake.store(pending)
+            place = self._intake.append_as_is(pending)
         self.set_aside += 1
-        self._tell(pending)
+        self._report(pending)
         return place
 
-    def _tell(self, pending: PendingMessage) -> None:
+    def _report(self, pending: PendingMessage) -> None:
         now_s = self._clock.monotonic_s()
-        if now_s - self._told_s < LINE_S:
+        if now_s - self._reported_s < LINE_S:
             return  # counted in the next line
-        count, self._told, self._told_s = self.set_aside - self._told, self.set_aside, now_s
+        count = self.set_aside - self._reported
+        self._reported, self._reported_s = self.set_aside, now_s
         origin = packed.find(pending.properties, _AT_RETRY_TOPIC) or b""
         log.warning(
             "messages_undeliverable count=%d origin=%r dead_letters=%r parked_at=%d reason=%r next='inspect: "

@@ -48,25 +48,25 @@ class Intake:
         # The log's own methods, without a step in between, because every message passes here. What they
         # append counts when it is written. The cursors belong to the log, too; only runs keep them.
         self.cursor = log.cursor
-        self.append = log.append
+        self.append_plain = log.append
         self.append_batch = log.append_batch
         self.append_sends = log.append_sends
         self.renew_time = log.renew_time
 
     # --- append --------------------------------------------------------------------------------------
 
-    def put(self, pending: PendingMessage) -> Place:
-        """Append a message, or park it if its properties ask for a delay. It counts when it is written."""
+    def append_or_park(self, pending: PendingMessage) -> Place:
+        """Append a message, under the topic where it waits if its properties ask for a delay."""
         refuse_inner_batch(pending.sys_flag)
         self._log.check_writable()
         if not pending.is_parked:
             for rewrite in self.rewrites:
                 rewrite(pending)
-        return self.store(pending)
+        return self.append_as_is(pending)
 
-    def store(self, pending: PendingMessage) -> Place:
+    def append_as_is(self, pending: PendingMessage) -> Place:
         """Append a message without rewriting it: a parked message that is due must not be parked again."""
-        return self.append(
+        return self.append_plain(
             self.cursor(pending.topic, pending.queue_id),
             pending.body,
             pending.properties,
@@ -108,22 +108,23 @@ class Intake:
             except Exception:  # the other callbacks are still called
                 log.exception("written_not_taken")
 
-    async def written(self) -> None:
-        """Wait until everything appended so far is written. Raises if it was not stored."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def when_written(self, written: Written) -> None:
+        """Write soon; then call ``written``, with the error if what is appended now was not stored."""
         end = self._log.appended_end
 
-        def tell(error: KeroloxError | None) -> None:
-            if done.done():
-                return
+        def decide(error: KeroloxError | None) -> None:
             # A write that fails may have stored this part before the log rolled to the next file.
-            if error is None or end <= self._log.progress.appended:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
+            written(None if end <= self._log.progress.appended else error)
 
-        self.soon(tell)
-        await done
+        self.soon(decide)
+
+    async def written(self) -> None:
+        """Wait until everything appended so far is written. Raises if it was not stored."""
+        done: asyncio.Future[KeroloxError | None] = asyncio.get_running_loop().create_future()
+        self.when_written(lambda error: None if done.done() else done.set_result(error))
+        error = await done
+        if error is not None:
+            raise error
 
     # --- answer --------------------------------------------------------------------------------------
 

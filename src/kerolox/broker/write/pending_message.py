@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from kerolox.protocol import properties as packed
+from kerolox.protocol.message import StoredMessage
 from kerolox.store.log.commit_log import Place
 
 
@@ -35,6 +36,23 @@ class PendingMessage:
     parked_at: int = -1  # offset in the log of the parked message, if this one is due
     deliver_ms: int | None = None  # earliest delivery, for a message that is to wait on another broker
     refused: str | None = None  # reason why it became a dead letter
+
+    @classmethod
+    def of(cls, stored: StoredMessage, topic: str, queue_id: int, properties: bytes) -> PendingMessage:
+        """Return a stored message on its way to another queue, with other properties."""
+        return cls(
+            topic,
+            queue_id,
+            stored.body,
+            properties,
+            stored.born_timestamp,
+            stored.born_host,
+            flag=stored.flag,
+            sys_flag=stored.sys_flag,
+            reconsume_times=stored.reconsume_times,
+            store_host=stored.store_host,
+            parked_at=stored.physical_offset,
+        )
 
 
 Rewrite = Callable[[PendingMessage], None]
