@@ -43,7 +43,7 @@ NameServerOption = Annotated[
 
 def new_dialer() -> Dialer:
     """Return a dialer that signs requests and uses TLS as the environment configures them."""
-    from kerolox.client.calls.signing import goes_plain
+    from kerolox.client.calls.signing import adds_no_fields
     from kerolox.client.cluster.signing import Signing
     from kerolox.client.options import ClientOptions
     from kerolox.net.dialer import Dialer
@@ -51,7 +51,7 @@ def new_dialer() -> Dialer:
 
     options = ClientOptions()
     handlers = RemotingHandlers()
-    if not goes_plain(options):
+    if not adds_no_fields(options):
         handlers.hooks.append(Signing(options))
     return Dialer(handlers, tls=options.tls)
 

@@ -116,20 +116,20 @@ def find_tls(
     ``given``: fields of ClientTls set by options; ``on``: the option that enables TLS, or None. Missing
     values are read from the environment.
     """
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for field, variable in TLS_DETAILS.items():
         text = environment.get(variable, "").strip()
         if text:
-            told[field] = _switch(variable, text) if field in ("verify", "check_host") else text
+            found[field] = _switch(variable, text) if field in ("verify", "check_host") else text
     password_file = environment.get(TLS_KEY_PASSWORD_FILE)
-    if password_file and "key_password" not in told:
-        told["key_password"] = read_secret(TLS_KEY_PASSWORD_FILE, password_file)
-    details = {**told, **given}
+    if password_file and "key_password" not in found:
+        found["key_password"] = read_secret(TLS_KEY_PASSWORD_FILE, password_file)
+    details = {**found, **given}
     if on is None and environment.get(TLS, "").strip():
         on = _switch(TLS, environment[TLS])
     if on is None and details:
         # TLS details without TLS are an error: a user who names an authority expects encryption.
-        name = TLS_DETAILS[next(iter(told))] if told else next(iter(given))
+        name = TLS_DETAILS[next(iter(found))] if found else next(iter(given))
         raise OptionError(name, HIDDEN, f"TLS to be on or off as well: the option tls, or {TLS}=on")
     return ClientTls(**details) if on else None
 

@@ -26,7 +26,7 @@ BACKLOG = 1024  # as in RocketMQ
 ACCEPTED_AT_ONCE = 64  # then the accepted ones are read, so that one with data does not count as silent
 SCAN_S = 1.0  # interval of checks of silent connections and certificates
 SILENT_S_MAX = 120.0  # until the first byte
-TELL_AGAIN_S = 60.0  # interval of warnings about plain connections on a TLS port
+REPORT_AGAIN_S = 60.0  # interval of warnings about plain connections on a TLS port
 
 
 class ListenFailed(KeroloxError):
@@ -125,9 +125,9 @@ class Listener:
         self._scan: TimerHandle | None = None
         self._closing = False
         self._is_deaf = False  # accepts nothing until the next scan
-        self._told = 0, 0  # counts of rejected and closed connections in the last warning
-        self._plain = 0  # plain connections rejected since the last warning
-        self._plain_told_s = -TELL_AGAIN_S
+        self._reported = 0, 0  # counts of rejected and closed connections in the last warning
+        self._plaintext = 0  # plain connections rejected since the last warning
+        self._plaintext_reported_s = -REPORT_AGAIN_S
 
     async def bind(self, *, fresh: bool = False) -> None:
         """Bind the port without accepting connections: for a server that must know its port before it can
@@ -225,17 +225,17 @@ class Listener:
         is_tls = bool(first) and first[0] == CLIENT_HELLO
         if not first or (not is_tls and self.tls.options.mode is TlsMode.ENFORCING):
             if first:
-                self._count_plain(sock)
+                self._count_plaintext(sock)
             self.drop(arrival)
             return
         self._forget(sock)
         self._adopt(arrival, is_tls=is_tls)
 
-    def _count_plain(self, sock: socket.socket) -> None:
+    def _count_plaintext(self, sock: socket.socket) -> None:
         """Log that a plain connection was rejected; once a minute, because clients retry."""
-        self._plain += 1
+        self._plaintext += 1
         now_s = self._clock.monotonic_s()
-        if now_s - self._plain_told_s < TELL_AGAIN_S:
+        if now_s - self._plaintext_reported_s < REPORT_AGAIN_S:
             return
         try:
             peer = address_text(sock.getpeername())
@@ -244,9 +244,9 @@ class Listener:
         log.warning(
             "plain_refused port=%d count=%d last=%r next='this port accepts only TLS: tls.server.mode is "
             "enforcing'",
-            self.port, self._plain, peer,
+            self.port, self._plaintext, peer,
         )  # fmt: skip
-        self._plain, self._plain_told_s = 0, now_s
+        self._plaintext, self._plaintext_reported_s = 0, now_s
 
     def _forget(self, sock: socket.socket) -> None:
         if self.unknown.pop(sock, None) is not None:
@@ -294,15 +294,15 @@ class Listener:
         if self.tls is not None and self.tls.current is not None:
             asyncio.get_running_loop().run_in_executor(None, self.tls.reload_if_changed)
         now = self.places.refused, self.places.closed
-        if now != self._told:
+        if now != self._reported:
             log.warning(
                 "connections_refused port=%d count=%d closed_for_others=%d limit=%d for_each_address=%d "
                 "next='raise the limit of open files (ulimit -n): half of it is for connections "
                 "of all ports; per address: connectionsPerAddressMax'",
-                self.port, now[0] - self._told[0], now[1] - self._told[1], self.places.places_max,
+                self.port, now[0] - self._reported[0], now[1] - self._reported[1], self.places.places_max,
                 self.places.for_each_max,
             )  # fmt: skip
-            self._told = now
+            self._reported = now
         if self._is_deaf and self._socket is not None and not self._closing:
             self._is_deaf = False
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)

@@ -272,8 +272,10 @@ class Peer(asyncio.Protocol):
 
     @property
     def language(self) -> Language:
-        told = self._language
-        return language_named(told) if isinstance(told, str) else language_numbered(told or 0)
+        language = self._language
+        if isinstance(language, str):
+            return language_named(language)
+        return language_numbered(language or 0)
 
     @property
     def in_flight(self) -> int:

@@ -18,7 +18,7 @@ from kerolox.client.admin.groups import GroupAdmin
 from kerolox.client.admin.messages import MessageAdmin
 from kerolox.client.admin.topics import TopicAdmin
 from kerolox.client.admin.users import AccessAdmin
-from kerolox.client.calls.signing import goes_plain
+from kerolox.client.calls.signing import adds_no_fields
 from kerolox.client.cluster.home import Home
 from kerolox.client.cluster.signing import Signing
 from kerolox.client.nameservers import NameServers
@@ -45,7 +45,7 @@ class Admin(TopicAdmin, GroupAdmin, MessageAdmin, AccessAdmin):
         """Open it in the current event loop. Connections are opened when they are first used."""
         if self._dialer is None:
             handlers = RemotingHandlers()
-            if not goes_plain(self.options):
+            if not adds_no_fields(self.options):
                 handlers.hooks.append(Signing(self.options))
             self._home = Home()
             self._dialer = Dialer(
@@ -80,7 +80,7 @@ class Admin(TopicAdmin, GroupAdmin, MessageAdmin, AccessAdmin):
         if self._dialer is None or self._home is None:
             raise Closed("this Admin is not open: use it in `async with`")
         self._home.check()
-        return self._given
+        return self._own_calls
 
     def __repr__(self) -> str:
         return f"<admin of {';'.join(self._addresses)} {'open' if self.is_open else 'closed'}>"

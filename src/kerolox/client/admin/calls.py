@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from kerolox.client.calls.offsets import ask_end, read_edge, tell_progress
+from kerolox.client.calls.offsets import ask_commit, ask_end, read_edge
 from kerolox.client.calls.pull_answers import PULL_CODES
 from kerolox.client.calls.routes import address_of, cluster_info, fetch_route, masters_of
 from kerolox.client.calls.steps import awaited
@@ -328,8 +328,8 @@ class AdminCalls:
             if queue.broker != broker:
                 continue
             offset = await self.offset_at(address, topic, queue.queue_id, time_ms)
-            told = tell_progress(topic, None, queue.queue_id, group, offset)
-            await self.ask(address, told.code, told.header)
+            commit = ask_commit(topic, None, queue.queue_id, group, offset)
+            await self.ask(address, commit.code, commit.header)
             found[MessageQueue(topic, broker, queue.queue_id)] = offset
         return found
 

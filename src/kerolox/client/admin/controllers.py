@@ -62,18 +62,20 @@ class Controllers:
 
     async def survey(self) -> SeenControllers:
         """Ask the given controllers and all their peers, and return what each reports."""
-        told = await self._ask_all(self._addresses)
-        peers = _peers(_answers(told))
-        told |= await self._ask_all([address for address in peers.values() if address not in told])
-        answers = _answers(told)
+        replies = await self._ask_all(self._addresses)
+        peers = _peers(_answers(replies))
+        replies |= await self._ask_all([address for address in peers.values() if address not in replies])
+        answers = _answers(replies)
         if not answers:
-            raise next(error for error in told.values() if isinstance(error, KeroloxError))
+            raise next(error for error in replies.values() if isinstance(error, KeroloxError))
         ids = {address: id for id, address in peers.items()}
         # A controller that answered is among the peers, possibly under another address.
-        shown = [at for at in told if at in ids or not ids or isinstance(told[at], KeroloxError)]
-        members = [_seen(ids.get(at), at, told[at]) for at in sorted(shown, key=lambda at: ids.get(at, ""))]
+        shown = [at for at in replies if at in ids or not ids or isinstance(replies[at], KeroloxError)]
+        members = [
+            _seen(ids.get(at), at, replies[at]) for at in sorted(shown, key=lambda at: ids.get(at, ""))
+        ]
         # The controller that reports itself as leader, else the one reported by others.
-        leader = next((at for at, answer in told.items() if _leads(answer)), None)
+        leader = next((at for at, answer in replies.items() if _leads(answer)), None)
         named = (answer.controller_leader_address for answer in answers)
         return SeenControllers(answers[0].group, leader or next(filter(None, named), None), members)
 
@@ -185,9 +187,9 @@ def is_master_already(error: RequestFailed) -> bool:
 
 
 def _answers(
-    told: dict[str, headers.ControllerMetadataAnswer | KeroloxError],
+    replies: dict[str, headers.ControllerMetadataAnswer | KeroloxError],
 ) -> list[headers.ControllerMetadataAnswer]:
-    return [answer for answer in told.values() if not isinstance(answer, KeroloxError)]
+    return [answer for answer in replies.values() if not isinstance(answer, KeroloxError)]
 
 
 def _seen(

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from kerolox.client.admin.calls import AdminCalls, at_all
-from kerolox.client.admin.part import Part, place_ms
+from kerolox.client.admin.part import AdminPart, place_ms
 from kerolox.client.admin.results import (
     Group,
     GroupAtBroker,
@@ -20,7 +20,7 @@ from kerolox.client.admin.results import (
     OffsetChange,
     QueueProgress,
 )
-from kerolox.client.calls.offsets import PROGRESS_CODES, ask_progress, read_progress, tell_progress
+from kerolox.client.calls.offsets import PROGRESS_CODES, ask_commit, ask_progress, read_progress
 from kerolox.client.errors import AlreadyThere, NotFound
 from kerolox.client.messages import Queue
 from kerolox.errors import OptionError
@@ -42,7 +42,7 @@ async def known_group(calls: AdminCalls, group: str) -> dict[str, GroupConfig]:
         return {}
 
 
-class GroupAdmin(Part):
+class GroupAdmin(AdminPart):
     """Creates, changes, deletes and lists consumer groups; reads and sets their offsets."""
 
     # --- settings -------------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ class GroupAdmin(Part):
         return [_change(queue, before, offset) for queue, offset in offsets.items()]
 
     async def _set_offset(self, group: str, queue: Queue, address: str, offset: int) -> None:
-        told = tell_progress(queue.topic, None, queue.queue_id, group, offset)
-        await self._calls.ask(address, told.code, told.header)
+        commit = ask_commit(queue.topic, None, queue.queue_id, group, offset)
+        await self._calls.ask(address, commit.code, commit.header)
         if await self._offset(group, queue, address) == offset:
             return
         # An earlier reset that no member has followed yet makes commits void: replace it.

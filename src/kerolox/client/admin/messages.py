@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kerolox.client.admin.dead_letters import DeadLetters, Resend, Selection
 from kerolox.client.admin.lookups import Lookups
-from kerolox.client.admin.part import Part, When, span_ms
+from kerolox.client.admin.part import AdminPart, When, span_ms
 from kerolox.client.admin.results import DeadLetterGroup, FoundMessages, ResendResult
 from kerolox.client.errors import NotFound, OffsetGone, ResendStopped
 from kerolox.client.messages import Queue, Received, inflate, received
@@ -15,7 +15,7 @@ from kerolox.protocol.limits import INFLATED_BLOCK_BYTES_MAX
 from kerolox.protocol.message import StoredMessage
 
 
-class MessageAdmin(Part):
+class MessageAdmin(AdminPart):
     """Finds messages, by id, key, time and offset, and resends dead letters."""
 
     # --- messages -------------------------------------------------------------------------------------

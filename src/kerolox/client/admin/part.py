@@ -15,15 +15,15 @@ When = datetime | timedelta | None  # a timedelta is that long ago; a datetime w
 BEGIN, END = "begin", "end"
 
 
-class Part:
+class AdminPart:
     """A part of administration, over the calls to brokers and name servers."""
 
     def __init__(self, calls: AdminCalls) -> None:
-        self._given = calls
+        self._own_calls = calls
 
     @property
     def _calls(self) -> AdminCalls:
-        return self._given
+        return self._own_calls
 
 
 def span_ms(start: When, end: When, clock: Clock = SYSTEM_CLOCK) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from kerolox.client.admin.calls import NoSuchTopic, at_all
-from kerolox.client.admin.part import Part
+from kerolox.client.admin.part import AdminPart
 from kerolox.client.admin.results import QueueStats, Topic, TopicAtBroker, TopicGroup
 from kerolox.client.errors import AlreadyThere, NotFound
 from kerolox.client.messages import Queue
@@ -18,7 +18,7 @@ from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.flags import PERM_READ_WRITE
 
 
-class TopicAdmin(Part):
+class TopicAdmin(AdminPart):
     """Creates, changes, deletes and lists topics."""
 
     async def list_topics(self, *, cluster: str | None = None, system: bool = False) -> list[str]:

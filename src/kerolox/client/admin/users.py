@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kerolox.client.admin import everywhere
 from kerolox.client.admin.access import BrokerAccess, brokers, subject_of
-from kerolox.client.admin.part import Part
+from kerolox.client.admin.part import AdminPart
 from kerolox.client.admin.results import Rule, User
 from kerolox.errors import OptionError
 from kerolox.protocol.bodies import access as bodies
@@ -19,7 +19,7 @@ ALLOW, DENY = "Allow", "Deny"
 CUSTOM = "Custom"
 
 
-class AccessAdmin(Part):
+class AccessAdmin(AdminPart):
     """Creates, changes, deletes and lists users and their rules, at all brokers."""
 
     async def list_users(self, part: str = "") -> list[User]:

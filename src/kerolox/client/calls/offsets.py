@@ -77,7 +77,7 @@ def read_progress(answer: Command) -> int | None:
     return offset if offset >= 0 else None
 
 
-def tell_progress(topic: str, broker: str | None, queue_id: int, group: str, offset: int) -> Ask:
+def ask_commit(topic: str, broker: str | None, queue_id: int, group: str, offset: int) -> Ask:
     """Return the request that sets a group's progress."""
     return Ask(
         RequestCode.UPDATE_CONSUMER_OFFSET,

@@ -153,14 +153,14 @@ class Target:
         opaque: int,
         encoding: int,
         *,
-        plain: bool,
+        from_template: bool,
         signer: FrameSigner | None = None,
     ) -> Command:
         """Return the request.
 
-        ``plain``: no hook needs its fields, so it is built from a template and signed by ``signer``.
+        ``from_template``: no hook needs its fields, so ``signer`` signs it.
         """
-        if not plain or encoding != JSON or outgoing.topic.startswith(RETRY_PREFIX):
+        if not from_template or encoding != JSON or outgoing.topic.startswith(RETRY_PREFIX):
             return request(
                 outgoing.code, self.header(outgoing), outgoing.body, opaque=opaque, encoding=encoding
             )

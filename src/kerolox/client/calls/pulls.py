@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kerolox.client.calls.signing import goes_plain
+from kerolox.client.calls.signing import adds_no_fields
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
 from kerolox.protocol.codes import RequestCode
@@ -151,7 +151,7 @@ class PullFrames:
         self._scan_bytes = scan_bytes
         # No template for signed requests (the signature covers all fields) and for the binary form (it has
         # lengths).
-        self.has_template = goes_plain(options) and options.encoding == JSON
+        self.has_template = adds_no_fields(options) and options.encoding == JSON
         self._pieces: list[bytes] = []
 
     def header(self, offset: int, count: int) -> PullRequest:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kerolox.protocol.command import Command
 
 
-def goes_plain(options: ClientOptions) -> bool:
+def adds_no_fields(options: ClientOptions) -> bool:
     """Return True if the client adds no fields to its requests, so that templates can be used."""
     return not options.access_key and not options.namespace_v2
 

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 from kerolox.client.calls.readers import Reader, Replica
 from kerolox.client.calls.routes import MASTER, Route, cluster_info, masters_of
-from kerolox.client.calls.signing import frame_signer, goes_plain
+from kerolox.client.calls.signing import adds_no_fields, frame_signer
 from kerolox.client.cluster.heartbeats import Heartbeats
 from kerolox.client.cluster.home import Home
 from kerolox.client.cluster.incoming import Incoming
@@ -67,7 +67,7 @@ class Client(PeerEvents):
         self.replies: dict[str, asyncio.Future[Received]] = {}  # correlation id → waiting request
         self.handlers = RemotingHandlers()
         self.signer = frame_signer(self.options)
-        if not goes_plain(self.options):
+        if not adds_no_fields(self.options):
             self.handlers.hooks.append(Signing(self.options))
         # This number of hooks does not need the fields of templates; further hooks may change fields.
         self.template_hooks = 0 if self.signer is None else len(self.handlers.hooks)

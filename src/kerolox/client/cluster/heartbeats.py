@@ -38,7 +38,7 @@ class Heartbeats:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._told: dict[Peer, int] = {}  # connection → fingerprint a broker has confirmed
+        self._confirmed: dict[Peer, int] = {}  # connection → fingerprint a broker has confirmed
         self.versions: dict[str, int] = {}  # address → version of the broker there
         self.failures: dict[str, int] = {}  # address → consecutive failures
 
@@ -66,24 +66,24 @@ class Heartbeats:
         return [self.tell(address, peer, data) for address, peer in connections]
 
     def forget(self, peer: Peer) -> None:
-        self._told.pop(peer, None)
+        self._confirmed.pop(peer, None)
 
     def tell(
-        self, address: str, peer: Peer, data: HeartbeatData, *, whole: bool = False
+        self, address: str, peer: Peer, data: HeartbeatData, *, is_full: bool = False
     ) -> asyncio.Future[bool]:
         """Send a heartbeat. The result of the future is True if the broker accepted it."""
-        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        accepted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         fingerprint = 0
         if self._client.options.heartbeat_v2 and data.consumer_data_set:
             fingerprint = fingerprint_of(data)
             data = msgspec.structs.replace(data, heartbeat_fingerprint=fingerprint)
-            if not whole and self._told.get(peer) == fingerprint:
-                data = short(data)
+            if not is_full and self._confirmed.get(peer) == fingerprint:
+                data = short_form(data)
 
         def on_answer(answer: Command | Exception) -> None:
             taken = not isinstance(answer, Exception) and answer.code == ResponseCode.SUCCESS
-            if not told.done():
-                told.set_result(taken)
+            if not accepted.done():
+                accepted.set_result(taken)
             if isinstance(answer, Exception):
                 self.failed(address, answer)
                 return
@@ -96,11 +96,11 @@ class Heartbeats:
                 return
             header = answer.header(HeartbeatAnswer)
             if header.supports_v2 and not (data.without_sub and header.subscription_changed):
-                self._told[peer] = fingerprint
+                self._confirmed[peer] = fingerprint
             else:
-                self._told.pop(peer, None)
+                self._confirmed.pop(peer, None)
                 if data.without_sub:
-                    self.tell(address, peer, self.data(), whole=True)
+                    self.tell(address, peer, self.data(), is_full=True)
 
         try:
             command = request(
@@ -109,8 +109,8 @@ class Heartbeats:
             peer.ask(command, on_answer, self._client.options.request_timeout_s)
         except KeroloxError as error:
             self.failed(address, error)
-            told.set_result(False)
-        return told
+            accepted.set_result(False)
+        return accepted
 
     def failed(self, address: str, error: Exception) -> None:
         count = self.failures[address] = self.failures.get(address, 0) + 1
@@ -139,7 +139,7 @@ def fingerprint_of(data: HeartbeatData) -> int:
     return java_hash(bare.encode()) or 1  # 0 means no fingerprint
 
 
-def short(data: HeartbeatData) -> HeartbeatData:
+def short_form(data: HeartbeatData) -> HeartbeatData:
     """Return the heartbeat without subscriptions."""
     return msgspec.structs.replace(
         data,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from kerolox.client.calls.offsets import (
     PROGRESS_CODES,
+    ask_commit,
     ask_end,
     ask_first,
     ask_progress,
     read_edge,
     read_progress,
-    tell_progress,
 )
 from kerolox.client.calls.pull_answers import PULL_CODES
 from kerolox.client.calls.routes import MASTER
@@ -73,9 +73,9 @@ class QueueCalls:
 
     async def save_offset(self, queue: Queue, offset: int) -> None:
         """Save the progress at the broker, and wait for the response."""
-        told = tell_progress(*queue, self._group, offset)
+        commit = ask_commit(*queue, self._group, offset)
         address = self._any(queue)
-        await self._client.ask(address, told.code, told.header, timeout_s=OFFSET_TIMEOUT_S, vip=True)
+        await self._client.ask(address, commit.code, commit.header, timeout_s=OFFSET_TIMEOUT_S, vip=True)
 
     async def max_offset(self, queue: Queue) -> int:
         """Return the offset of the next message."""

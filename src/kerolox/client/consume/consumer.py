@@ -228,15 +228,15 @@ class Consumer(ConsumingMember):
     # --- rebalance ------------------------------------------------------------------------------------
 
     async def _keep_balanced(self) -> None:
-        told: dict[str, SubscriptionData] = {}
+        announced: dict[str, SubscriptionData] = {}
         hurry_s = NOT_BALANCED_PAUSE_S
         while True:
             self._balance_now.clear()
             try:
-                if told != self.wanted:
+                if announced != self.wanted:
                     wanted = dict(self.wanted)
                     if await self._introduce():
-                        told = wanted
+                        announced = wanted
                 async with self._dividing:
                     complete = await self._balance()
             except Exception:

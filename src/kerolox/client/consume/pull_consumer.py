@@ -77,7 +77,7 @@ class PullConsumer(Consumer):
         self.stats = ConsumeRates(self._clock.monotonic_s)
         self._ready = asyncio.Event()
         self._turn: dict[HeldQueue, None] = {}  # queues with messages, the next one first
-        self._given: list[Batch] = []  # returned to the caller, not yet done
+        self._returned: list[Batch] = []  # returned to the caller, not yet done
         self._assigned = False
         self._seeks: dict[Queue, int] = {}  # for queues that are not held yet
         for topic in topic_list(topics):
@@ -159,7 +159,7 @@ class PullConsumer(Consumer):
                 return batch
             refusal = self.refusal
             if refusal is not None:
-                self.refusals.told()  # a later refusal is raised again
+                self.refusals.mark_reported()  # a later refusal is raised again
                 raise refusal
             self._ready.clear()
             left_s = None if deadline_s is None else deadline_s - self._clock.monotonic_s()
@@ -204,7 +204,7 @@ class PullConsumer(Consumer):
                     message.topic = self.client.user_name(message.topic)
             held.room.set()
             batch = Batch(self._shown(held.queue), messages, held)
-            self._given.append(batch)
+            self._returned.append(batch)
             self.stats.worked(held.queue.topic, len(messages), 0, 0.0)
             return batch
         return None
@@ -212,9 +212,9 @@ class PullConsumer(Consumer):
     def done(self, *batches: Batch) -> None:
         """Mark these batches, or all returned ones, as done. The next commit saves the progress."""
         named = {id(batch) for batch in batches}
-        for batch in batches or tuple(self._given):
+        for batch in batches or tuple(self._returned):
             batch._held.done(batch)
-        self._given = [batch for batch in self._given if named and id(batch) not in named]
+        self._returned = [batch for batch in self._returned if named and id(batch) not in named]
 
     def arrived(self, held: HeldQueue) -> None:
         self._turn[held] = None
@@ -253,7 +253,7 @@ class PullConsumer(Consumer):
 
     def _go_on(self, held: HeldQueue, offset: int) -> None:
         self._turn.pop(held, None)
-        self._given = [batch for batch in self._given if batch._held is not held]
+        self._returned = [batch for batch in self._returned if batch._held is not held]
         held.clear(offset)
         held.has_progress = True  # a seek backwards is progress, too
         self._start_pulling(held)

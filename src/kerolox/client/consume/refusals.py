@@ -51,6 +51,6 @@ class Refusals:
                 if self._said.pop(place, None) is not None:
                     self._times = {key: count for key, count in self._times.items() if key[0] != place}
 
-    def told(self) -> None:
+    def mark_reported(self) -> None:
         """Mark the current refusals as reported."""
         self._said.clear()

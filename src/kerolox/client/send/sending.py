@@ -224,7 +224,7 @@ class Sender:
             outgoing,
             peer.next_opaque(),
             peer.encoding,
-            plain=len(client.handlers.hooks) == client.template_hooks,
+            from_template=len(client.handlers.hooks) == client.template_hooks,
             signer=client.signer,
         )
         peer.ask(command, on_answer, timeout_s)

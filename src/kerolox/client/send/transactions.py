@@ -190,7 +190,7 @@ class Transactions:
             peer.tell(RequestCode.END_TRANSACTION, header)
         except KeroloxError as error:
             log.warning(
-                "transaction_end_not_told msg_id=%s state=%s error=%r next='the broker will ask'",
+                "transaction_end_not_sent msg_id=%s state=%s error=%r next='the broker will ask'",
                 receipt.msg_id,
                 state.name,
                 str(error),

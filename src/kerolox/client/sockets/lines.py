@@ -13,7 +13,7 @@ from typing import cast
 
 from kerolox.client.calls.outgoing import Outgoing, SendCommand, Target
 from kerolox.client.calls.send_attempts import SendAttempt
-from kerolox.client.calls.signing import finish_request, frame_signer, goes_plain
+from kerolox.client.calls.signing import adds_no_fields, finish_request, frame_signer
 from kerolox.client.messages import Queue
 from kerolox.client.options import ClientOptions
 from kerolox.client.stamps import next_stamp, stamps_of
@@ -251,7 +251,7 @@ class SendLine(Line):
 
             self._wait = (*_WAIT, ssl.SSLWantReadError, ssl.SSLWantWriteError)
         self._signer = frame_signer(options)
-        self._uses_templates = self._signer is not None or goes_plain(options)
+        self._uses_templates = self._signer is not None or adds_no_fields(options)
         # A signature is over the whole body, and TLS takes one piece at a time.
         self._takes_pieces = (
             not options.access_key and options.tls is None and hasattr(self._socket, "sendmsg")
@@ -285,7 +285,7 @@ class SendLine(Line):
 
     def _frame(self, target: Target, parcel: Parcel, opaque: int) -> bytes:
         command = target.command(
-            parcel, opaque, self._options.encoding, plain=self._uses_templates, signer=self._signer
+            parcel, opaque, self._options.encoding, from_template=self._uses_templates, signer=self._signer
         )
         if not isinstance(command, SendCommand):
             finish_request(command, self._options, next_stamp(self._stamps))

@@ -17,12 +17,12 @@ from typing import NamedTuple, Self, TypeVar
 from kerolox.client.calls.nameservers import NameServerList
 from kerolox.client.calls.offsets import (
     PROGRESS_CODES,
+    ask_commit,
     ask_end,
     ask_first,
     ask_progress,
     read_edge,
     read_progress,
-    tell_progress,
 )
 from kerolox.client.calls.offsets import Edges as Edges
 from kerolox.client.calls.pull_answers import PULL_CODES, Pulled, read_pull, within_range
@@ -270,7 +270,7 @@ class SocketCluster:
 
     def commit_all(self, places: Mapping[Queue, int], group: str) -> None:
         """Set how far a group is, in many queues at once."""
-        self.ask_all([(queue, tell_progress(*queue, group, offset)) for queue, offset in places.items()])
+        self.ask_all([(queue, ask_commit(*queue, group, offset)) for queue, offset in places.items()])
 
     def topics(self) -> list[str]:
         """Every topic the name servers know, without those named after brokers and clusters."""
@@ -304,7 +304,7 @@ class SocketCluster:
 
     def commit(self, queue: Queue, group: str, offset: int) -> None:
         """Set how far a group is."""
-        self._ask(queue, tell_progress(*queue, group, offset))
+        self._ask(queue, ask_commit(*queue, group, offset))
 
     def _ask(self, queue: Queue, asked: Ask, *, ok: Collection[int] = (0,), reads: bool = False) -> Command:
         return self.ask(queue, asked.code, asked.header, ok=ok, reads=reads)
