@@ -19,7 +19,7 @@ from kerolox.net.dialer import Dialer
 from kerolox.protocol.batch import encode_batch
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.command import Command, encode_answer
+from kerolox.protocol.command import Command, decode_command, encode_answer
 from kerolox.protocol.frame import BINARY, JSON
 from kerolox.protocol.headers.send import SendAnswer, SendRequestV2
 from kerolox.protocol.reserved import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -75,6 +75,25 @@ def files() -> Iterator[FaultyFiles]:
     ours = FaultyFiles()
     yield ours
     ours.release_syncs()
+
+
+async def test_a_send_that_is_left_to_the_handlers_is_decoded_once(
+    talk: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+
+    def counting(encoding: int, header: bytes, body: bytes, **more: Any) -> Command:
+        if body == b"left":
+            decoded.append(header)
+        return decode_command(encoding, header, body, **more)
+
+    for module in ("kerolox.net.peer", "kerolox.broker.remoting.send_runs"):
+        monkeypatch.setattr(f"{module}.decode_command", counting)
+    topics = talk.running.broker.tables.topics
+    topics.put(TopicConfig(topic_name="ordered", read_queue_nums=4, write_queue_nums=4, order=True))
+    await topics.unsaved.all_saved()
+    assert (await talk.send("ordered", b"left")).code == 0
+    assert (talk.taken, len(decoded)) == (0, 1)
 
 
 async def test_answers_and_messages_are_those_of_the_handlers(talk: Plain) -> None:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from kerolox.protocol.frame import Frame
 
 # Takes many requests of a peer at once, as frames, beginning at an index of the list. Returns the number of
-# frames taken. For requests that arrive by the hundred thousand.
-RunHandler = Callable[["Peer", "list[Frame]", int], int]
+# frames taken; or, for a frame that is left to the handlers, its command if it was decoded. For requests that
+# arrive by the hundred thousand.
+RunHandler = Callable[["Peer", "list[Frame]", int], "int | Command"]
 
 
 class Hook:

@@ -419,25 +419,28 @@ class Peer(asyncio.Protocol):
                     if now_s - began_s > pass_s_max and self._server_side:
                         self._put_off(frames[number:])
                         return
+                decoded: Command | None = None
                 if runs:
                     run = runs.get(header[:12] if encoding == JSON else header[:2])
                     if run is not None and now_s - received_s <= run[1].age_s_max:
                         count = run[0](self, frames, number)
-                        if count:
+                        if isinstance(count, Command):
+                            decoded = count
+                        elif count:
                             taken = number + count
                             continue
                 size_bytes = len(header) + len(body)
                 if size_bytes < LONG_FRAME_BYTES or budgets is None:
-                    self._take(encoding, header, body, now_s)
+                    self._take(encoding, header, body, now_s, decoded)
                 else:
                     now_s = self._clock.monotonic_s()
                     if now_s - began_s > pass_s_max or now_s > ends_s:
                         self._put_off(frames[number:])
                         return
                     if size_bytes < MEASURED_FRAME_BYTES:
-                        self._take(encoding, header, body, now_s)
+                        self._take(encoding, header, body, now_s, decoded)
                     else:
-                        self._take_long(frames[number], budgets, now_s)
+                        self._take_long(frames[number], budgets, now_s, decoded)
                         ends_s = budgets.turns.ends_s
         except _WorkSpent:
             self._wait_for_work(frames[number:])
@@ -446,12 +449,15 @@ class Peer(asyncio.Protocol):
             self._in_pass = False
             self._flush()
 
-    def _take(self, encoding: int, header: bytes, body: bytes, now_s: float) -> None:
-        command: Command | None
+    def _take(
+        self, encoding: int, header: bytes, body: bytes, now_s: float, command: Command | None = None
+    ) -> None:
+        """Handle a frame. ``command``: the decoded frame, if it is decoded already."""
         try:
-            command = decode_command(encoding, header, body, is_strict=True)
+            if command is None:
+                command = decode_command(encoding, header, body, is_strict=True)
         except UnusualHeader:
-            command = None
+            pass
         except ProtocolError as error:
             self._break(error)
             return
@@ -482,12 +488,12 @@ class Peer(asyncio.Protocol):
             if budgets is not None:
                 budgets.work.charge(self.source, self._clock.cpu_s() - before_s, now_s)
 
-    def _take_long(self, frame: Frame, budgets: Budgets, now_s: float) -> None:
+    def _take_long(self, frame: Frame, budgets: Budgets, now_s: float, command: Command | None) -> None:
         """Handle a long frame, and charge its source address with what it has cost."""
         if budgets.work.wait_s(self.source, now_s):
             raise _WorkSpent
         before_s = self._clock.cpu_s()
-        self._take(*frame, now_s)
+        self._take(*frame, now_s, command)
         cost_s = self._clock.cpu_s() - before_s
         budgets.work.charge_frame(self.source, len(frame[1]) + len(frame[2]), cost_s, now_s)
         if cost_s > NOTED_S:

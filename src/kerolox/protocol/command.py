@@ -104,9 +104,9 @@ class Command:
             return typed
         if self._raw is None:
             return decode_fields(self.fields, cls)
-        if self.encoding == BINARY:
-            return header_binary.decode_header(self._raw, cls)
-        return header_json.decode_header(self._raw, cls)
+        decode = header_binary.decode_header if self.encoding == BINARY else header_json.decode_header
+        decoded = self._typed = decode(self._raw, cls)
+        return decoded
 
     # The signature: see kerolox.front.proof.
 

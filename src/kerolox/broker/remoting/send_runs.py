@@ -30,7 +30,7 @@ from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.peer import Peer
 from kerolox.observers import Observers
 from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.command import decode_command
+from kerolox.protocol.command import Command, decode_command
 from kerolox.protocol.frame import BINARY, JSON, Frame, pack_prefix
 from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.hosts import host_bytes
@@ -91,8 +91,9 @@ class SendRuns:
             for start in PLAIN_STARTS:
                 handlers.add_run(start, self.take, lane)
 
-    def take(self, peer: Peer, frames: list[Frame], at: int) -> int:
-        """Take the plain sends of one topic, beginning at frame ``at``. Return how many were taken."""
+    def take(self, peer: Peer, frames: list[Frame], at: int) -> int | Command:
+        """Take the plain sends of one topic, beginning at frame ``at``. Return how many were taken, or the
+        command of the frame if it was decoded and not taken."""
         # A match in the header is nearly always a property.
         header = frames[at][1]
         if b"TRAN_MSG" in header or not self._admission.takes_runs:
@@ -113,11 +114,14 @@ class SendRuns:
         append = self._intake.append_sends
         taken = append(frames, at, self._targets.of(sender), rules, park, born_host, signer)
         if taken is None:
-            if not self._learn(peer, sender, frames[at]):
+            command = _decoded(frames[at])
+            if command is None:
                 return 0
+            if not self._learn(peer, sender, command):
+                return command
             taken = append(frames, at, self._targets.of(sender), rules, park, born_host, signer)
             if taken is None:
-                return 0
+                return command
         count, records, entries, answers, queues, messages = taken
         if entries[0][TOPIC] == _SCHEDULE:
             self._delays.parked(queues)
@@ -132,15 +136,14 @@ class SendRuns:
 
     # --- decisions -----------------------------------------------------------------------------------
 
-    def _learn(self, peer: Peer, sender: Sender, frame: Frame) -> bool:
+    def _learn(self, peer: Peer, sender: Sender, command: Command) -> bool:
         """Add the topic and queue of a send to the targets, if the sender may send there. Return whether they
         are new. The frame is not verified yet, and this does not verify it."""
+        if command.code not in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            return False
         try:
-            command = decode_command(*frame, is_strict=True)
-            if command.code not in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
-                return False
             header = command.header(SendRequestV2)
-        except (ProtocolError, InvalidRequest):
+        except InvalidRequest:
             return False
         identity = None if sender is None else sender[0].decode()
         if not self._guard.may_send(identity, peer, header.topic):
@@ -188,6 +191,13 @@ class SendRuns:
                 refuse(run, Refusal(how.name.lower(), how.code, how.words).answer())
             else:  # stored, but maybe less safe than promised
                 self._answer(run, how.code)
+
+
+def _decoded(frame: Frame) -> Command | None:
+    try:
+        return decode_command(*frame, is_strict=True)
+    except ProtocolError:
+        return None  # the peer reports the reason
 
 
 def refuse(run: TakenRun, answer: Answer) -> None:
