@@ -100,7 +100,7 @@ ROOMS = {
         "sources",
         "book_file audit decisions failures replays explain",
         "guard",
-        "server_access",
+        "server_access metrics_server",
         "plain",
         "key_file folder",
     ),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,6 @@ from kerolox.errors import OptionError
 from kerolox.histogram import Histogram
 from kerolox.metric_text import MetricsExporter, MetricText, own_labels
 from kerolox.net.dialer import Dialer
-from kerolox.net.http_pages import HEAD_BYTES_MAX, HttpResponder, Page
 from kerolox.options import load
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.flags import PULL_SUSPEND
@@ -129,33 +130,6 @@ async def test_health_says_why_not(talk: Talk) -> None:
     assert "fenced: fsync failed" in body
 
 
-@pytest.mark.parametrize(
-    ("request_bytes", "status"),
-    [
-        (b"GET /nowhere HTTP/1.1\r\n\r\n", "404"),
-        (b"POST /page HTTP/1.1\r\n\r\n", "405"),
-        (b"GET /page?x=1 HTTP/1.0\r\n\r\n", "200"),
-        (b"GET /broken HTTP/1.1\r\n\r\n", "500"),
-        (b"\x16\x03\x01\r\n\r\n", "400"),
-        (b"GET /page\r\n\r\n", "400"),
-    ],
-)
-async def test_http(request_bytes: bytes, status: str) -> None:
-    async def page() -> Page:
-        return Page("text ü\n")
-
-    async def broken() -> Page:
-        raise ValueError("no")
-
-    async with HttpResponder({"/page": page, "/broken": broken}, host="127.0.0.1", port=0) as server:
-        head, _ = await fetch(server.address, request_bytes)
-        assert head.split(" ")[1] == status
-        head, body = await fetch(server.address, b"HEAD /page HTTP/1.1\r\n\r\n")
-        assert ("Content-Length: 8" in head, body) == (True, "")
-        # Too long a head, or none at all: the connection closes and the server goes on.
-        assert await fetch(server.address, b"GET /" + b"x" * 2 * HEAD_BYTES_MAX) == ("", "")
-
-
 def test_labels_are_escaped() -> None:
     out = MetricText({"a": 'quote " back \\ line \n'})
     out.metric("m", "gauge", "about", [({}, 1.5), ({"yes": True}, 2.0)])
@@ -264,3 +238,33 @@ def test_histograms() -> None:
         ("_bucket", {"le": 1.0}, 3), ("_bucket", {"le": 10.0}, 7), ("_bucket", {"le": "+Inf"}, 8),
         ("_count", {}, 8), ("_sum", {}, 28.75),
     ]  # fmt: skip
+
+
+# --- users ----------------------------------------------------------------------------------------------
+
+
+async def test_metrics_are_open_unless_users_are_required(tmp_path: Path) -> None:
+    first = '{"username": "root", "password": "the secret"}'
+    settings: dict[str, Any] = {
+        "metrics_exporter": MetricsExporter.PROM, "metrics_port": 0, "authentication": True,
+        "authorization": True, "first_user": first,
+    }  # fmt: skip
+    secret = b64encode(b"root:the secret").decode()
+    for required, status in ((False, " 200 "), (True, " 401 ")):
+        directory = tmp_path / str(required)
+        async with running_broker(directory=directory, metrics_users=required, **settings) as running:
+            assert running.broker.exporter is not None
+            address = running.broker.exporter.address
+            assert status in (await fetch(address, b"GET /metrics HTTP/1.1\r\n\r\n"))[0]
+            assert " 200 " in (await fetch(address, b"GET /healthz HTTP/1.1\r\n\r\n"))[0]
+            asked = f"GET /metrics HTTP/1.1\r\nAuthorization: Basic {secret}\r\n\r\n"
+            head, body = await fetch(address, asked.encode())
+            assert (" 200 " in head, "rocketmq_broker_permission" in body) == (True, True)
+
+
+async def test_users_of_metrics_need_users(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="metricsAuthenticationEnabled"):
+        async with running_broker(
+            directory=tmp_path, metrics_exporter=MetricsExporter.PROM, metrics_port=0, metrics_users=True
+        ):
+            pass

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kerolox.net.dialer import Dialer
-from kerolox.net.http_pages import AT_ONCE_MAX, HttpResponder, Page
+from kerolox.net.http_pages import Page
+from kerolox.net.http_server import AT_ONCE_MAX, HttpServer
 from kerolox.net.places import IDLE_S, KNOWN, LOOK_AGAIN_S, SPOKE, STRANGER, Places
 from kerolox.net.server import Server
 from kerolox.net.tls import ServerTls
@@ -28,7 +29,7 @@ class Holder:
         self.reason = reason
 
 
-async def silent(server: Server | HttpResponder, count: int) -> list[asyncio.StreamWriter]:
+async def silent(server: Server | HttpServer, count: int) -> list[asyncio.StreamWriter]:
     pairs = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(count)]
     return [writer for _, writer in pairs]
 
@@ -142,7 +143,7 @@ async def test_silent_visitors_do_not_stop_the_metrics() -> None:
     async def page() -> Page:
         return Page("figures\n")
 
-    async with HttpResponder({"/metrics": page}, host="127.0.0.1", port=0, clock=ManualClock()) as server:
+    async with HttpServer({"/metrics": page}, host="127.0.0.1", port=0, clock=ManualClock()) as server:
         writers = await silent(server, AT_ONCE_MAX + 8)
         for _ in range(3):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

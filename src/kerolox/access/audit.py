@@ -8,7 +8,6 @@ from typing import Any
 from kerolox.access.options import AccessOptions, Audit
 from kerolox.front.refusals import Refusal
 from kerolox.front.requests import Request
-from kerolox.protocol.codes import request_name
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +25,7 @@ class AuditLog:
         name = asked.caller.proof(asked).user[:NAME_SHOWN_MAX]
         log.info(
             "not_known request=%s from=%s name=%r why=%r",
-            request_name(asked.code), asked.caller.address, name, why,
+            asked.name, asked.caller.address, name, why,
         )  # fmt: skip
 
     def refused(self, asked: Request[Any], refusal: Refusal) -> None:
@@ -34,7 +33,7 @@ class AuditLog:
             return
         log.info(
             "refused request=%s from=%s user=%r reason=%s why=%r",
-            request_name(asked.code), asked.caller.address, asked.identity, refusal.reason, refusal.text,
+            asked.name, asked.caller.address, asked.identity, refusal.reason, refusal.text,
         )  # fmt: skip
 
     def allowed(self, asked: Request[Any], need: object, rule: object = None) -> None:
@@ -42,7 +41,7 @@ class AuditLog:
             return
         log.info(
             "allowed request=%s from=%s user=%r need=%r rule=%r",
-            request_name(asked.code), asked.caller.address, asked.identity, str(need), str(rule or ""),
+            asked.name, asked.caller.address, asked.identity, str(need), str(rule or ""),
             extra=EVERY,
         )  # fmt: skip
 

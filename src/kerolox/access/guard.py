@@ -25,7 +25,7 @@ from kerolox.front.caller import Caller
 from kerolox.front.needs import Need, Rule, View
 from kerolox.front.refusals import NOT_AUTHENTICATED, NOT_AUTHORIZED, Refusal
 from kerolox.front.requests import Request
-from kerolox.protocol.codes import ResponseCode, request_name
+from kerolox.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class Guard:
             self.check(asked, needs)
         except NotAllowed as refused:
             self.audit.refused(asked, Refusal.of(refused))
-            raise NotFound(user.subject, request_name(asked.code)) from None
+            raise NotFound(user.subject, asked.name) from None
 
     # --- runs of plain sends -------------------------------------------------------------------------
 
@@ -263,21 +263,17 @@ class Guard:
         if rule is None:
             if user.is_super:
                 return []
-            raise NotAllowed(
-                user.subject, request_name(asked.code), address_of(asked.caller), "no matched policies."
-            )
+            raise NotAllowed(user.subject, asked.name, address_of(asked.caller), "no matched policies.")
         if rule.for_super and not user.is_super:
             raise NotAllowed(
                 user.subject,
-                request_name(asked.code),
+                asked.name,
                 address_of(asked.caller),
                 "only Super users administer users and rules.",
             )
         needs = list(rule.needs(asked, self._view))
         if not needs and not rule.for_everybody and not user.is_super:
-            raise NotAllowed(
-                user.subject, request_name(asked.code), address_of(asked.caller), "it names nothing."
-            )
+            raise NotAllowed(user.subject, asked.name, address_of(asked.caller), "it names nothing.")
         return needs
 
     def _check_admin(self, asked: Request[Any], rule: Rule | None) -> None:
@@ -290,7 +286,7 @@ class Guard:
                 return
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"{request_name(asked.code)} is not accepted from {source}: administration requests must "
+                f"{asked.name} is not accepted from {source}: administration requests must "
                 "come from the addresses in adminFrom (default: this host and private networks)",
                 NOT_AUTHORIZED,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kerolox.access.metrics_server import metrics_server
 from kerolox.broker.base import Base
 from kerolox.broker.figures.meters import DELAY, NORMAL, TRANSACTION, Meters
 from kerolox.broker.figures.room import Figures
@@ -13,8 +14,8 @@ from kerolox.broker.remoting.room import Remoting
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.transactions import Transactions
 from kerolox.front.handlers import Handlers
-from kerolox.metric_text import LOOPBACK, MetricsExporter
-from kerolox.net.http_pages import HttpResponder
+from kerolox.metric_text import MetricsExporter
+from kerolox.net.http_server import HttpServer
 
 
 def exporter_of(
@@ -26,7 +27,7 @@ def exporter_of(
     producing: Producing,
     remoting: Remoting,
     handlers: Iterable[Handlers],
-) -> HttpResponder | None:
+) -> HttpServer | None:
     """Return the HTTP responder for scrapers and probes. None when the exporter is switched off; then nothing
     is counted for it."""
     options = base.options
@@ -48,5 +49,4 @@ def exporter_of(
     later.timers.on_entered.append(meters.timed)
     tables.topics.on_removed.append(meters.forget_topic)
     figures.metrics.more.append(meters.metrics)
-    host = options.metrics_host or LOOPBACK
-    return HttpResponder(figures.metrics.pages(), host=host, port=options.metrics_port)
+    return metrics_server(options, figures.metrics.pages(), base.guard, base.clock)

@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kerolox.access.metrics_server import MetricsOptions
 from kerolox.access.plain.options import PlainAclOptions
-from kerolox.access.server_options import ServerOptions
 from kerolox.broker import absent
 from kerolox.errors import OptionError
-from kerolox.metric_text import MetricsExporter
 from kerolox.net.self_signed import NAME as SELF_SIGNED
 from kerolox.options import Absent, option
 from kerolox.protocol.limits import INT32_MAX, INT64_MAX
@@ -33,12 +32,12 @@ class BrokerRole(enum.Enum):
 
 
 @dataclass
-class BrokerOptions(ServerOptions, StoreOptions, PlainAclOptions):
+class BrokerOptions(MetricsOptions, StoreOptions, PlainAclOptions):
     """Options of ``kerolox broker``."""
 
     ROLE: ClassVar[str] = "broker"
     ABSENT: ClassVar[Mapping[str, Absent]] = absent.SETTINGS
-    ALWAYS_BLACK_LISTED: ClassVar[frozenset[str]] = ServerOptions.ALWAYS_BLACK_LISTED | {"brokerConfigPath"}
+    ALWAYS_BLACK_LISTED: ClassVar[frozenset[str]] = MetricsOptions.ALWAYS_BLACK_LISTED | {"brokerConfigPath"}
 
     # --- identity and network ------------------------------------------------------------------------
     broker_name: str = option(
@@ -457,22 +456,6 @@ class BrokerOptions(ServerOptions, StoreOptions, PlainAclOptions):
         10_000, "Interval at which counts of half messages are saved, in ms.",
         key="transactionMetricFlushInterval", low=1, high=HOUR_MS, changeable=True,
     )  # fmt: skip
-
-    # --- metrics ----------------------------------------------------------------------------------------
-    metrics_exporter: MetricsExporter = option(
-        MetricsExporter.DISABLE, "PROM: serve metrics for Prometheus at /metrics, and /healthz.",
-        key="metricsExporterType",
-    )  # fmt: skip
-    metrics_port: int = option(
-        5557, "Port of the metrics. Port 0 picks a free port.",
-        key="metricsPromExporterPort", low=0, high=65535,
-    )  # fmt: skip
-    metrics_host: str = option(
-        "127.0.0.1", "Listen address of the metrics; 0.0.0.0: every address.", key="metricsPromExporterHost"
-    )
-    metrics_labels: str = option(
-        "", "Labels of all metrics, for example instance:a,zone:b.", key="metricsLabel"
-    )
 
     # --- ours -----------------------------------------------------------------------------------------
     config_path: str = option("", "File that changed settings are written to.", key="brokerConfigPath")

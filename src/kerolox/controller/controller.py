@@ -11,6 +11,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from kerolox.access.metrics_server import metrics_server
 from kerolox.access.server_access import ServerAccess
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from kerolox.config_file import ConfigFile
@@ -39,11 +40,11 @@ from kerolox.front.lanes import BODY_BYTES_MAX, Lane
 from kerolox.front.needs import ClusterView
 from kerolox.front.requests import Answer
 from kerolox.front.rows import rows_of
-from kerolox.metric_text import LOOPBACK, MetricsExporter
+from kerolox.metric_text import MetricsExporter
 from kerolox.net.address import reachable_host
 from kerolox.net.dialer import Dialer
 from kerolox.net.handlers import RemotingHandlers
-from kerolox.net.http_pages import HttpResponder
+from kerolox.net.http_server import HttpServer
 from kerolox.net.peer import PeerLimits
 from kerolox.net.server import Server
 from kerolox.protocol.codes import ResponseCode
@@ -76,14 +77,10 @@ class Controller(CallerEvents):
         self._notices = RoleNotices(self._dialer)
         self._server: Server | None = None
         self._figures: ControllerFigures | None = None
-        self.exporter: HttpResponder | None = None
+        self.exporter: HttpServer | None = None
         if self.options.metrics_exporter is MetricsExporter.PROM:
             self._figures = ControllerFigures(self, self.live, self.options, clock)
-            self.exporter = HttpResponder(
-                self._figures.pages(),
-                host=self.options.metrics_host or LOOPBACK,
-                port=self.options.metrics_port,
-            )
+            self.exporter = metrics_server(self.options, self._figures.pages(), self.access.guard, clock)
         self._term: Term | None = None  # set while this controller leads
         self._deposed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from kerolox.access.server_options import ServerOptions
+from kerolox.access.metrics_server import MetricsOptions
 from kerolox.controller.etcd_access import EtcdAccess, read_endpoints
 from kerolox.errors import OptionError
-from kerolox.metric_text import MetricsExporter
 from kerolox.net.self_signed import NAME as SELF_SIGNED
 from kerolox.options import Absent, option
 
@@ -53,12 +52,12 @@ class ControllerPeer(NamedTuple):
 
 
 @dataclass
-class ControllerOptions(ServerOptions):
+class ControllerOptions(MetricsOptions):
     """Options of ``kerolox controller``."""
 
     ROLE: ClassVar[str] = "controller"
     ABSENT: ClassVar[Mapping[str, Absent]] = _ABSENT
-    ALWAYS_BLACK_LISTED: ClassVar[frozenset[str]] = ServerOptions.ALWAYS_BLACK_LISTED | {"configStorePath"}
+    ALWAYS_BLACK_LISTED: ClassVar[frozenset[str]] = MetricsOptions.ALWAYS_BLACK_LISTED | {"configStorePath"}
 
     # --- listening
     listen_port: int = option(
@@ -145,26 +144,6 @@ class ControllerOptions(ServerOptions):
     config_black_list: str = option(
         "configBlackList;configStorePath", "Option keys, separated by semicolons, that no request may change."
     )
-
-    # --- metrics
-    metrics_exporter: MetricsExporter = option(
-        MetricsExporter.DISABLE,
-        "PROM: serve Prometheus metrics at /metrics, and /healthz.",
-        key="metricsExporterType",
-    )
-    metrics_port: int = option(
-        5557,
-        "Port of the metrics. Port 0 picks a free port.",
-        key="metricsPromExporterPort",
-        low=0,
-        high=65535,
-    )
-    metrics_host: str = option(
-        "",
-        "Listen address of the metrics. Default: 127.0.0.1. 0.0.0.0: every address.",
-        key="metricsPromExporterHost",
-    )
-    metrics_labels: str = option("", "Labels of all metrics, as in instance:a,zone:b.", key="metricsLabel")
 
     @property
     def all_peers(self) -> tuple[ControllerPeer, ...]:

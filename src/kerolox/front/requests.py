@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from kerolox.protocol.codes import request_name
 from kerolox.protocol.header import Header
 from kerolox.protocol.signature_v2 import CREDENTIAL_FIELDS
 
@@ -67,6 +68,11 @@ class Request(Generic[H]):
         self.received_s = received_s
         self.ticket: Any = ticket  # owned by the transport: handlers never use it
         self.identity: str | None = None  # the user that sent the request; None without authentication
+
+    @property
+    def name(self) -> str:
+        """Name of the request, for logs and rejections."""
+        return request_name(self.code)
 
     @property
     def is_one_way(self) -> bool:

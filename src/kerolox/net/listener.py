@@ -101,6 +101,7 @@ class Listener:
         port: int,
         tls: ServerTls = ServerTls(),
         for_each_address: int = 0,
+        connections_max: int | None = None,
         silent_s_max: Callable[[], float] = lambda: SILENT_S_MAX,
         about: str = "",
         clock: Clock = SYSTEM_CLOCK,
@@ -111,7 +112,7 @@ class Listener:
         self.address = ""
         self.tls: ServerContext | None = None
         self.unknown: dict[socket.socket, _Arrival] = {}  # accepted, no byte received yet
-        self.connections_max = descriptors.connections_max
+        self.connections_max = connections_max or descriptors.connections_max
         self.places = Places(self._places_max, for_each_address)
         self._descriptors = descriptors
         descriptors.add_port(self.places)

@@ -30,7 +30,7 @@ from kerolox.front.caller import Caller
 from kerolox.front.needs import Need, Rule, View
 from kerolox.front.refusals import NOT_AUTHENTICATED, NOT_AUTHORIZED, Refusal
 from kerolox.front.requests import Request
-from kerolox.protocol.codes import RequestCode, ResponseCode, request_name
+from kerolox.protocol.codes import RequestCode, ResponseCode
 
 # Prefix of RocketMQ 4's rejections, with SYSTEM_ERROR; its clients and tools recognize them by it.
 ACL_EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
@@ -132,8 +132,7 @@ class PlainGuard(Guard):
         elif self._is_white(asked.caller) or self._known(asked.identity).admin:
             return  # the handler reports that the object does not exist
         raise NoPermission(
-            f"No permission for this {request_name(asked.code)}: its object does not exist, or access to it "
-            "is denied"
+            f"No permission for this {asked.name}: its object does not exist, or access to it is denied"
         )
 
     # --- runs of plain sends -------------------------------------------------------------------------
@@ -190,8 +189,7 @@ class PlainGuard(Guard):
         needs = list(rule.needs(asked, self._view))
         if not needs and not rule.for_everybody and not account.admin:
             raise NoPermission(
-                f"No permission for {request_name(asked.code)}, which names no resource: "
-                f"accessKey={account.access_key}"
+                f"No permission for {asked.name}, which names no resource: accessKey={account.access_key}"
             )
         self.check(asked, needs)
 

@@ -9,7 +9,6 @@ from kerolox.access.sources import address_of
 from kerolox.front.needs import Rule
 from kerolox.front.refusals import Refusal
 from kerolox.front.requests import Request
-from kerolox.protocol.codes import request_name
 from kerolox.replication.entrance import Network
 
 
@@ -29,7 +28,7 @@ class MemberGuard:
             return True
         refused = NotAllowed(
             f"User:{asked.identity}",
-            request_name(asked.code),
+            asked.name,
             address_of(asked.caller),
             "members sign as a Super user.",
         )
