@@ -22,7 +22,19 @@ ALLOWED = {
     "controller": {"controller", "access", "net", "front", "protocol", "base"},
     "store": {"store", "protocol", "base"},
     # A broker that may not write its own log sends as a client does (broker/write/remote_outlet.py).
-    "broker": {"broker", "store", "replication", "client", "access", "net", "front", "protocol", "base"},
+    "broker": {
+        "broker",
+        "proxy",
+        "store",
+        "replication",
+        "client",
+        "access",
+        "net",
+        "front",
+        "protocol",
+        "base",
+    },
+    "proxy": {"proxy", "net", "front", "protocol", "base"},
     # A DLedger member answers requests on a port of its own.
     "replication": {"replication", "store", "net", "front", "protocol", "base"},
     "client": {"client", "net", "front", "protocol", "base"},
@@ -90,6 +102,7 @@ ROOMS = {
         "configured controlled dledger",
         "admin",
         "remoting",
+        "proxy",
         "exporter broker",
     ),
     "access": (
@@ -127,6 +140,16 @@ ROOMS = {
         "sockets",
         "admin",
         "blocking",
+    ),
+    "proxy": (
+        "checks",
+        "messages queue_choice receipts half_messages credentials",
+        "backend settings",
+        "routes clients",
+        "pops",
+        "renewals",
+        "sending transactions receiving telemetry",
+        "service",
     ),
     "spark": (
         "columns last_read offsets option_table configured times java worker_daemon worker_memory"

@@ -9,8 +9,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "kerolox"
 
-# Where remoting comes in.
-DOORS = ("broker/remoting/", "nameserver/server.py")
+# Where remoting comes in, and callers of this process.
+DOORS = ("broker/remoting/", "broker/proxy/", "nameserver/server.py")
 # What only they may know. Whom a role calls itself, it calls through a dialer.
 DOORS_OWN = (
     "kerolox.net.handlers",
