@@ -173,13 +173,15 @@ class Visit:
 class Clients:
     """All clients of the service."""
 
-    def __init__(self, backend: Backend, clock: Clock, command: Commanded) -> None:
+    def __init__(
+        self, backend: Backend, clock: Clock, command: Commanded, gone: Callable[[Client], None]
+    ) -> None:
         self._backend = backend
         self._clock = clock
         self._command = command
         self._clients: dict[str, Client] = {}
         self._scan: TimerHandle | None = None
-        self.on_gone: list[Callable[[Client], None]] = []
+        self._gone = gone
 
     def __iter__(self) -> Iterator[Client]:
         return iter(list(self._clients.values()))
@@ -241,8 +243,7 @@ class Clients:
             client.link.close(reason)
             if client.stream is not None and client.stream.is_open:
                 client.stream.finish()
-            for notice in self.on_gone:
-                notice(client)
+            self._gone(client)
 
     def _drop_silent(self) -> None:
         now_s = self._clock.monotonic_s()

@@ -53,10 +53,9 @@ class Service:
         self._addresses = addresses
         self._halves = HalfMessages()
         self._transactions = Transactions(self._halves)
-        self.clients = Clients(backend, clock, self._told)
         self._pops = Pops(clock.wall_ms)
         self._renewals = Renewals(self._pops, clock)
-        self.clients.on_gone.append(self._renewals.gone)
+        self.clients = Clients(backend, clock, self._told, self._renewals.gone)
         sending = Sending(backend, self.clients, self._halves, clock.wall_ms)
         self._receiving = Receiving(backend, self._pops, self._renewals, clock.wall_ms)
         self._telemetry = Telemetry(backend, self.clients)
