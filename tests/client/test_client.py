@@ -9,7 +9,7 @@ import pytest
 
 from kerolox import Client, ClientOptions, Queue, Received
 from kerolox.client.cluster import home
-from kerolox.client.cluster.heartbeats import fingerprint_of, short
+from kerolox.client.cluster.heartbeats import fingerprint_of, short_form
 from kerolox.client.cluster.members import ConsumingMember, ProducingMember
 from kerolox.client.errors import (
     AfterFork,
@@ -285,8 +285,8 @@ async def test_short_heartbeats_repeat_nothing(running: RunningBroker) -> None:
         for _ in range(3):
             assert await client.heartbeat() == 1
         assert await members(running, "consumers") == [client.client_id]
-        told = client.heartbeats._told
-        assert list(told.values()) == [fingerprint_of(client.heartbeats.data())]
+        confirmed = client.heartbeats._confirmed
+        assert list(confirmed.values()) == [fingerprint_of(client.heartbeats.data())]
 
 
 def test_a_fingerprint_changes_with_what_groups_want() -> None:
@@ -297,8 +297,8 @@ def test_a_fingerprint_changes_with_what_groups_want() -> None:
 
     assert fingerprint_of(data("a", 1, "A")) == fingerprint_of(data("b", 2, "A"))
     assert fingerprint_of(data("a", 1, "A")) != fingerprint_of(data("a", 1, "B"))
-    assert short(data("a", 1, "A")).without_sub
-    assert short(data("a", 1, "A")).consumer_data_set[0].subscription_data_set == ()
+    assert short_form(data("a", 1, "A")).without_sub
+    assert short_form(data("a", 1, "A")).consumer_data_set[0].subscription_data_set == ()
 
 
 # --- what brokers ask -------------------------------------------------------------------------------

@@ -110,8 +110,8 @@ def test_the_template_says_what_the_typed_header_says() -> None:
     outgoing = Outgoing(
         "a%b", b"body", 'TAGS\x01"é\\%\x02', "U", born_ms=123, flag=-5, sys_flag=0x301, code=310
     )
-    quick = target.command(outgoing, 9, 0, plain=True).encode()
-    slow = target.command(outgoing, 9, 0, plain=False).encode()
+    quick = target.command(outgoing, 9, 0, from_template=True).encode()
+    slow = target.command(outgoing, 9, 0, from_template=False).encode()
     (first,), (second,) = FrameSplitter().feed(quick), FrameSplitter().feed(slow)
     first_command, second_command = decode_command(*first), decode_command(*second)
     assert first_command.header(SendRequestV2) == second_command.header(SendRequestV2)
@@ -132,15 +132,15 @@ def test_the_template_signs_what_the_long_way_signs(token: str) -> None:
         outgoing = Outgoing(
             "a%b", body, 'TAGS\x01"é\\%\x02', "U", born_ms=123, flag=flag, sys_flag=0x301, code=code
         )
-        slow = target.command(outgoing, 9, 0, plain=False)
+        slow = target.command(outgoing, 9, 0, from_template=False)
         finish_request(slow, options)
-        quick = target.command(outgoing, 9, 0, plain=True, signer=frame_signer(options))
+        quick = target.command(outgoing, 9, 0, from_template=True, signer=frame_signer(options))
         (first,), (second,) = FrameSplitter().feed(quick.encode()), FrameSplitter().feed(slow.encode())
         got = decode_command(*first)
         assert got.fields == decode_command(*second).fields
         assert (got.code, got.opaque, got.body) == (code, 9, body)
         assert verify(got.fields, got.body, "secret", got.version)
-        assert target.command(outgoing, 9, 0, plain=True).encode() != quick.encode()
+        assert target.command(outgoing, 9, 0, from_template=True).encode() != quick.encode()
 
 
 # --- where to ---------------------------------------------------------------------------------------
