@@ -12,7 +12,7 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import PERM_WRITE
 from kerolox.protocol.grpc.messages import Code, MessageType, make
 from kerolox.protocol.grpc.schema import Message
-from kerolox.protocol.headers.send import RecallAnswer, RecallRequest, SendAnswer, SendRequest
+from kerolox.protocol.headers.send import RecallAnswer, RecallRequest, SendAnswer, SendRequestV2
 from kerolox.protocol.message_id import read_offset_id
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
 from kerolox.proxy.backend import Backend, BrokerQueues
@@ -99,7 +99,7 @@ class Sending:
         first = messages[0]
         is_batch = len(messages) > 1
         properties = packed.pack(first.properties).decode() if not is_batch else None
-        header = SendRequest(
+        header = SendRequestV2(
             producer_group=topic,
             topic=topic,
             default_topic=TEMPLATE_TOPIC,
@@ -113,7 +113,7 @@ class Sending:
             batch=is_batch,
         )
         if not is_batch:
-            return await visit.ask(broker, RequestCode.SEND_MESSAGE, header, first.body)
+            return await visit.ask(broker, RequestCode.SEND_MESSAGE_V2, header, first.body)
         if any(one.type in (MessageType.TRANSACTION, MessageType.DELAY) or one.sys_flag for one in messages):
             raise Rejected(
                 Code.MESSAGE_CORRUPTED, "messages of a batch must not be delayed, transactional or compressed"
