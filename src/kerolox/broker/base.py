@@ -38,6 +38,7 @@ def lanes_of(options: BrokerOptions, clock: Clock) -> dict[str, Lane]:
     lanes = [
         Lane("send", clock=clock),
         Lane("pull", waiting_max=100_000, clock=clock),
+        Lane("ack", waiting_max=100_000, age_s_max=3.0, clock=clock),
         Lane("heartbeat", waiting_max=50_000, clock=clock),
         Lane("reply", running_max=1024, clock=clock),  # each request waits for a client
         Lane("transaction", waiting_max=100_000, clock=clock),

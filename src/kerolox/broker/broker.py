@@ -36,6 +36,7 @@ from kerolox.broker.later.room import Scheduling
 from kerolox.broker.members.room import Membership
 from kerolox.broker.nameservers.registrations import Registrations, split_nameservers
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.pop.room import Popping
 from kerolox.broker.produce.room import Producing
 from kerolox.broker.remoting.graceful_stop import GracefulStop
 from kerolox.broker.remoting.ports import Ports
@@ -117,6 +118,7 @@ class Broker(CallerEvents):
             push(self.exporter.close)
         callback(self.consuming.waits.close)
         push(self.consuming.pulls.close)
+        push(self.popping.pops.close)
         push(self.consuming.group_offsets.close)
         push(self.admin.close)
         await self.later.timers.open()
@@ -239,6 +241,8 @@ class Broker(CallerEvents):
             self.leadership.add_acting(outlet, self.transactions, later.delays, later.timers)
         self.ports.followers.accept = replication.leader.accept
         self.consuming = await Consuming.open(base, tables, membership, figures)
+        self.popping = await Popping.open(base, tables, membership, path, later, self.consuming)
+        self.leadership.add(self.popping)
         self.producing = Producing(
             base, tables, membership, figures, path, self.transactions, self.unique_keys
         )
@@ -364,6 +368,7 @@ class Broker(CallerEvents):
         rows = [
             *self.membership.rows(),
             *self.consuming.rows(),
+            *self.popping.rows(),
             *self.producing.rows(),
             *self.transactions.rows(),
             *self.admin.rows(),

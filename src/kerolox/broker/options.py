@@ -320,7 +320,55 @@ class BrokerOptions(MetricsOptions, StoreOptions, PlainAclOptions):
         0, "Reject messages before this wall-clock time, in ms since 1970.",
         key="startAcceptSendRequestTimeStamp", low=0, high=1 << 53,
     )  # fmt: skip
+
+    # --- POP -------------------------------------------------------------------------------------------
     revive_queues: int = option(8, "Queues of the POP revive topic.", key="reviveQueueNum", low=1, high=1024)
+    retry_v2: bool = option(
+        False, "Name retry topics of POP %RETRY%group+topic instead of %RETRY%group_topic.",
+        key="enableRetryTopicV2", changeable=True,
+    )  # fmt: skip
+    read_retry_v1: bool = option(
+        True, "With enableRetryTopicV2, half of the pops read the retry topic of the other form.",
+        key="retrieveMessageFromPopRetryTopicV1", changeable=True,
+    )  # fmt: skip
+    pop_retry_percent: int = option(
+        20, "Percentage of pops that read the retry topic first.",
+        key="popFromRetryProbability", low=0, high=100, changeable=True,
+    )  # fmt: skip
+    actual_retry_topic: bool = option(
+        False, "Return retry messages under the name of their retry topic.",
+        key="popResponseReturnActualRetryTopic", changeable=True,
+    )  # fmt: skip
+    pop_from_memory: bool = option(
+        True, "A new group that begins at the end gets all messages of a queue whose first one is in memory.",
+        key="initPopOffsetByCheckMsgInMem", changeable=True,
+    )  # fmt: skip
+    pop_threshold: bool = option(
+        False, "Limit the popped messages of a queue that a group has not acknowledged.",
+        key="enablePopMessageThreshold", changeable=True,
+    )  # fmt: skip
+    pop_threshold_messages: int = option(
+        10_000, "That limit.", key="popInflightMessageThreshold", low=0, high=INT32_MAX, changeable=True
+    )
+    pops_held_max: int = option(
+        100_000, "Pops held at once.", key="maxPopPollingSize", low=0, high=INT32_MAX, changeable=True
+    )
+    pops_held_of_queue_max: int = option(
+        1024, "Pops of one group held at once for a queue, or for all queues of a topic.",
+        key="popPollingSize", low=0, high=INT32_MAX, changeable=True,
+    )  # fmt: skip
+    pop_look_every: int = option(
+        800, "A held pop reads after this many messages that its filter excludes; 0: only at its end.",
+        key="popLongPollingForceNotifyInterval", low=0, high=INT32_MAX, changeable=True,
+    )  # fmt: skip
+    pop_stay_ms: int = option(
+        10_000, "Time after which a pop without all acknowledgements is stored, in ms.",
+        key="popCkStayBufferTime", low=0, high=HOUR_MS, changeable=True,
+    )  # fmt: skip
+    pop_checkpoints_max: int = option(
+        200_000, "Pops in memory. Beyond it, stored ones are revived from the log.",
+        key="popCkMaxBufferSize", low=1, high=INT32_MAX, changeable=True,
+    )  # fmt: skip
 
     # --- delays to any time: precision and file size must not change on an existing store -------------
     timer_wheel: bool = option(True, "Accept messages with any-time delays.", key="timerWheelEnable")

@@ -105,7 +105,8 @@ def _refused(message: StoredMessage, error: Nowhere) -> DueMessage:
 
 def _destination(message: StoredMessage) -> tuple[str, int]:
     _, topic, queue_id = goal(message.packed_properties)
-    if topic is None or queue_id is None or queue_id > INT32_MAX or reserved.is_closed(topic):
+    # Only this broker parks messages for revive topics: clients cannot send there.
+    if topic is None or queue_id is None or queue_id > INT32_MAX or topic in reserved.NOT_FOR_SENDING:
         raise Nowhere(f"its properties name no queue to deliver it to: topic {topic!r}, queue {queue_id!r}")
     return topic, queue_id
 

@@ -164,6 +164,16 @@ class Outstanding:
             self.settle(checkpoint, offset, 0)
         return made
 
+    def adopt(
+        self, queue: PopQueue, offset: int, pop_ms: int, invisible_ms: int, revive_queue: int, now_s: float
+    ) -> Checkpoint:
+        """Take over a message whose checkpoint only the log knows."""
+        while (offset, pop_ms) in queue.checkpoints:
+            pop_ms += 1
+        made = Checkpoint(queue.key, offset, (offset,), pop_ms, invisible_ms, revive_queue, now_s, None)
+        self._add(queue, made)
+        return made
+
     def undo_change(self, checkpoint: Checkpoint, offset: int, made: Checkpoint) -> None:
         """Take back a change whose records were not written."""
         self.put_back(checkpoint, offset)

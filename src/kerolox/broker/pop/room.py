@@ -1,0 +1,102 @@
+"""Consumption by POP: the broker hands out single messages, and each is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kerolox.broker.base import Base
+from kerolox.broker.consume.message_waits import ANY_QUEUE
+from kerolox.broker.consume.room import Consuming
+from kerolox.broker.later.room import Scheduling
+from kerolox.broker.members.room import Membership
+from kerolox.broker.pop.acks import Acks
+from kerolox.broker.pop.checkpoint import QueueKey
+from kerolox.broker.pop.keeper import Keeper
+from kerolox.broker.pop.orders import Orders
+from kerolox.broker.pop.outstanding import Outstanding
+from kerolox.broker.pop.pops import POP, Pops
+from kerolox.broker.pop.retries import Retries
+from kerolox.broker.pop.revive_log import ReviveLog
+from kerolox.broker.pop.reviver import Reviver
+from kerolox.broker.tables.room import Tables
+from kerolox.broker.write.room import WritePath
+from kerolox.front.rows import Row, rows_of
+from kerolox.protocol.pop.retry_topics import normal_topic
+from kerolox.store.tables.pop_order import PopOrders
+
+
+class Popping:
+    """Parts that serve pops. It works while this broker leads."""
+
+    def __init__(
+        self,
+        base: Base,
+        tables: Tables,
+        membership: Membership,
+        path: WritePath,
+        later: Scheduling,
+        consuming: Consuming,
+        orders: PopOrders,
+    ) -> None:
+        options, clock, store = base.options, base.clock, base.store
+        topics, offsets = tables.topics, tables.offsets
+        self._waits = consuming.waits
+        self._is_served = options.timer_wheel
+        self.outstanding = Outstanding()
+        self.records = ReviveLog(path.intake, options, clock, store.log.store_host)
+        self.retries = Retries(store, path.intake, topics, membership.groups, offsets, options)
+        self.keeper = Keeper(
+            self.outstanding, self.records, self.retries, path.intake, offsets, store, options, clock
+        )
+        self.reviver = Reviver(
+            store, path.intake, self.outstanding, self.records, self.retries, offsets,
+            lambda: later.timers.read_ms, options, clock,
+        )  # fmt: skip
+        store.dispatcher.listeners.append(self.reviver.arrived)
+        self.orders = Orders(orders, offsets, clock, self._released)
+        self.pops = Pops(base, consuming.reads, consuming.waits, topics, offsets, self.keeper, self.orders)
+        self.acks = Acks(base, topics, offsets, self.keeper, self.orders)
+        tables.saver.keep(orders, lambda: options.save_offsets_ms)
+        topics.on_removed.append(self._topic_removed)
+
+    @classmethod
+    async def open(
+        cls,
+        base: Base,
+        tables: Tables,
+        membership: Membership,
+        path: WritePath,
+        later: Scheduling,
+        consuming: Consuming,
+    ) -> Popping:
+        orders = PopOrders(base.store.files, base.store.path("config"), clock=base.clock)
+        await asyncio.get_running_loop().run_in_executor(base.store.keeper, orders.load)
+        return cls(base, tables, membership, path, later, consuming, orders)
+
+    def rows(self) -> list[Row]:
+        return rows_of(self.pops, self.acks)
+
+    async def lead(self) -> None:
+        if self._is_served:
+            self.keeper.begin()
+            self.reviver.begin()
+            self.orders.watch_all()
+
+    async def follow(self) -> None:
+        """Store what is out, so that the next leader, or the next process, continues with it."""
+        if not self.keeper.leads:
+            return
+        self.keeper.leads = False
+        self._waits.wake_all()
+        await self.pops.close()
+        await self.reviver.end()
+        self.orders.close()
+        await self.keeper.end()
+
+    def _released(self, key: QueueKey) -> None:
+        for queue_id in (key.queue_id, ANY_QUEUE):
+            self._waits.wake_next(key.topic, queue_id, (POP, key.topic, key.group, queue_id))
+
+    def _topic_removed(self, topic: str) -> None:
+        self.outstanding.forget(lambda key: topic in (key.topic, normal_topic(key.topic, key.group)))
+        self.orders.table.forget(lambda name, _: name == topic)
