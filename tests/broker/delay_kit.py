@@ -22,7 +22,7 @@ from kerolox.protocol.record import decode_record
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.disk.files import Files
 from kerolox.store.message_store import MessageStore
-from kerolox.store.queue.consume_queue import ENTRY
+from kerolox.store.queue.entry import SIMPLE
 from kerolox.store.tables.offsets import DelayOffsets
 from kerolox.store.tables.topics import TopicTable
 from kerolox.testing.clock import ManualClock
@@ -130,7 +130,7 @@ class DelayRig:
         if queue is None:
             return []
         entries = queue.read(queue.min_offset, queue.max_offset)
-        return [decode_record(self.store.log.record_at(entry[0])) for entry in ENTRY.iter_unpack(entries)]
+        return [decode_record(self.store.log.record_at(entry[0])) for entry in SIMPLE.each(entries)]
 
     def delivered(self, topic: str = "T", queue_id: int = 1) -> list[bytes]:
         return [message.body for message in self.stored(topic, queue_id)]

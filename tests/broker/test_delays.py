@@ -24,7 +24,7 @@ from kerolox.protocol.reserved import HALF_TOPIC, SCHEDULE_TOPIC
 from kerolox.store.delay_table import DEFAULT_LEVELS, parse_levels
 from kerolox.store.errors import DiskFull
 from kerolox.store.options import FlushMode
-from kerolox.store.queue.consume_queue import ENTRY, HOLE_TAGS
+from kerolox.store.queue.entry import HOLE_TAGS, SIMPLE
 from kerolox.store.state import Obstacle
 from kerolox.testing.broker import running_broker
 from kerolox.testing.faults import FaultyFiles
@@ -320,9 +320,7 @@ async def test_a_mark_that_the_log_does_not_prove_is_not_believed(tmp_path: Path
     await rig.open()
     bodies = await rig.send(1, 2, 2)
     await rig.clock.advance(1)
-    places = [
-        entry[0] for entry in ENTRY.iter_unpack(rig.store.consume_queues.queue(SCHEDULE_TOPIC, 1).read(0, 2))
-    ]
+    places = [entry[0] for entry in SIMPLE.each(rig.store.consume_queues.queue(SCHEDULE_TOPIC, 1).read(0, 2))]
     end = rig.store.log.max_offset
     await rig.die()
     marks = delay_marks.DelayNotes(rig.store.files, tmp_path)
@@ -502,7 +500,7 @@ async def test_what_cannot_be_restored_becomes_a_dead_letter(rig: DelayRig) -> N
     await rig.intake.written()
     queue = rig.store.consume_queues.queue(SCHEDULE_TOPIC, 0)
     hole_at = queue.max_physical
-    queue.extend(ENTRY.pack(hole_at, 0, HOLE_TAGS) * 2, queue.next_offset)
+    queue.extend(SIMPLE.pack(hole_at, 0, HOLE_TAGS) * 2, queue.next_offset)
     log.forget_cursors(SCHEDULE_TOPIC)
     (last,) = await rig.send(1)
     await rig.clock.advance(1)

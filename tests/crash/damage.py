@@ -40,7 +40,7 @@ from kerolox.protocol.properties import pack
 from kerolox.protocol.record import decode_record
 from kerolox.store.message_store import MessageStore
 from kerolox.store.options import StoreOptions
-from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY
+from kerolox.store.queue.entry import BLANK_SIZE, SIMPLE
 from kerolox.store.queue.extended_queue import ExtendedQueue
 
 from .verify import Violation
@@ -113,7 +113,7 @@ async def held_by(store: MessageStore) -> Held:
                 raise Violation(f"{key} does not go on behind {offset}: {read.status}")
             offset = read.next_offset
         entries = queue.read(queue.min_offset, queue.max_offset - queue.min_offset)
-        for number, (_, size, code) in enumerate(ENTRY.iter_unpack(entries), queue.min_offset):
+        for number, (_, size, code) in enumerate(SIMPLE.each(entries), queue.min_offset):
             if size != BLANK_SIZE and number in records:
                 units = queue.extension.units([code]) if isinstance(queue, ExtendedQueue) else {}
                 codes[number] = units[code].tags_code if code in units else code

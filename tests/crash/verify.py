@@ -11,7 +11,7 @@ from kerolox.protocol.record_scan import PHYSICAL_OFFSET, QUEUE_OFFSET, SIZE
 from kerolox.store.disk.files import Files
 from kerolox.store.index.key_index import hash_key
 from kerolox.store.message_store import MessageStore
-from kerolox.store.queue.consume_queue import ENTRY
+from kerolox.store.queue.entry import SIMPLE
 
 from .messages import message, number_of, options
 
@@ -93,7 +93,7 @@ async def check_log_and_queues(store: MessageStore) -> dict[int, Place]:
         queue_ = known[key]
         if (queue_.min_offset, queue_.max_offset) != (0, len(expected)):
             raise Violation(f"{queue_} should be 0..{len(expected)}")
-        if list(ENTRY.iter_unpack(queue_.read(0, len(expected) + 10))) != expected:
+        if list(SIMPLE.each(queue_.read(0, len(expected) + 10))) != expected:
             raise Violation(f"{queue_} differs from the log")
         await _check_reading(store, key, records[key])
     return places

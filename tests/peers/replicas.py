@@ -11,7 +11,7 @@ from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTabl
 from kerolox.protocol.bodies.routes import KVTable
 from kerolox.protocol.bodies.topics import TopicConfigTable
 from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.store.queue.entry import ENTRY
+from kerolox.store.queue.entry import SIMPLE
 
 from .ours import OurBroker
 from .processes import JavaBroker
@@ -152,10 +152,10 @@ class Replica:
         for queue in (self.store / "consumequeue").glob("*/*"):
             entries = found[queue.parent.name, int(queue.name)] = {}
             for path in sorted(queue.iterdir()):
-                first = int(path.name) // ENTRY.size
+                first = int(path.name) // SIMPLE.size
                 data = path.read_bytes()
-                whole = data[: len(data) // ENTRY.size * ENTRY.size]
-                for number, entry in enumerate(ENTRY.iter_unpack(whole)):
+                whole = data[: SIMPLE.count(data) * SIMPLE.size]
+                for number, entry in enumerate(SIMPLE.each(whole)):
                     if entry[0] >= low and entry[1] not in (0, FILLED):
                         entries[first + number] = entry
         return {name: entries for name, entries in found.items() if entries}

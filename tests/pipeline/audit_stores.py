@@ -11,7 +11,7 @@ from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import encode_blank, encode_message
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.delay_table import DEFAULT_LEVELS, due_ms, parse_levels
-from kerolox.store.queue.consume_queue import ENTRY
+from kerolox.store.queue.entry import SIMPLE
 
 BORN_MS = 1_700_000_000_000
 HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
@@ -26,7 +26,7 @@ class AuditStore:
     def __init__(self, root: Path, file_bytes: int = 1 << 16, queue_entries: int = 500) -> None:
         self.root = root
         self.file_bytes = file_bytes
-        self.queue_file_bytes = queue_entries * ENTRY.size
+        self.queue_file_bytes = queue_entries * SIMPLE.size
         self.messages: list[StoredMessage] = []
         self.log = bytearray()
         self.queues: dict[tuple[str, int], bytearray] = defaultdict(bytearray)
@@ -52,7 +52,7 @@ class AuditStore:
             topic,
             body,
             queue_id,
-            len(entries) // ENTRY.size if queue_offset is None else queue_offset,
+            SIMPLE.count(entries) if queue_offset is None else queue_offset,
             len(self.log),
             names.pack({name: value for name, value in table.items() if value}),
             born_timestamp=self.now_ms - latency_ms,
@@ -73,7 +73,7 @@ class AuditStore:
         if topic == SCHEDULE_TOPIC:
             code = due_ms(LEVELS, int(properties["DELAY"]), self.now_ms)
         if not sys_flag & 0x4:
-            entries += ENTRY.pack(message.physical_offset, size, code)
+            entries += SIMPLE.pack(message.physical_offset, size, code)
         self.messages.append(message)
         return message
 

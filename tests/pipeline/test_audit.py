@@ -27,7 +27,7 @@ from kerolox.protocol.headers.send import SendRequestV2
 from kerolox.protocol.message import StoredMessage
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.lock import StoreLock
-from kerolox.store.queue.consume_queue import BLANK, ENTRY
+from kerolox.store.queue.entry import SIMPLE
 from kerolox.testing.threads import BrokerThread
 from tests.broker.talk import send_fields
 from tests.pipeline.audit_stores import BORN_MS, DONE, HALF, AuditStore
@@ -78,14 +78,14 @@ def broken(place: Path) -> tuple[AuditStore, dict[str, tuple[str, int]]]:
     half = store.add(HALF, REAL_TOPIC="orders", PGROUP="pay", TRANSACTION_CHECK_TIMES="4")
     store.add(HALF, REAL_TOPIC="orders", PGROUP="pay")
     store.add(DONE, b"1,", TAGS="d")
-    store.queues["orders", 0] += BLANK * 2
+    store.queues["orders", 0] += SIMPLE.blank * 2
     after = store.add("orders", unique_key="A" * 32)
     del store.queues["orders", 1][-60:]
     store.write()
     changed = store.messages[50]
     path, at = store.where(changed.physical_offset)
     overwrite(path, at + 90, b"!")
-    overwrite(store.queue_file("orders", 1), 140, ENTRY.pack(4711, 100, 5))
+    overwrite(store.queue_file("orders", 1), 140, SIMPLE.pack(4711, 100, 5))
     assert again.queue_id == 0
     return store, {
         "body_checksum": store.where(changed.physical_offset),

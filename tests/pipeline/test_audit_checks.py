@@ -17,7 +17,7 @@ from kerolox.protocol.record import encode_message
 from kerolox.store.errors import DiskError
 from kerolox.store.offline.layout import find_layout
 from kerolox.store.offline.verify import verify
-from kerolox.store.queue.consume_queue import BLANK, ENTRY, HOLE_TAGS
+from kerolox.store.queue.entry import HOLE_TAGS, SIMPLE
 from tests.pipeline.audit_stores import DONE, HALF, AuditStore
 from tests.pipeline.auditing import Examined, problems
 from tests.spark.store_maker import overwrite
@@ -116,10 +116,10 @@ def test_the_first_record_of_a_file_may_be_the_damaged_one(store: AuditStore) ->
 def test_an_entry_that_points_elsewhere_is_found(store: AuditStore) -> None:
     store.write()
     path = store.queue_file("orders", 0)
-    right = [ENTRY.unpack_from(store.queues["orders", 0], at * 20) for at in (5, 6, 7)]
-    overwrite(path, 100, ENTRY.pack(right[0][0] + 1, right[0][1], right[0][2]))
-    overwrite(path, 120, ENTRY.pack(right[1][0], 17, right[1][2]))
-    overwrite(path, 140, ENTRY.pack(right[2][0], right[2][1], 99))
+    right = [SIMPLE.at(store.queues["orders", 0], at * 20) for at in (5, 6, 7)]
+    overwrite(path, 100, SIMPLE.pack(right[0][0] + 1, right[0][1], right[0][2]))
+    overwrite(path, 120, SIMPLE.pack(right[1][0], 17, right[1][2]))
+    overwrite(path, 140, SIMPLE.pack(right[2][0], right[2][1], 99))
     ((place, size, tag),) = problems(Examined(store.root, store.root.parent / "work").findings()).values()
     for row, at, fault, wanted, found in (
         (place, 100, "wrong place", right[0][0], right[0][0] + 1),
@@ -147,14 +147,14 @@ def test_messages_without_any_queue_are_found(store: AuditStore) -> None:
 
 def test_in_a_store_that_is_in_use_the_tail_is_left_alone(store: AuditStore) -> None:
     del store.queues["orders", 1][150 * 20 :]
-    store.queues["orders", 0] += ENTRY.pack(len(store.log), 200, 0)  # ahead of the log
+    store.queues["orders", 0] += SIMPLE.pack(len(store.log), 200, 0)  # ahead of the log
     store.write()
     (store.root / "abort").touch()
     assert problems(Examined(store.root, store.root.parent / "work").findings()) == {}
 
 
 def test_a_gap_in_queue_offsets_is_found(store: AuditStore) -> None:
-    store.queues["orders", 0] += BLANK * 3
+    store.queues["orders", 0] += SIMPLE.blank * 3
     after = store.add("orders")
     ((row,),) = problems(examine(store).findings()).values()
     assert (row["queue_offset"], row["messages"], row["physical_offset"]) == (200, 3, after.physical_offset)
@@ -163,7 +163,7 @@ def test_a_gap_in_queue_offsets_is_found(store: AuditStore) -> None:
 
 
 def test_lost_messages_that_a_repair_has_marked_are_only_told(store: AuditStore) -> None:
-    store.queues["orders", 0] += ENTRY.pack(len(store.log), 200, HOLE_TAGS) * 2
+    store.queues["orders", 0] += SIMPLE.pack(len(store.log), 200, HOLE_TAGS) * 2
     store.add("orders")
     found = examine(store).findings()
     assert problems(found) == {}
@@ -181,8 +181,8 @@ def test_a_number_given_twice_is_found(store: AuditStore) -> None:
 
 
 def test_an_entry_without_a_message_is_found(store: AuditStore) -> None:
-    store.queues["orders", 0] += ENTRY.pack(50, 200, 0)
-    store.queues["ghosts", 3] += ENTRY.pack(60, 200, 0)
+    store.queues["orders", 0] += SIMPLE.pack(50, 200, 0)
+    store.queues["ghosts", 3] += SIMPLE.pack(60, 200, 0)
     found = problems(examine(store).findings())
     assert [
         (row["topic"], row["queue_offset"], row["points_at"]) for row in found["entries_without_message"]
@@ -219,9 +219,9 @@ def test_light_queues_are_checked_too(store: AuditStore) -> None:
         message = store.add(
             "orders", INNER_MULTI_DISPATCH="%LMQ%a,%LMQ%b", INNER_MULTI_QUEUE_OFFSET=f"{number},{number}"
         )
-        entry = ENTRY.pack(message.physical_offset, message.size, 0)
+        entry = SIMPLE.pack(message.physical_offset, message.size, 0)
         store.queues["%LMQ%a", 0] += entry
-        store.queues["%LMQ%b", 0] += entry if number != 1 else ENTRY.pack(1, 2, 3)
+        store.queues["%LMQ%b", 0] += entry if number != 1 else SIMPLE.pack(1, 2, 3)
     ((row,),) = problems(examine(store).findings()).values()
     assert (row["topic"], row["queue_offset"], row["fault"]) == ("%LMQ%b", 1, "wrong place")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from kerolox.protocol import properties as names
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import encode_blank, encode_message
-from kerolox.store.queue.consume_queue import ENTRY
+from kerolox.store.queue.entry import SIMPLE
 
 BORN_MS = 1_700_000_000_000
 HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
@@ -23,7 +23,7 @@ class StoreMaker:
     def __init__(self, root: Path, file_bytes: int = 1 << 16, queue_file_entries: int = 100) -> None:
         self.root = root
         self.file_bytes = file_bytes
-        self.queue_file_bytes = queue_file_entries * ENTRY.size
+        self.queue_file_bytes = queue_file_entries * SIMPLE.size
         self.messages: list[StoredMessage] = []
         self.log = bytearray()
         self.queues: dict[tuple[str, int], bytearray] = defaultdict(bytearray)
@@ -46,7 +46,7 @@ class StoreMaker:
             topic,
             body,
             queue_id,
-            len(entries) // ENTRY.size if queue_offset is None else queue_offset,
+            SIMPLE.count(entries) if queue_offset is None else queue_offset,
             len(self.log),
             names.pack(properties or {}),
             born_timestamp=BORN_MS + len(self.messages),
@@ -63,7 +63,7 @@ class StoreMaker:
             record = encode_message(message)
         self.log += record
         message.size = len(record)
-        entries += ENTRY.pack(message.physical_offset, len(record), 0)
+        entries += SIMPLE.pack(message.physical_offset, len(record), 0)
         self.messages.append(message)
         return message
 
@@ -71,7 +71,7 @@ class StoreMaker:
         """Take back the messages from this one on."""
         del self.log[self.messages[number].physical_offset :]
         for message in self.messages[number:]:
-            del self.queues[message.topic, message.queue_id][message.queue_offset * ENTRY.size :]
+            del self.queues[message.topic, message.queue_id][message.queue_offset * SIMPLE.size :]
         del self.messages[number:]
 
     def write(self, *, first_file: int = 0) -> str:

@@ -19,7 +19,7 @@ from kerolox.spark.store.options import parse, read_choice
 from kerolox.spark.store.plan import plan
 from kerolox.spark.store.reading import REPORT, read_split
 from kerolox.store.errors import CorruptRecord, DiskError
-from kerolox.store.queue.consume_queue import ENTRY, HOLE_TAGS
+from kerolox.store.queue.entry import HOLE_TAGS, SIMPLE
 from tests.spark.store_maker import BORN_MS, StoreMaker, fill, overwrite
 
 
@@ -169,7 +169,7 @@ def test_deleted_log_files_and_blank_entries(maker: StoreMaker) -> None:
     """The log begins later than the queue, whose first entries are blank."""
     fill(maker, 1500, queues=1)
     entries = maker.queues["orders", 0]
-    entries[: 5 * ENTRY.size] = ENTRY.pack(0, 0x7FFF_FFFF, 0) * 5
+    entries[: 5 * SIMPLE.size] = SIMPLE.pack(0, 0x7FFF_FFFF, 0) * 5
     path = maker.write(first_file=2)
     left = [message for message in maker.messages if message.physical_offset >= 2 * maker.file_bytes]
     assert 0 < len(left) < 1500
@@ -182,11 +182,11 @@ def test_entries_of_lost_messages_give_no_rows(maker: StoreMaker) -> None:
     fill(maker, 10, queues=1)
     entries = maker.queues["orders", 0]
     following = maker.messages[5]
-    entries[4 * ENTRY.size : 5 * ENTRY.size] = ENTRY.pack(
+    entries[4 * SIMPLE.size : 5 * SIMPLE.size] = SIMPLE.pack(
         following.physical_offset, following.size, HOLE_TAGS
     )
     # in the queues of delayed messages the mark is the next one's time
-    entries[7 * ENTRY.size : 8 * ENTRY.size] = entries[8 * ENTRY.size : 9 * ENTRY.size]
+    entries[7 * SIMPLE.size : 8 * SIMPLE.size] = entries[8 * SIMPLE.size : 9 * SIMPLE.size]
     path = maker.write()
     left = [message for number, message in enumerate(maker.messages) if number not in (4, 7)]
     assert rows(path) == expected(left)
@@ -218,10 +218,10 @@ def test_a_torn_last_record_is_not_there_yet(maker: StoreMaker, way: str, kept: 
 def test_log_ahead_of_queues_and_queues_ahead_of_the_log(maker: StoreMaker, way: str) -> None:
     fill(maker, 300, queues=1)
     entries = bytes(maker.queues["orders", 0])
-    maker.queues["orders", 0][250 * ENTRY.size :] = b""
+    maker.queues["orders", 0][250 * SIMPLE.size :] = b""
     path = maker.write()
     assert len(rows(path, **{"from": way})) == (250 if way == "queues" else 300)
-    maker.queues["orders", 0][:] = entries + ENTRY.pack(len(maker.log), 200, 0) * 3
+    maker.queues["orders", 0][:] = entries + SIMPLE.pack(len(maker.log), 200, 0) * 3
     maker.write()
     assert rows(path, **{"from": way}) == expected(maker.messages)
 
@@ -438,7 +438,7 @@ def test_files_of_any_bytes(tmp_path: Path) -> None:
     for number in range(30):
         log.write_bytes(b"\xda\xa3\x20\xa7".join(rng.randbytes(rng.randrange(100)) for _ in range(40)))
         entries = [
-            ENTRY.pack(
+            SIMPLE.pack(
                 *(rng.getrandbits(63) >> rng.choice((0, 40, 55)), rng.getrandbits(rng.choice((8, 31))), 0)
             )
             for _ in range(20)

@@ -13,14 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import DiskFull, QueueGap, WrongFileSize
-from kerolox.store.queue.consume_queue import BLANK, BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from kerolox.store.queue.consume_queue import ConsumeQueue
+from kerolox.store.queue.entry import BLANK_SIZE, SIMPLE
 from kerolox.testing.faults import FaultyFiles
 
 RECORD = 100  # bytes of each message in these tests
 
 
 def make(path: Path | str, *, entries: int = 8, files: Files | None = None) -> ConsumeQueue:
-    return ConsumeQueue("orders", 3, Segments(files or Files(), path, entries * ENTRY_SIZE, grows=True))
+    return ConsumeQueue("orders", 3, Segments(files or Files(), path, entries * SIMPLE.size, grows=True))
 
 
 def reopen(
@@ -38,7 +39,7 @@ def fill(queue: ConsumeQueue, count: int) -> None:
 
 
 def offsets(data: bytes) -> list[int]:
-    return [physical // RECORD for physical, _, _ in ENTRY.iter_unpack(data)]
+    return [physical // RECORD for physical, _, _ in SIMPLE.each(data)]
 
 
 def flush(queue: ConsumeQueue) -> None:
@@ -67,7 +68,7 @@ def test_appending_touches_no_file_until_it_is_written(tmp_path: Path) -> None:
     assert segments is not None
     assert queue.unwritten == 0
     assert queue.write() is segments  # still to be flushed
-    assert segments.flush() == 5 * ENTRY_SIZE
+    assert segments.flush() == 5 * SIMPLE.size
     assert queue.write() is None
 
 
@@ -97,15 +98,15 @@ def test_an_empty_queue_may_begin_anywhere_with_blanks_before_it(tmp_path: Path)
     queue.write()
     assert os.listdir(tmp_path) == ["00000000000000000320"]
     content = (tmp_path / "00000000000000000320").read_bytes()
-    assert content == (BLANK * 3 + ENTRY.pack(7000, RECORD, 7)).ljust(160, b"\0")
-    assert bytes.fromhex("00000000000000007fffffff0000000000000000") == BLANK
+    assert content == (SIMPLE.blank * 3 + SIMPLE.pack(7000, RECORD, 7)).ljust(160, b"\0")
+    assert bytes.fromhex("00000000000000007fffffff0000000000000000") == SIMPLE.blank
 
     again = reopen(tmp_path)
     assert (again.min_offset, again.next_offset, again.max_physical) == (19, 20, 7100)
 
 
 def test_a_queue_of_blanks_alone_is_empty(tmp_path: Path) -> None:
-    (tmp_path / "00000000000000000000").write_bytes((BLANK * 3).ljust(160, b"\0"))
+    (tmp_path / "00000000000000000000").write_bytes((SIMPLE.blank * 3).ljust(160, b"\0"))
     queue = reopen(tmp_path)
     assert (queue.min_offset, queue.next_offset, queue.max_physical) == (3, 3, -1)
     assert queue.append(500, RECORD, 0, 11)  # begins elsewhere after all
@@ -115,16 +116,16 @@ def test_a_queue_of_blanks_alone_is_empty(tmp_path: Path) -> None:
 
 
 def test_extend_takes_what_is_new(tmp_path: Path) -> None:
-    entries = b"".join(ENTRY.pack(i * RECORD, RECORD, i) for i in range(20))
+    entries = b"".join(SIMPLE.pack(i * RECORD, RECORD, i) for i in range(20))
     queue = make(tmp_path)
-    assert queue.extend(entries[: 5 * ENTRY_SIZE], 0) == 5
-    assert queue.extend(entries[: 9 * ENTRY_SIZE], 0) == 4
+    assert queue.extend(entries[: 5 * SIMPLE.size], 0) == 5
+    assert queue.extend(entries[: 9 * SIMPLE.size], 0) == 4
     assert queue.extend(b"", 9) == 0
-    assert queue.extend(entries[9 * ENTRY_SIZE :], 9) == 11
+    assert queue.extend(entries[9 * SIMPLE.size :], 9) == 11
     assert queue.extend(entries, 0) == 0
     assert queue.read(0, 99) == entries
     with pytest.raises(QueueGap):
-        queue.extend(ENTRY.pack(9000, RECORD, 0), 30)
+        queue.extend(SIMPLE.pack(9000, RECORD, 0), 30)
     with pytest.raises(ValueError, match="not a multiple"):
         queue.extend(b"123", 20)
 
@@ -219,9 +220,11 @@ def test_a_refused_append_was_not_taken(tmp_path: Path) -> None:
     assert offsets(reopen(tmp_path, entries=9000).read(0, 9000)) == list(range(8000))
 
 
-@pytest.mark.parametrize("broken", [ENTRY.pack(500, 0, 5), ENTRY.pack(-1, RECORD, 5), ENTRY.pack(1, -5, 0)])
+@pytest.mark.parametrize(
+    "broken", [SIMPLE.pack(500, 0, 5), SIMPLE.pack(-1, RECORD, 5), SIMPLE.pack(1, -5, 0)]
+)
 def test_recovery_ends_at_the_first_entry_that_is_none(tmp_path: Path, broken: bytes) -> None:
-    good = [ENTRY.pack(n * RECORD, RECORD, n) for n in range(8)]
+    good = [SIMPLE.pack(n * RECORD, RECORD, n) for n in range(8)]
     (tmp_path / f"{0:020d}").write_bytes(b"".join([*good[:5], broken, *good[6:]]))
     (tmp_path / f"{160:020d}").write_bytes(b"".join(good))
     queue = reopen(tmp_path)
@@ -466,7 +469,7 @@ class Machine(RuleBasedStateMachine):
         first_offset = self.end
         self.made += new
         if batch:
-            assert self.queue.extend(b"".join(ENTRY.pack(*entry) for entry in new), first_offset) == count
+            assert self.queue.extend(b"".join(SIMPLE.pack(*entry) for entry in new), first_offset) == count
         else:
             self.redispatch(first_offset)
 
@@ -565,10 +568,10 @@ class Machine(RuleBasedStateMachine):
         alive = [self.first + n for n, entry in enumerate(self.made) if entry[0] >= self.log_min]
         assert queue.min_offset == (alive[0] if alive else self.end)
         start = max(queue.min_offset, self.end - 400)
-        expected = b"".join(ENTRY.pack(*entry) for entry in self.made[start - self.first :])
+        expected = b"".join(SIMPLE.pack(*entry) for entry in self.made[start - self.first :])
         assert queue.read(start, 400) == expected
         middle = (start + self.end) // 2
-        assert queue.read_hot(middle, 2) == expected[(middle - start) * ENTRY_SIZE :][: 2 * ENTRY_SIZE]
+        assert queue.read_hot(middle, 2) == expected[(middle - start) * SIMPLE.size :][: 2 * SIMPLE.size]
 
 
 TestMachine = Machine.TestCase
@@ -592,7 +595,7 @@ def test_recovery_survives_any_content(entries: list[tuple[int, int]], junk: byt
         if physical < 0 or size <= 0:
             break
         valid += 1
-    content = b"".join(ENTRY.pack(physical, size, 1) for physical, size in entries) + junk
+    content = b"".join(SIMPLE.pack(physical, size, 1) for physical, size in entries) + junk
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, f"{0:020d}").write_bytes(content.ljust(160, b"\0")[:160])
         queue = reopen(directory)

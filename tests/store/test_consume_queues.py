@@ -8,13 +8,13 @@ import pytest
 
 from kerolox.store.disk.files import Files
 from kerolox.store.errors import DiskFull, FsyncFailed, StoreError
-from kerolox.store.queue.consume_queue import ENTRY
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
+from kerolox.store.queue.entry import SIMPLE
 from kerolox.testing.faults import FaultyFiles
 
 
 def open_queues(path: Path, files: Files | None = None, *, crashed: bool = False) -> ConsumeQueues:
-    queues = ConsumeQueues(files or Files(), path, entries_per_file=4)
+    queues = ConsumeQueues(files or Files(), path, file_bytes=4 * 20)
     queues.load()
     queues.recover(crashed=crashed)
     return queues
@@ -116,7 +116,7 @@ def test_a_queue_with_one_message_takes_a_page_of_the_disk(tmp_path: Path) -> No
     flush(queues.write())
     (name,) = os.listdir(tmp_path / "q/orders/0")
     taken = os.stat(tmp_path / "q/orders/0" / name)
-    assert taken.st_size == 300_000 * ENTRY.size  # RocketMQ refuses files of another length
+    assert taken.st_size == 300_000 * SIMPLE.size  # RocketMQ refuses files of another length
     assert taken.st_blocks * 512 <= 2 * 4096
     for physical in range(100, 1_000_000, 100):
         append(queues, "orders", 0, physical)
@@ -180,7 +180,7 @@ def test_a_deleted_topic_leaves_nothing_and_can_come_back(tmp_path: Path) -> Non
     assert os.listdir(tmp_path) == ["bills"]
     append(queues, "orders", 0, 6000)
     queues.write()
-    assert (tmp_path / "orders/0" / f"{0:020d}").read_bytes()[:20] == ENTRY.pack(6000, 100, 0)
+    assert (tmp_path / "orders/0" / f"{0:020d}").read_bytes()[:20] == SIMPLE.pack(6000, 100, 0)
     queues.delete_all()
     assert len(queues) == 0
     assert os.listdir(tmp_path) == []

@@ -24,7 +24,7 @@ from kerolox.store.errors import (
     TooManyOpenFiles,
     disk_error,
 )
-from kerolox.store.queue.consume_queue import ENTRY
+from kerolox.store.queue.entry import SIMPLE
 
 CORE = load()
 READ_MESSAGES = [
@@ -125,7 +125,7 @@ def test_messages_of_entries_come_without_what_lies_between(
     file.pwrite(data, 0)
 
     def read(*places: tuple[int, int]) -> bytes | None:
-        entries = b"".join(ENTRY.pack(base + at, size, 7) for at, size in places)
+        entries = b"".join(SIMPLE.pack(base + at, size, 7) for at, size in places)
         return file.read_messages(entries + b"more", len(places), base, may_wait=may_wait)
 
     def expected(*places: tuple[int, int]) -> bytes:

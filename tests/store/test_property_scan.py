@@ -17,7 +17,7 @@ from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import encode_message
 from kerolox.store.queue import property_scan
-from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY
+from kerolox.store.queue.entry import BLANK_SIZE, SIMPLE
 from kerolox.store.queue.property_scan import ScanEnd
 
 CORE = load()
@@ -31,7 +31,7 @@ def laid_out(*values: str, at: int = 1000) -> tuple[bytes, bytes]:
     block = entries = b""
     for value in values:
         record = encode_message(StoredMessage("T", b"body", 0, 0, 0, pack({"a": value})))
-        entries += ENTRY.pack(at + len(block), len(record), 0)
+        entries += SIMPLE.pack(at + len(block), len(record), 0)
         block += record
     return block, entries
 
@@ -95,8 +95,8 @@ def test_it_stops_where_somebody_has_to_be_asked(scan_properties: Any) -> None:
     assert run(scan_properties, block[:-1], entries, known)[0] == (2, 2, 2 * size, 0, ScanEnd.ELSEWHERE)
     assert run(scan_properties, block, entries, known, at=1001)[0] == (0, 0, 0, 0, ScanEnd.ELSEWHERE)
     assert run(scan_properties, block, entries, known, floor=1001)[0] == (0, 0, 0, 0, ScanEnd.ODD)
-    assert run(scan_properties, block, ENTRY.pack(1000, 0, 0), known)[0] == (0, 0, 0, 0, ScanEnd.ODD)
-    assert run(scan_properties, block, ENTRY.pack(1000, BLANK_SIZE, 0), known)[0] == (
+    assert run(scan_properties, block, SIMPLE.pack(1000, 0, 0), known)[0] == (0, 0, 0, 0, ScanEnd.ODD)
+    assert run(scan_properties, block, SIMPLE.pack(1000, BLANK_SIZE, 0), known)[0] == (
         0,
         0,
         0,

@@ -14,8 +14,8 @@ from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.disk.files import Files
 from kerolox.store.dispatch.queue_units import UnitFiller
 from kerolox.store.message_store import MessageStore
-from kerolox.store.queue.consume_queue import ENTRY
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
+from kerolox.store.queue.entry import SIMPLE
 from kerolox.store.queue.extended_queue import ExtendedQueue
 from kerolox.store.queue.extension import UNIT_BYTES_MAX, Unit
 from kerolox.store.queue.reading import QueueRead
@@ -36,7 +36,7 @@ def open_queues(
     queues = ConsumeQueues(
         files or Files(),
         path / "consumequeue",
-        entries_per_file=8,
+        file_bytes=8 * 20,
         extension_directory=path / "consumequeue_ext",
         extension_file_bytes=file_bytes,
         extended=extended,
@@ -75,7 +75,7 @@ def test_the_bytes_are_rocketmqs(tmp_path: Path) -> None:
     queues = open_queues(tmp_path)
     queue = append(queues, 3)
     # Three units of 34 bytes do not fit into a file of 100 that keeps four for its end.
-    assert [code - ADDRESS_0 for _, _, code in ENTRY.iter_unpack(queue.read(0, 3))] == [0, 34, 100]
+    assert [code - ADDRESS_0 for _, _, code in SIMPLE.each(queue.read(0, 3))] == [0, 34, 100]
     flush(queues.write())
     assert files_of(tmp_path) == ["00000000000000000000", "00000000000000000100"]
     first = (tmp_path / "consumequeue_ext/T/0/00000000000000000000").read_bytes()
@@ -118,7 +118,7 @@ def test_entries_that_are_there_already_get_no_second_unit(tmp_path: Path) -> No
     end = queue.extension.end
     assert not queue.append(100, 100, 1, 1)
     assert queue.extension.end == end
-    assert queue.extend(ENTRY.pack(200, 100, 2) + ENTRY.pack(300, 100, 3), 2) == 1
+    assert queue.extend(SIMPLE.pack(200, 100, 2) + SIMPLE.pack(300, 100, 3), 2) == 1
     assert [unit.tags_code for unit in units(queue) if unit] == [0, 1, 2, 3]
 
 
@@ -196,8 +196,8 @@ def test_delayed_messages_keep_their_time(tmp_path: Path) -> None:
     for kind in ("consumequeue", "consumequeue_ext"):
         (tmp_path / kind / "T").rename(tmp_path / kind / SCHEDULE_TOPIC)
     queue = append(open_queues(tmp_path), 1, SCHEDULE_TOPIC)
-    assert [code for _, _, code in ENTRY.iter_unpack(queue.read(0, 3))] == [0, 1, 2]
-    assert [code for _, _, code in ENTRY.iter_unpack(queue.read_hot(0, 3) or b"")] == [0, 1, 2]
+    assert [code for _, _, code in SIMPLE.each(queue.read(0, 3))] == [0, 1, 2]
+    assert [code for _, _, code in SIMPLE.each(queue.read_hot(0, 3) or b"")] == [0, 1, 2]
 
 
 # --- as part of a store ----------------------------------------------------------------------------------

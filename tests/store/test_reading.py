@@ -18,7 +18,7 @@ from kerolox.store.disk.files import Files
 from kerolox.store.errors import CorruptRecord
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue import reading
-from kerolox.store.queue.consume_queue import BLANK, ENTRY, HOLE_TAGS
+from kerolox.store.queue.entry import HOLE_TAGS, SIMPLE
 from kerolox.store.queue.reading import PULL_BYTES_MAX, QueueRead, ReadStatus
 
 
@@ -105,7 +105,7 @@ async def test_blank_entries_never_hide_messages(tmp_path: Path) -> None:
         await fill(store, 10)
         await store.close()
         path = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
-        assert path.read_bytes()[:600] == BLANK * 30
+        assert path.read_bytes()[:600] == SIMPLE.blank * 30
         store = await rig.open()
         assert (store.queues.min_offset("T", 0), store.queues.max_offset("T", 0)) == (30, 40)
         assert brief(await store.queues.read("T", 0, 0)) == (ReadStatus.OFFSET_TOO_SMALL, 30, 30, 40, 0)
@@ -419,7 +419,7 @@ if CORE is not None:
 @pytest.mark.parametrize("run", RUNS)
 def test_what_entries_have_in_common(run: Any) -> None:
     def entries(*items: tuple[int, int, int]) -> bytes:
-        return b"".join(ENTRY.pack(*item) for item in items)
+        return b"".join(SIMPLE.pack(*item) for item in items)
 
     def at(*items: tuple[int, int, int], count: int = 9, size: int = 99, file: int = 1 << 40) -> Any:
         return run(entries(*items), count, size, file)
@@ -455,5 +455,5 @@ def test_compiled_or_not(
     items: list[tuple[int, int, int]], count_max: int, bytes_max: int, file_bytes: int
 ) -> None:
     assert CORE is not None
-    asked = b"".join(ENTRY.pack(*item) for item in items), count_max, bytes_max, file_bytes
+    asked = b"".join(SIMPLE.pack(*item) for item in items), count_max, bytes_max, file_bytes
     assert CORE.entry_run(*asked) == reading._entry_run(*asked)

@@ -20,7 +20,7 @@ from kerolox.store.message_store import MessageStore
 from kerolox.store.offline.layout import Layout, find_layout
 from kerolox.store.offline.verify import Report, verify
 from kerolox.store.options import INDEX_SIZES
-from kerolox.store.queue.consume_queue import ENTRY
+from kerolox.store.queue.entry import SIMPLE
 from kerolox.store.tables.topics import TopicTable
 from kerolox.supervise.embedded import EMBEDDED
 from kerolox.testing.clock import ManualClock
@@ -155,9 +155,9 @@ async def test_a_missing_log_file(tmp_path: Path) -> None:
 async def test_a_wrong_queue_entry(tmp_path: Path, field: int, value: int, kind: str) -> None:
     await fill(tmp_path)
     path = queue_file(tmp_path)
-    entry = list(ENTRY.unpack(path.read_bytes()[7 * 20 : 8 * 20]))
+    entry = list(SIMPLE.at(path.read_bytes()[7 * 20 : 8 * 20]))
     entry[field] += value
-    overwrite(path, 7 * 20, ENTRY.pack(*entry))
+    overwrite(path, 7 * 20, SIMPLE.pack(*entry))
     report = look(tmp_path)
     (finding,) = report.findings
     assert (finding.kind, finding.offset, finding.path) == (kind, 7, str(path.parent))
@@ -168,7 +168,7 @@ async def test_a_queue_that_ends_early_or_late(tmp_path: Path) -> None:
     places = await fill(tmp_path)
     end = places[-1][0] + places[-1][2]
     overwrite(queue_file(tmp_path), 25 * 20, bytes(5 * 20))
-    overwrite(queue_file(tmp_path, "T1"), 30 * 20, ENTRY.pack(end, 100, 0))
+    overwrite(queue_file(tmp_path, "T1"), 30 * 20, SIMPLE.pack(end, 100, 0))
     report = look(tmp_path)
     assert kinds(report) == ["queue: missing", "queue: no message"]
     assert "5 messages from queue offset 25" in next(f.what for f in report.findings if "missing" in f.kind)
@@ -283,7 +283,7 @@ async def test_a_directory_in_place_of_a_note_is_refused_as_by_the_start(tmp_pat
 async def test_findings_do_not_grow_with_the_damage(tmp_path: Path) -> None:
     await fill(tmp_path, 300)
     overwrite(queue_file(tmp_path), 0, bytes(50 * 20))
-    overwrite(queue_file(tmp_path, "T1"), 0, ENTRY.pack(5, 5, 5) * 50)
+    overwrite(queue_file(tmp_path, "T1"), 0, SIMPLE.pack(5, 5, 5) * 50)
     report = look(tmp_path)
     assert len(report.findings) < 10
 
@@ -309,7 +309,7 @@ def test_records_of_another_broker(tmp_path: Path) -> None:
             topic_field(topic), b"",
         )  # fmt: skip
         if number in (0, 3):
-            queue += ENTRY.pack(len(data), len(record), 0)
+            queue += SIMPLE.pack(len(data), len(record), 0)
         data += record
     (log / f"{0:020d}").write_bytes(data.ljust(4096, b"\0"))
     path = tmp_path / "consumequeue" / ("%RETRY%" + "g" * 150) / "0"

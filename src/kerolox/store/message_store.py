@@ -132,7 +132,7 @@ class MessageStore:
         self.consume_queues = ConsumeQueues(
             self.files,
             self.path("consumequeue"),
-            entries_per_file=options.queue_file_size // 20,
+            file_bytes=options.queue_file_size,
             open_files=open_files,
             extension_directory=self.path("consumequeue_ext"),
             extension_file_bytes=options.queue_extension_file_bytes,

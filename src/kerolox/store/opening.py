@@ -26,8 +26,9 @@ from kerolox.store.offline.half_made import refuse_half_made
 from kerolox.store.offline.index_check import IndexCheck
 from kerolox.store.offline.layout import Finding, OnlyReading, find_layout, ledgers_in
 from kerolox.store.offline.repair_note import refuse_unfinished
-from kerolox.store.queue.consume_queue import ENTRY_SIZE, ConsumeQueue
+from kerolox.store.queue.consume_queue import ConsumeQueue
 from kerolox.store.queue.consume_queues import flush
+from kerolox.store.queue.entry import SIMPLE
 from kerolox.store.recovery import (
     Circumstances,
     Recovered,
@@ -266,21 +267,21 @@ class Opening:
                     *key,
                     queue.path,
                     unlike,
-                    of_queue.end // ENTRY_SIZE,
+                    of_queue.end // SIMPLE.size,
                 )
                 self._vouched[queue] = unlike
-                self._counts[key] = of_queue.end // ENTRY_SIZE
+                self._counts[key] = of_queue.end // SIMPLE.size
                 self._floors[key] = max(log_min, queue.physical_before(unlike))
             elif crashed and not self._is_light(queue):
                 # Later entries have no sum, and their messages are read again anyway.
-                self._vouched[queue] = 0 if of_queue is None else of_queue.end // ENTRY_SIZE
+                self._vouched[queue] = 0 if of_queue is None else of_queue.end // SIMPLE.size
         for key, of_queue in known.items():
             if store.consume_queues.find(*key) is None:
                 log.warning(
                     "queue_missing topic=%r queue=%d next='no action needed: it is rebuilt from the log'",
                     *key,
                 )
-                self._counts[key] = of_queue.end // ENTRY_SIZE
+                self._counts[key] = of_queue.end // SIMPLE.size
                 self._floors[key] = log_min
 
     def _recover_queues(self, sums: Sums, crashed: bool) -> None:

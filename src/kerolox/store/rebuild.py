@@ -41,16 +41,10 @@ from kerolox.store.offline.layout import (
 )
 from kerolox.store.offline.mend import aside_name, forget_sums, is_filler, open_log
 from kerolox.store.offline.walk import Walk
-from kerolox.store.queue.consume_queue import (
-    BLANK,
-    BLANK_SIZE,
-    ENTRY,
-    ENTRY_SIZE,
-    HOLE_TAGS,
-    ConsumeQueue,
-)
+from kerolox.store.queue.consume_queue import ConsumeQueue
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
 from kerolox.store.queue.deleted_topics import DeletedTopics
+from kerolox.store.queue.entry import BLANK_SIZE, HOLE_TAGS, SIMPLE
 
 RECORD_BYTES_MIN = 91
 _WRITE_EVERY = 8  # batches of eight megabytes
@@ -92,8 +86,8 @@ class MendingQueues(ConsumeQueues):
     """Queues under rebuild."""
 
     def __init__(self, files: Files, directory: str, layout: Layout, log_min: int) -> None:
-        self.entries_per_file = layout.queue_file_bytes // ENTRY_SIZE
-        super().__init__(files, directory, entries_per_file=self.entries_per_file)
+        self.entries_per_file = layout.queue_file_bytes // SIMPLE.size
+        super().__init__(files, directory, file_bytes=layout.queue_file_bytes)
         self.log_min = log_min
         self.holes = 0
         self.restarted = 0
@@ -168,7 +162,7 @@ class MendingFiller(QueueFiller):
             )
         # Entries of delayed messages hold the due time in place of the tag hash; it must stay.
         mark = code if queue.topic == SCHEDULE_TOPIC else HOLE_TAGS
-        queue.extend(ENTRY.pack(physical, size, mark) * missing, queue.next_offset)
+        queue.extend(queue.format.pack(physical, size, mark) * missing, queue.next_offset)
         queue.max_physical = physical  # the entry of the message itself follows
         of.holes += missing
 
@@ -315,7 +309,7 @@ def keep_ends(
                 good = _entries_below(old.read(segment.start, segment.size), log_min, log_end)
                 if good:
                     queue = new_queues.queue(topic, int(name))
-                    first = segment.start // ENTRY_SIZE
+                    first = segment.start // SIMPLE.size
                     queue._set_end(first)
                     queue.min_offset = first
                     queue.extend(good, first)
@@ -330,7 +324,7 @@ def queue_end(layout: Layout, topic: str, queue_id: int) -> int:
     files = OnlyReading()
     old = open_run(files, OpenFiles(files), [path], layout.queue_file_bytes, [])
     ends = (segment.start + len(_entries(old.read(segment.start, segment.size))) for segment in old.all[::-1])
-    end = next((end for end in ends if end), 0) // ENTRY_SIZE
+    end = next((end for end in ends if end), 0) // SIMPLE.size
     old.close()
     return end
 
@@ -347,8 +341,8 @@ def _keep_last_numbers(old: Segments, queue: ConsumeQueue, log_end: int) -> int:
         return 0
     offset = queue.next_offset
     place = last[0]
-    while (size := min(old.readable(offset * ENTRY_SIZE) // ENTRY_SIZE, 4096)) > 0:
-        for physical, length, _ in ENTRY.iter_unpack(old.read(offset * ENTRY_SIZE, size * ENTRY_SIZE)):
+    while (size := min(old.readable(offset * SIMPLE.size) // SIMPLE.size, 4096)) > 0:
+        for physical, length, _ in SIMPLE.each(old.read(offset * SIMPLE.size, size * SIMPLE.size)):
             if length <= 0 or not place <= physical < log_end:
                 size = 0
                 break
@@ -358,7 +352,7 @@ def _keep_last_numbers(old: Segments, queue: ConsumeQueue, log_end: int) -> int:
             break
     count = offset - queue.next_offset
     if count:
-        queue._add(ENTRY.pack(last[0], last[1], HOLE_TAGS) * count, last[0] + last[1])
+        queue._add(queue.format.pack(last[0], last[1], HOLE_TAGS) * count, last[0] + last[1])
     return count
 
 
@@ -367,14 +361,14 @@ def _entries_below(data: bytes, log_min: int, log_end: int) -> bytes:
     end = 0
     last = -1
     into_log = False
-    for physical, size, _ in ENTRY.iter_unpack(data):
+    for physical, size, _ in SIMPLE.each(data):
         if physical < 0 or size <= 0 or physical >= log_end:
             break
         if size != BLANK_SIZE:
             into_log = into_log or physical < last or physical >= log_min
             last = physical
-        end += ENTRY_SIZE
-    return BLANK * (end // ENTRY_SIZE) if into_log else data[:end]
+        end += SIMPLE.size
+    return SIMPLE.blank * (end // SIMPLE.size) if into_log else data[:end]
 
 
 def swap(layout: Layout, files: Files, clock: Clock, made: Rebuilt, *, queues: bool, index: bool) -> None:

@@ -18,7 +18,7 @@ from kerolox.pipeline.audit.report_place import FORM, REPORT, UNFINISHED, place_
 from kerolox.pipeline.lake.remote_store import RemoteStore
 from kerolox.pipeline.lake.storage import Storage
 from kerolox.pipeline.runner import OnSpark
-from kerolox.store.queue.consume_queue import BLANK, ENTRY
+from kerolox.store.queue.entry import SIMPLE
 from tests.pipeline.audit_stores import HALF, AuditStore
 from tests.pipeline.auditing import Examined
 from tests.rig.s3_server import SECRET, S3Server
@@ -38,14 +38,14 @@ def damaged(root: Path) -> AuditStore:
     (root / "config").mkdir(parents=True)
     offsets = {"offsetTable": {f"{HALF}@CID_RMQ_SYS_TRANS": {"0": 1}}}
     (root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
-    store.queues["orders", 0] += BLANK * 2
+    store.queues["orders", 0] += SIMPLE.blank * 2
     store.add("orders")
     del store.queues["orders", 1][-60:]
     store.write()
     for number, change in ((50, b"!"), (120, b"\xff" * 300)):
         path, at = store.where(store.messages[number].physical_offset)
         overwrite(path, at + (90 if number == 50 else 0), change)
-    overwrite(store.queue_file("orders", 1), 140, ENTRY.pack(4711, 100, 5))
+    overwrite(store.queue_file("orders", 1), 140, SIMPLE.pack(4711, 100, 5))
     (root / "commitlog" / f"{2 << 14:020d}").unlink()
     # As brokers have it: the last file is as long as all others.
     last = max((root / "commitlog").iterdir())

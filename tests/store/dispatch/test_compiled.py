@@ -13,7 +13,7 @@ from kerolox.compiled import load
 from kerolox.protocol.java import index_hash, java_hash
 from kerolox.protocol.record_scan import Entry
 from kerolox.store.dispatch import keys, queues
-from kerolox.store.queue.consume_queue import ENTRY
+from kerolox.store.queue.entry import SIMPLE
 
 CORE = load()
 
@@ -38,9 +38,9 @@ def test_entries_of_each_queue_together(queue_runs: QueueRuns) -> None:
     tags = b"x\x01y\x02TAGS\x01blue\x02"
     entries = [entry(5, tags), entry(0, queue_id=1), entry(6, topic=b"U"), entry(6, b"TAGS\x01gr\xc3\xbcn")]
     assert queue_runs(entries, ()) == [
-        (b"T", 0, 5, ENTRY.pack(1500, 100, java_hash("blue")) + ENTRY.pack(1600, 100, java_hash("grün"))),
-        (b"T", 1, 0, ENTRY.pack(1000, 100, 0)),
-        (b"U", 0, 6, ENTRY.pack(1600, 100, 0)),
+        (b"T", 0, 5, SIMPLE.pack(1500, 100, java_hash("blue")) + SIMPLE.pack(1600, 100, java_hash("grün"))),
+        (b"T", 1, 0, SIMPLE.pack(1000, 100, 0)),
+        (b"U", 0, 6, SIMPLE.pack(1600, 100, 0)),
     ]
     assert queue_runs([], ()) == []
 

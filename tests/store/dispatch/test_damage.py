@@ -12,7 +12,7 @@ from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store import housekeeping, opening
 from kerolox.store.disk.sums import NAME as SUMS
 from kerolox.store.message_store import MessageStore
-from kerolox.store.queue.consume_queue import ENTRY_SIZE
+from kerolox.store.queue.entry import SIMPLE
 from kerolox.store.queue.read_check import DamagedMessage
 
 from .kit import LOG_FILE, Rig, bodies, flip, messages, overwrite, props, rig_at
@@ -78,10 +78,10 @@ async def test_any_byte_of_a_queue(
     shutil.copytree(rig.path, image)
     path = rig.path / "consumequeue" / "A" / "0" / f"{0:020d}"
     for entry in (0, 10, 49):
-        for byte in range(ENTRY_SIZE):
+        for byte in range(SIMPLE.size):
             shutil.rmtree(rig.path)
             shutil.copytree(image, rig.path)
-            flip(path, entry * ENTRY_SIZE + byte)
+            flip(path, entry * SIMPLE.size + byte)
             caplog.clear()
             store = await rig.open()
             assert await entries(store) == before, (entry, byte)
@@ -96,8 +96,8 @@ async def test_zeroed_entries(rig: Rig, how: str, caplog: pytest.LogCaptureFixtu
     """In the middle of a file, at its end, and all of the last file, which looks like the queue's end."""
     before = await left(rig, how)
     for topic, first, count, file in (("A", 20, 3, 0), ("B", 45, 5, 0), ("B", 0, 10, 1)):
-        path = rig.path / "consumequeue" / topic / "1" / f"{file * 50 * ENTRY_SIZE:020d}"
-        overwrite(path, first * ENTRY_SIZE, bytes(count * ENTRY_SIZE))
+        path = rig.path / "consumequeue" / topic / "1" / f"{file * 50 * SIMPLE.size:020d}"
+        overwrite(path, first * SIMPLE.size, bytes(count * SIMPLE.size))
     store = await rig.open()
     assert await entries(store) == before
     if how == "stopped":
@@ -173,7 +173,7 @@ async def test_the_time_a_delayed_message_is_due(rig: Rig, how: str) -> None:
     if how == "foreign":
         for name in (SUMS, "kerolox.marks"):
             (rig.path / name).unlink()
-    flip(rig.path / "consumequeue" / SCHEDULE_TOPIC / "2" / f"{0:020d}", 3 * ENTRY_SIZE + 14)
+    flip(rig.path / "consumequeue" / SCHEDULE_TOPIC / "2" / f"{0:020d}", 3 * SIMPLE.size + 14)
     store = await rig.open()
     assert await entries(store) == before
 
@@ -236,6 +236,6 @@ async def test_an_entry_that_became_another_while_running(rig: Rig, monkeypatch:
     await store.close()
     store = await rig.open()
     path = rig.path / "consumequeue" / "A" / "0" / f"{0:020d}"
-    overwrite(path, 7 * ENTRY_SIZE, path.read_bytes()[3 * ENTRY_SIZE : 4 * ENTRY_SIZE])
+    overwrite(path, 7 * SIMPLE.size, path.read_bytes()[3 * SIMPLE.size : 4 * SIMPLE.size])
     with pytest.raises(DamagedMessage, match=r"offset 3 in queue 0 of 'A'.*--queues"):
         await store.queues.read("A", 0, 5)

@@ -13,7 +13,7 @@ from tests.store.dispatch.kit import SYNC, Rig, bodies, messages, props, rig_at
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, Entry
 from kerolox.store.errors import DiskFull, StoreError, disk_error
-from kerolox.store.queue.consume_queue import ENTRY, HOLE_TAGS
+from kerolox.store.queue.entry import HOLE_TAGS, SIMPLE
 from kerolox.store.queue.reading import ReadStatus
 from kerolox.store.state import NotWritable, Obstacle
 
@@ -159,7 +159,7 @@ async def test_replicated_bytes_are_dispatched(tmp_path: Path) -> None:
 def entries(rig: Rig, topic: str, queue_id: int) -> list[tuple[int, int, int]]:
     queue = rig.stores[-1].queues.find(topic, queue_id)
     assert queue is not None
-    return list(ENTRY.iter_unpack(queue.read(0, 1000)))
+    return list(SIMPLE.each(queue.read(0, 1000)))
 
 
 async def test_tags_and_due_times(rig: Rig) -> None:
@@ -185,7 +185,7 @@ async def test_negative_and_many_tags(rig: Rig) -> None:
     store.log.write()
     queue = store.queues.find("T", 0)
     assert queue is not None
-    codes = [code for _, _, code in ENTRY.iter_unpack(queue.read(0, 10_000))]
+    codes = [code for _, _, code in SIMPLE.each(queue.read(0, 10_000))]
     assert codes == [java_hash(tag) for tag in tags]
     assert codes[0] == -(1 << 31)  # signed, as RocketMQ stores it
 

@@ -19,7 +19,7 @@ from tests.store.dispatch.kit import SYNC, Rig, messages, props, read_all
 
 from kerolox.protocol.record import decode_record
 from kerolox.store.message_store import MessageStore
-from kerolox.store.queue.consume_queue import ENTRY
+from kerolox.store.queue.entry import SIMPLE
 from kerolox.store.queue.reading import ReadStatus
 from kerolox.store.state import Obstacle
 
@@ -194,7 +194,7 @@ class StoreModel(RuleBasedStateMachine):
             assert [m.queue_offset for m in found] == list(range(low, len(sent)))
             queue = self.store.queues.find(topic, queue_id)
             assert queue is not None
-            entries = ENTRY.iter_unpack(queue.read(low, 1000))
+            entries = SIMPLE.each(queue.read(low, 1000))
             assert [physical for physical, _, _ in entries] == [physical for physical, _, _ in sent[low:]]
             for physical, body, key in sent[low:][-4:] + sent[low:][:4]:
                 records = self.run(self.store.find_by_key(topic, key))

@@ -13,7 +13,7 @@ from tests.store.dispatch.kit import ASYNC, SYNC, Rig, bodies, props, read_all, 
 from kerolox.protocol.record import decode_record
 from kerolox.store.message_store import MessageStore
 from kerolox.store.options import FlushMode
-from kerolox.store.queue.consume_queue import ENTRY
+from kerolox.store.queue.entry import SIMPLE
 
 QUEUES = 3
 
@@ -43,7 +43,7 @@ async def agree(store: MessageStore) -> set[int]:
     for (topic, queue_id), places in by_queue.items():
         queue = store.queues.find(topic, queue_id)
         assert queue is not None
-        found = ENTRY.iter_unpack(queue.read(0, 1 << 20))
+        found = SIMPLE.each(queue.read(0, 1 << 20))
         assert [(physical, size) for physical, size, _ in found] == places
         for message in await read_all(store, topic, queue_id):
             number = int(message.body[1 : message.body.index(b"]")])

@@ -26,7 +26,7 @@ from kerolox.store.offline.mend import (
 )
 from kerolox.store.offline.verify import verify
 from kerolox.store.options import StoreOptions
-from kerolox.store.queue.consume_queue import ENTRY, HOLE_TAGS
+from kerolox.store.queue.entry import HOLE_TAGS, SIMPLE
 from kerolox.store.rebuild import DamagedLog, rebuild
 from kerolox.store.recovery import CorruptLog
 from kerolox.testing.clock import ManualClock
@@ -363,7 +363,7 @@ async def test_an_entry_for_a_lost_message_points_at_the_next_one(tmp_path: Path
     apply_skip(layout_of(tmp_path), plan_skip(layout_of(tmp_path), places[4][0]))
     rebuild(layout_of(tmp_path))
     data = (tmp_path / "consumequeue/T0/0" / f"{0:020d}").read_bytes()[:200]
-    entries = list(ENTRY.iter_unpack(data))
+    entries = list(SIMPLE.each(data))
     holes = [n for n, entry in enumerate(entries) if entry[2] == HOLE_TAGS]
     assert holes
     after = entries[holes[-1] + 1]

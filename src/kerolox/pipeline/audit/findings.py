@@ -13,7 +13,7 @@ from kerolox.pipeline.audit.plan import StorePlan
 from kerolox.pipeline.audit.queues import MISSING, NO_QUEUE, Cover, Lonely, QueueKey, cover
 from kerolox.protocol.reserved import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from kerolox.spark.store.files import GONE, NO_FILE, FileRun
-from kerolox.store.queue.consume_queue import ENTRY_SIZE
+from kerolox.store.queue.entry import SIMPLE
 
 # Dead letters are a problem from this count on, or from this share of the topic's messages.
 DEAD_LETTERS_HOT = 10
@@ -285,7 +285,7 @@ class FindingMaker:
         run = self._runs.get(directory)
         if run is None:
             run = self._runs[directory] = store.queue_files(*key)
-        path, at = run.where(offset * ENTRY_SIZE) if run.pieces else (run.directory, None)
+        path, at = run.where(offset * SIMPLE.size) if run.pieces else (run.directory, None)
         return {
             "broker": store.label, "topic": key[0], "queue_id": key[1], "queue_offset": offset, "file": path,
             "file_offset": at,

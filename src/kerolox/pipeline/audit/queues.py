@@ -26,7 +26,7 @@ from kerolox.spark.records import Numbers, PropertyPairs
 from kerolox.spark.store.files import Entries, QueueFiles
 from kerolox.store.log.cursors import names_light_queues
 from kerolox.store.offline.layout import LIGHT_QUEUE_PREFIX
-from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY_SIZE, HOLE_TAGS
+from kerolox.store.queue.entry import BLANK_SIZE, HOLE_TAGS, SIMPLE
 from kerolox.store.queue.extension import ADDRESS_MAX
 
 _CHUNK = 4096
@@ -293,7 +293,7 @@ def lonely_entries(store: StorePlan, key: QueueKey, found: Cover | None, log_end
         return []
     lonely: list[Lonely] = []
     with QueueFiles(run) as queue:
-        low, end = queue.first, run.end // ENTRY_SIZE
+        low, end = queue.first, run.end // SIMPLE.size
         for first, last in found.ranges if found is not None else ():
             # A damaged message may have an offset far beyond the last entry.
             for start, entries in _chunks(queue, low, min(first, end)):

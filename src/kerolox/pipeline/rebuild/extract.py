@@ -45,7 +45,7 @@ from kerolox.store.offline.mend import is_filler, open_log
 from kerolox.store.queue.consume_queue import ConsumeQueue
 from kerolox.store.queue.consume_queues import ConsumeQueues
 from kerolox.store.queue.deleted_topics import DeletedTopics
-from kerolox.store.queue.entry import ENTRY
+from kerolox.store.queue.entry import SIMPLE
 from kerolox.store.rebuild import topics_left_out
 from kerolox.store.recovery import end_of, find_record_after, first_bad
 
@@ -86,11 +86,11 @@ class PieceQueue(ConsumeQueue):
         self.runs: list[PieceRun] = []
 
     def append(self, physical: int, size: int, tags_code: int, queue_offset: int) -> bool:
-        self.add(ENTRY.pack(physical, size, tags_code), queue_offset)
+        self.add(SIMPLE.pack(physical, size, tags_code), queue_offset)
         return True
 
     def add(self, packed: bytes, first: int, extra: int = 0) -> None:
-        count = len(packed) // ENTRY.size
+        count = SIMPLE.count(packed)
         last = self.runs[-1] if self.runs else None
         if last is not None and not extra and not last.extra and last.first + last.count == first:
             last.count += count
@@ -130,20 +130,20 @@ class PieceFiller(QueueFiller):
         known = self._known
         for topic, queue_id, first, packed in runs:
             if self._not_wanted and topic in self._not_wanted:
-                self.left_out += len(packed) // ENTRY.size
+                self.left_out += SIMPLE.count(packed)
                 continue
             try:
                 queue = known[topic, queue_id]
             except KeyError:
-                queue = known[topic, queue_id] = self._queue(topic, queue_id, ENTRY.unpack_from(packed)[0])
+                queue = known[topic, queue_id] = self._queue(topic, queue_id, SIMPLE.at(packed)[0])
             if queue is None:
                 continue
             before = self.deleted.get(topic, 0)
-            gone = sum(entry[0] < before for entry in ENTRY.iter_unpack(packed)) if before else 0
+            gone = sum(entry[0] < before for entry in SIMPLE.each(packed)) if before else 0
             self.left_out += gone
             assert isinstance(queue, PieceQueue)
-            if gone * ENTRY.size < len(packed):
-                queue.add(packed[gone * ENTRY.size :], first + gone)
+            if gone * SIMPLE.size < len(packed):
+                queue.add(packed[gone * SIMPLE.size :], first + gone)
 
     def fill_each(self, entries: list[Entry]) -> None:
         count = len(entries)
@@ -168,7 +168,7 @@ class PieceFiller(QueueFiller):
         assert isinstance(queue, PieceQueue)
         number = names.find(properties, names.AT_INNER_NUM) if sys_flag & _INNER_BATCH else None
         extra = int(number) - 1 if number is not None and number.isdigit() and 1 < int(number) <= size else 0
-        queue.add(ENTRY.pack(physical, size, code), queue_offset, extra)
+        queue.add(SIMPLE.pack(physical, size, code), queue_offset, extra)
 
 
 class PartReader:

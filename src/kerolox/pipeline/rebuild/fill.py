@@ -23,7 +23,7 @@ from kerolox.store.index.key_index import file_name
 from kerolox.store.offline.layout import Layout
 from kerolox.store.queue.consume_queue import ConsumeQueue
 from kerolox.store.queue.consume_queues import flush
-from kerolox.store.queue.entry import ENTRY, ENTRY_SIZE
+from kerolox.store.queue.entry import SIMPLE
 from kerolox.store.rebuild import MendingFiller, MendingQueues, keep_ends
 
 WRITE_ENTRIES = 100_000  # maximum of unwritten entries of a queue in memory
@@ -90,16 +90,16 @@ def fill_queues(layout: Layout, work: str, to: str, starts: Sequence[int], share
 
 
 def _add(filler: MendingFiller, queue: ConsumeQueue, run: PieceRun, packed: bytes) -> None:
-    physical = ENTRY.unpack_from(packed)[0]
+    physical = SIMPLE.at(packed)[0]
     if not run.extra and queue.next_offset == run.first and physical >= queue.max_physical:
         queue.extend(packed, run.first)
         return
     flag = INNER_BATCH if run.extra else 0
     properties = b"INNER_NUM\x01%d\x02" % (run.extra + 1) if run.extra else b""
-    for number, (physical, size, code) in enumerate(ENTRY.iter_unpack(packed), run.first):
+    for number, (physical, size, code) in enumerate(SIMPLE.each(packed), run.first):
         if not flag and queue.next_offset == number and physical >= queue.max_physical:
             # The entries after a repaired one are appended together.
-            queue.extend(packed[(number - run.first) * ENTRY_SIZE :], number)
+            queue.extend(packed[(number - run.first) * SIMPLE.size :], number)
             return
         filler.enter(queue, physical, size, code, number, flag, properties)
 

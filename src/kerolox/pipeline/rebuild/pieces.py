@@ -16,7 +16,7 @@ import msgspec
 
 from kerolox.atomic_file import write_atomically
 from kerolox.store.index.index_file import ITEM
-from kerolox.store.queue.entry import ENTRY, ENTRY_SIZE
+from kerolox.store.queue.entry import SIMPLE
 
 READ_BYTES = 1 << 20
 
@@ -100,7 +100,7 @@ def read_piece(work: Path, start: int) -> Piece | None:
     except (OSError, msgspec.DecodeError):
         return None
     whole = (
-        sum(note.count for note in piece.queues) * ENTRY_SIZE == entries and piece.keys * ITEM.size == keys
+        sum(note.count for note in piece.queues) * SIMPLE.size == entries and piece.keys * ITEM.size == keys
     )
     return piece if whole else None
 
@@ -123,8 +123,8 @@ class EntriesFile:
         for run in note.runs:
             first, left = run.first, run.count
             while left:
-                count = min(left, READ_BYTES // ENTRY_SIZE)
-                data = os.pread(self._file.fileno(), count * ENTRY_SIZE, at)
+                count = min(left, READ_BYTES // SIMPLE.size)
+                data = os.pread(self._file.fileno(), count * SIMPLE.size, at)
                 yield PieceRun(first, count, run.extra), data
                 at += len(data)
                 first += count
@@ -145,6 +145,3 @@ def keys_of(work: Path, start: int, low: int, high: int) -> Iterator[bytes]:
         for number in range(low, high, step):
             count = min(step, high - number)
             yield os.pread(file.fileno(), count * ITEM.size, number * ITEM.size)
-
-
-assert ENTRY.size == ENTRY_SIZE

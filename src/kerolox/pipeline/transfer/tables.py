@@ -11,9 +11,8 @@ from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.store.disk.files import Files
 from kerolox.store.offline.layout import QUEUES, Layout, OnlyReading
 from kerolox.store.offline.tables import CONFIG
-from kerolox.store.queue.consume_queue import BLANK
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
-from kerolox.store.queue.entry import ENTRY_SIZE
+from kerolox.store.queue.entry import SIMPLE
 from kerolox.store.rebuild import queue_end
 from kerolox.store.tables.groups import GroupTable
 from kerolox.store.tables.offsets import ConsumerOffsets
@@ -152,9 +151,9 @@ def write_empty_queues(layout: Layout, plan: QueuePlan) -> None:
     The rebuild keeps these queues, as in any store.
     """
     files = Files()
-    per_file = layout.queue_file_bytes // ENTRY_SIZE
+    per_file = layout.queue_file_bytes // SIMPLE.size
     files.remove_tree(layout.path(QUEUES))
-    queues = ConsumeQueues(files, layout.path(QUEUES), entries_per_file=per_file)
+    queues = ConsumeQueues(files, layout.path(QUEUES), file_bytes=layout.queue_file_bytes)
     for move in plan.moves:
         if move.messages or not move.end:
             continue
@@ -162,6 +161,6 @@ def write_empty_queues(layout: Layout, plan: QueuePlan) -> None:
         first = (move.end - 1) - (move.end - 1) % per_file
         queue._set_end(first)
         queue.min_offset = first
-        queue.extend(BLANK * (move.end - first), first)
+        queue.extend(SIMPLE.blank * (move.end - first), first)
     flush(queues.write())
     queues.close()

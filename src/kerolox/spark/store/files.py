@@ -32,7 +32,7 @@ from kerolox.store.disk.files import File
 from kerolox.store.errors import FileMissing
 from kerolox.store.log.readable_log import store_timestamp_of
 from kerolox.store.offline.layout import OnlyReading, is_segment_name
-from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY_SIZE
+from kerolox.store.queue.entry import BLANK_SIZE, SIMPLE
 
 MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 BLANK_MAGIC = b"\xcb\xd4\x31\x94"
@@ -41,8 +41,7 @@ ENTRIES_AT_ONCE = 1 << 16
 NO_FILE = "the file is missing"
 GONE = "the file was deleted or truncated while it was read"
 # See store/FORMAT.md, "Consume queue entry".
-ENTRIES = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
-assert ENTRIES.itemsize == ENTRY_SIZE
+ENTRIES = np.dtype(list(SIMPLE.fields))
 _CRC_MARK = b"__CRC32#\x01"
 _ZEROS = bytes(PIECE_BYTES)
 _BESIDE_BODY_MAX = 1 << 17  # topic and properties have lengths of two bytes
@@ -327,15 +326,15 @@ class QueueFiles(OpenFileRun):
 
     @property
     def first(self) -> int:
-        return -(-self.run.start // ENTRY_SIZE)
+        return -(-self.run.start // SIMPLE.size)
 
     def entries(self, low: int, high: int) -> Entries:
         """These entries; zeros for those that are not there."""
-        data = bytearray((high - low) * ENTRY_SIZE)
+        data = bytearray((high - low) * SIMPLE.size)
         view = memoryview(data)
-        at = low * ENTRY_SIZE
-        while at < high * ENTRY_SIZE:
-            got = self.read_into(view[at - low * ENTRY_SIZE :], at)
+        at = low * SIMPLE.size
+        while at < high * SIMPLE.size:
+            got = self.read_into(view[at - low * SIMPLE.size :], at)
             following = at + got if got else self.run.next_start(at)
             if following == at:
                 break  # the last file was cut off inside of an entry
@@ -344,7 +343,7 @@ class QueueFiles(OpenFileRun):
 
     def entry(self, number: int) -> tuple[int, int]:
         """Place and size of a message. In a gap, those of the first one behind it."""
-        at = number * ENTRY_SIZE
+        at = number * SIMPLE.size
         if self.run.piece_at(at) is None:
             at = self.run.next_start(at)
         data = self.read(at, 12)
@@ -357,12 +356,12 @@ class QueueFiles(OpenFileRun):
         """
         for piece in reversed(self.run.pieces):
             for low, high in reversed(list(self.written(piece.start, piece.end))):
-                low_entry, entry = low // ENTRY_SIZE, -(-high // ENTRY_SIZE)
+                low_entry, entry = low // SIMPLE.size, -(-high // SIMPLE.size)
                 while entry > low_entry:
                     start = max(low_entry, entry - ENTRIES_AT_ONCE)
                     found = self.entries(start, entry)
                     # Files are made full of zeros: most of the last one is passed over at once.
-                    found = found[: -(-len(found.tobytes().rstrip(b"\0")) // ENTRY_SIZE)]
+                    found = found[: -(-len(found.tobytes().rstrip(b"\0")) // SIMPLE.size)]
                     ends = found["place"] + found["size"].astype(np.int64)
                     good = (found["size"] > 0) & (found["place"] >= 0)
                     good &= (found["place"] < log_end) & (ends <= log_end)

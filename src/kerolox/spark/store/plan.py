@@ -28,7 +28,7 @@ from kerolox.spark.store.files import FileRun, LogFiles, QueueFiles, QueueRange,
 from kerolox.spark.store.options import LOG, StoreChoice, find_paths, read_choice
 from kerolox.store.errors import FileMissing
 from kerolox.store.offline.layout import BATCH_QUEUES, QUEUES, OnlyReading, ledgers_in, store_in
-from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY_SIZE
+from kerolox.store.queue.entry import BLANK_SIZE, SIMPLE
 
 _GUIDES: Final = 8  # queues asked for the last message
 _SAMPLES: Final = 64  # entries of a queue that stand for all of them
@@ -296,7 +296,7 @@ def _queue_splits(store: Store, queues: Sequence[QueueRange], sample: _Sample, s
             for inside, high in zip(pieces, cuts[1:], strict=True):
                 end = files.first_at(first, queue.end, high) if high < cuts[-1] else queue.end
                 if first < end:
-                    touched = queue.run.between(first * ENTRY_SIZE, end * ENTRY_SIZE)
+                    touched = queue.run.between(first * SIMPLE.size, end * SIMPLE.size)
                     inside.append(replace(queue, run=touched, first=first, end=end))
                 first = end
     for inside, (low, high) in zip(pieces, pairwise(cuts), strict=True):

@@ -26,7 +26,7 @@ from kerolox.spark.store.plan import Split
 from kerolox.spark.store.walking import LogDamage, LogWalk
 from kerolox.store.errors import CorruptRecord
 from kerolox.store.log.readable_log import store_timestamp_of
-from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY_SIZE, HOLE_TAGS
+from kerolox.store.queue.entry import BLANK_SIZE, HOLE_TAGS, SIMPLE
 from kerolox.store.recovery import FILLER_TOPIC
 
 logger = logging.getLogger(__name__)
@@ -140,14 +140,14 @@ class SplitReading:
             for place in np.flatnonzero(good & (sizes > BLOCK_BYTES)).tolist():
                 good[place] = log.read(int(places[place]), 4) == int(sizes[place]).to_bytes(4, "big")
             for number in np.flatnonzero(real & ~good).tolist():
-                at = (queue.first + number) * ENTRY_SIZE
+                at = (queue.first + number) * SIMPLE.size
                 if not sizes[number]:
                     what = NO_ENTRY
                 else:
                     what = f"the entry points at {sizes[number]} bytes at {places[number]} of the log"
                 reason = f"{what}: {queue.topic} queue {queue.queue_id} offset {queue.first + number}"
                 kind = reason if sizes[number] else NO_ENTRY
-                self._damaged(queue.run, at, at + ENTRY_SIZE, reason, kind)
+                self._damaged(queue.run, at, at + SIMPLE.size, reason, kind)
             parts.append((places[real & good], sizes[real & good]))
         places = np.concatenate([part[0] for part in parts])
         sizes = np.concatenate([part[1] for part in parts])

@@ -9,8 +9,9 @@ from kerolox.protocol.record_scan import QUEUE_ID, QUEUE_OFFSET, SIZE, TOPIC, sc
 from kerolox.store.dispatch.queues import QueueFiller
 from kerolox.store.errors import CorruptRecord, DiskError, OffsetOutOfRange, StoreError
 from kerolox.store.log.readable_log import ReadableLog
-from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from kerolox.store.queue.consume_queue import ConsumeQueue
 from kerolox.store.queue.consume_queues import ConsumeQueues
+from kerolox.store.queue.entry import BLANK_SIZE
 from kerolox.store.queue.extended_queue import ExtendedQueue
 from kerolox.store.queue.extension import is_address
 
@@ -27,23 +28,23 @@ class _Compared(ConsumeQueue):
         self.unlike: tuple[int, int] | None = None  # queue offset, and log offset of its message
 
     def append(self, physical: int, size: int, tags_code: int, queue_offset: int) -> bool:
-        return bool(self.extend(ENTRY.pack(physical, size, tags_code), queue_offset))
+        return bool(self.extend(self.format.pack(physical, size, tags_code), queue_offset))
 
     def extend(self, entries: bytes, first_offset: int) -> int:
-        count = len(entries) // ENTRY_SIZE
-        physical, size, _ = ENTRY.unpack_from(entries, len(entries) - ENTRY_SIZE)
+        count = self.format.count(entries)
+        physical, size, _ = self.format.last(entries)
         self.next_offset = first_offset + count
         self.max_physical = physical + size
-        if self.unlike is None and ENTRY.unpack_from(entries)[0] >= self.begins:
+        if self.unlike is None and self.format.at(entries)[0] >= self.begins:
             there = ConsumeQueue.read(self.queue, first_offset, count)
             if there != entries:
                 self._find(entries, there, first_offset)
         return count
 
     def _find(self, entries: bytes, there: bytes, first_offset: int) -> None:
-        for number, expected in enumerate(ENTRY.iter_unpack(entries)):
-            entry = there[number * ENTRY_SIZE : (number + 1) * ENTRY_SIZE]
-            if not entry or not self._alike(expected, ENTRY.unpack(entry)):
+        for number, expected in enumerate(self.format.each(entries)):
+            entry = self.format.part(there, number, number + 1)
+            if not entry or not self._alike(expected, self.format.at(entry)):
                 self.unlike = (first_offset + number, expected[0])
                 return
 

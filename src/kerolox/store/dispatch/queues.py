@@ -15,8 +15,9 @@ from kerolox.protocol.subscription import tag_hash
 from kerolox.store.delay_table import due_ms
 from kerolox.store.errors import DiskError, QueueGap, StoreError
 from kerolox.store.log.cursors import fit_for_directory, names_light_queues
-from kerolox.store.queue.consume_queue import ENTRY, HOLE_TAGS, ConsumeQueue
+from kerolox.store.queue.consume_queue import ConsumeQueue
 from kerolox.store.queue.consume_queues import ConsumeQueues
+from kerolox.store.queue.entry import HOLE_TAGS, SIMPLE
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ def _queue_runs(entries: list[Entry], stops: tuple[bytes, ...]) -> list[QueueRun
     need special treatment: offsets that do not follow each other, flags, properties with one of the
     ``stops``."""
     runs: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
-    pack = ENTRY.pack
+    pack = SIMPLE.pack
     find = names.find
     for size, _, queue_id, queue_offset, physical, sys_flag, _, topic, properties in entries:
         run = runs.get((topic, queue_id))
@@ -98,7 +99,7 @@ class QueueFiller:
             try:
                 queue = known[topic, queue_id]
             except KeyError:
-                queue = known[topic, queue_id] = self._queue(topic, queue_id, ENTRY.unpack_from(packed)[0])
+                queue = known[topic, queue_id] = self._queue(topic, queue_id, SIMPLE.at(packed)[0])
             if queue is None:
                 continue
             if topic == _SCHEDULE or queue.next_offset != first_offset:
@@ -215,7 +216,7 @@ class QueueFiller:
             )
             # Entries of delayed messages hold the due time in place of the tag hash; it must stay.
             mark = code if queue.topic == SCHEDULE_TOPIC else HOLE_TAGS
-            queue.extend(ENTRY.pack(physical, size, mark) * missing, queue.next_offset)
+            queue.extend(queue.format.pack(physical, size, mark) * missing, queue.next_offset)
             queue.max_physical = physical  # the entry of the message itself follows
         if not queue.append(physical, size, code, queue_offset) or not sys_flag & _INNER_BATCH:
             return
@@ -224,7 +225,7 @@ class QueueFiller:
             # The other messages of the batch have offsets too: a reader at one of these gets the next
             # message.
             queue.max_physical = physical
-            queue.extend(ENTRY.pack(physical, size, HOLE_TAGS) * (int(more) - 1), queue.next_offset)
+            queue.extend(queue.format.pack(physical, size, HOLE_TAGS) * (int(more) - 1), queue.next_offset)
 
     def _fill_light(self, topic: bytes, properties: bytes, physical: int, size: int, code: int) -> None:
         if not names_light_queues(topic.decode("utf-8", "replace")):

@@ -24,7 +24,7 @@ from kerolox.store.index import index_file
 from kerolox.store.index.key_index import ENTRIES, SLOTS
 from kerolox.store.offline.layout import LEDGER_PREFIX, OnlyReading
 from kerolox.store.offline.mend import is_filler
-from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
+from kerolox.store.queue.entry import BLANK_SIZE, HOLE_TAGS, SIMPLE
 
 ShownRow: TypeAlias = dict[str, Any]
 
@@ -283,16 +283,16 @@ def body_text(body: bytes) -> str:
 
 def _queue_rows(path: str, start: int | None) -> Iterator[ShownRow]:
     name = os.path.basename(path)
-    base = int(name) // ENTRY_SIZE if name.isascii() and name.isdigit() else 0
+    base = int(name) // SIMPLE.size if name.isascii() and name.isdigit() else 0
     delayed = SCHEDULE_TOPIC in path.split(os.sep)
     with OnlyReading().open(path) as file:
         number = 0 if start is None else (start - base if start >= base else start)
-        while number * ENTRY_SIZE < file.size:
-            data = file.pread(_QUEUE_PIECE * ENTRY_SIZE, number * ENTRY_SIZE)
-            data = data[: len(data) - len(data) % ENTRY_SIZE]
+        while number * SIMPLE.size < file.size:
+            data = file.pread(_QUEUE_PIECE * SIMPLE.size, number * SIMPLE.size)
+            data = data[: len(data) - len(data) % SIMPLE.size]
             if not data:
                 return
-            for physical, size, code in ENTRY.iter_unpack(data):
+            for physical, size, code in SIMPLE.each(data):
                 row: ShownRow = {"queueOffset": base + number}
                 number += 1
                 if size == BLANK_SIZE:

@@ -20,7 +20,7 @@ from kerolox.store.errors import FileMissing, ReadOnlyDisk, StoreError
 from kerolox.store.index.index_file import file_size
 from kerolox.store.offline.half_made import refuse_half_made
 from kerolox.store.options import GIB, INDEX_SIZES, StoreOptions
-from kerolox.store.queue.consume_queue import ENTRIES_PER_FILE, ENTRY_SIZE
+from kerolox.store.queue.entry import SIMPLE
 
 QUEUES = "consumequeue"
 BATCH_QUEUES = "batchconsumequeue"
@@ -156,7 +156,7 @@ def find_layout(
             for topic in topics
             for number in files.list_dir(os.path.join(queues, topic))
         ]
-        queue_bytes = _common_size(files, directories) or ENTRIES_PER_FILE * ENTRY_SIZE
+        queue_bytes = _common_size(files, directories) or SIMPLE.per_file * SIMPLE.size
         timer_bytes = _common_size(files, [os.path.join(root, "timerlog")]) or timer_bytes
         index = os.path.join(root, INDEX)
         sizes = {files.size(os.path.join(index, name)) for name in files.list_dir(index)}

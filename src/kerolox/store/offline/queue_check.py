@@ -30,9 +30,9 @@ from kerolox.store.offline.layout import (
     open_run,
 )
 from kerolox.store.offline.summary import queue_range
-from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS
 from kerolox.store.queue.consume_queues import refuse_leading_zeros
 from kerolox.store.queue.deleted_topics import DeletedTopics
+from kerolox.store.queue.entry import BLANK_SIZE, HOLE_TAGS, SIMPLE
 from kerolox.store.queue.extension import is_address
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
@@ -85,10 +85,10 @@ class _Queue:
         """Return up to ``count`` entries; fewer at the end of the files."""
         parts: list[bytes] = []
         while count > 0:
-            size = min(self.segments.readable(offset * ENTRY_SIZE) // ENTRY_SIZE, count)
+            size = min(self.segments.readable(offset * SIMPLE.size) // SIMPLE.size, count)
             if not size:
                 break
-            parts.append(self.segments.read(offset * ENTRY_SIZE, size * ENTRY_SIZE))
+            parts.append(self.segments.read(offset * SIMPLE.size, size * SIMPLE.size))
             offset += size
             count -= size
         return b"".join(parts)
@@ -99,7 +99,7 @@ class _Queue:
             if not data:
                 return
             yield low, data
-            low += len(data) // ENTRY_SIZE
+            low += SIMPLE.count(data)
 
 
 class QueueCheck:
@@ -152,9 +152,9 @@ class QueueCheck:
                 size = self._layout.queue_file_bytes
                 segments = open_run(self._files, self._open_files, [here], size, self._findings)
                 for low, high in segments.gaps:
-                    what = f"the file with entries {low // ENTRY_SIZE} to {high // ENTRY_SIZE} is missing"
+                    what = f"the file with entries {low // SIMPLE.size} to {high // SIMPLE.size} is missing"
                     self._findings.append(
-                        Finding("queue gap", here, what, self._repair, offset=low // ENTRY_SIZE)
+                        Finding("queue gap", here, what, self._repair, offset=low // SIMPLE.size)
                     )
                 self._queues[topic.encode(), int(number)] = _Queue(here, segments)
                 self.count += 1
@@ -175,7 +175,7 @@ class QueueCheck:
         runs: dict[tuple[bytes, int], tuple[int, list[bytes], list[int]]] = {}
         tags = self._tags
         find = names.find
-        pack = ENTRY.pack
+        pack = SIMPLE.pack
         light = self._layout.light_queues
         for size, _, queue_id, queue_offset, physical, sys_flag, stored_ms, topic, properties in records:
             if sys_flag & 0xC in (0x4, 0xC):
@@ -260,17 +260,17 @@ class QueueCheck:
 
     def _compare_each(self, queue: _Queue, first: int, entries: list[bytes], actual: bytes) -> None:
         for number, entry in enumerate(entries):
-            found = actual[number * ENTRY_SIZE : (number + 1) * ENTRY_SIZE]
+            found = actual[number * SIMPLE.size : (number + 1) * SIMPLE.size]
             if found == entry:
                 self.entries += 1
                 continue
-            physical, size, code = ENTRY.unpack(entry)
+            physical, size, code = SIMPLE.at(entry)
             if not found.strip(b"\0"):
                 if not queue.missing:
                     queue.missing_from = (first + number, physical)
                 queue.missing += 1
                 continue
-            has_physical, has_size, has_code = ENTRY.unpack(found)
+            has_physical, has_size, has_code = SIMPLE.at(found)
             if has_physical != physical:
                 what, example = "place", f"points at {has_physical}, the message is at {physical}"
             elif has_size != size:
@@ -285,7 +285,7 @@ class QueueCheck:
     def _check_hole(self, queue: _Queue, low: int, high: int) -> None:
         """Check offsets that no message in the log has: their entries must show that."""
         for start, data in queue.chunks(low, high):
-            for offset, (physical, size, code) in enumerate(ENTRY.iter_unpack(data), start):
+            for offset, (physical, size, code) in enumerate(SIMPLE.each(data), start):
                 if code == HOLE_TAGS or size == BLANK_SIZE or physical < self._log_min:
                     continue
                 if size > 0:
@@ -306,8 +306,8 @@ class QueueCheck:
         self._report_unqueued(None if topics is None else set(topics), dispatched if crashed else None)
 
     def _finish_queue(self, queue: _Queue, name: str, log_end: int, crashed: bool, dispatched: int) -> None:
-        low = max(0, queue.segments.min_offset) // ENTRY_SIZE
-        end = queue.segments.max_offset // ENTRY_SIZE
+        low = max(0, queue.segments.min_offset) // SIMPLE.size
+        end = queue.segments.max_offset // SIMPLE.size
         # Before the first message in the log: deleted ones, or blanks.
         self._check_hole(queue, low, end if queue.first < 0 else min(queue.first, end))
         if queue.first >= 0:
@@ -339,9 +339,9 @@ class QueueCheck:
             self._findings.append(Finding("deleted topic", queue.path, what, note=True))
 
     def _check_behind(self, queue: _Queue, log_end: int, crashed: bool) -> None:
-        end = queue.segments.max_offset // ENTRY_SIZE
+        end = queue.segments.max_offset // SIMPLE.size
         for start, data in queue.chunks(queue.next, end):
-            for offset, (physical, size, _) in enumerate(ENTRY.iter_unpack(data), start):
+            for offset, (physical, size, _) in enumerate(SIMPLE.each(data), start):
                 if physical < 0 or size <= 0:
                     return
                 if physical >= log_end and crashed:

@@ -13,7 +13,7 @@ from kerolox.store.index.index_file import HEADER
 from kerolox.store.log.framing import head_bytes
 from kerolox.store.log.readable_log import store_timestamp_of
 from kerolox.store.offline.layout import INDEX, QUEUES, Finding, Layout, OnlyReading, open_log_run, open_run
-from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
+from kerolox.store.queue.entry import BLANK_SIZE, SIMPLE
 
 
 def summarize(layout: Layout) -> dict[str, Any]:
@@ -75,14 +75,14 @@ def queue_range(segments: Segments, log_min: int) -> tuple[int, int, int]:
         return 0, 0, 0
 
     def entry(number: int) -> tuple[int, int, int]:
-        return ENTRY.unpack(segments.read(number * ENTRY_SIZE, ENTRY_SIZE))
+        return SIMPLE.at(segments.read(number * SIMPLE.size, SIMPLE.size))
 
     # Written entries, then zeros: bisection finds the boundary.
-    low, high = first.start // ENTRY_SIZE, segments.max_offset // ENTRY_SIZE
+    low, high = first.start // SIMPLE.size, segments.max_offset // SIMPLE.size
     start = low
     while low < high:
         middle = (low + high) // 2
-        segment = segments.segment_at(middle * ENTRY_SIZE)
+        segment = segments.segment_at(middle * SIMPLE.size)
         if segment is not None and entry(middle)[1] <= 0:
             high = middle
         else:
@@ -93,7 +93,7 @@ def queue_range(segments: Segments, log_min: int) -> tuple[int, int, int]:
     low, high = start, end
     while low < high:
         middle = (low + high) // 2
-        segment = segments.segment_at(middle * ENTRY_SIZE)
+        segment = segments.segment_at(middle * SIMPLE.size)
         found = entry(middle) if segment is not None else (0, BLANK_SIZE, 0)
         if found[1] != BLANK_SIZE and found[0] >= log_min:
             high = middle

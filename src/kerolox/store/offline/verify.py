@@ -44,7 +44,7 @@ from kerolox.store.offline.queue_check import QueueCheck
 from kerolox.store.offline.repair_note import refuse_unfinished
 from kerolox.store.offline.tables import check_tables
 from kerolox.store.offline.walk import Walk
-from kerolox.store.queue.consume_queue import ENTRY, ENTRY_SIZE
+from kerolox.store.queue.entry import SIMPLE
 from kerolox.store.recovery import Circumstances, Recovered, copy_anew, refuse_early_end
 from kerolox.store.timer.timer_store import TimerStore
 from kerolox.store.verdict import doubtful_from, judge_files, noted_end, refuse_lost_log
@@ -216,7 +216,7 @@ def _queues_end(layout: Layout, files: OnlyReading) -> tuple[int, int]:
                 path = os.path.join(root, topic, name)
                 queue = open_run(files, OpenFiles(files), [path], layout.queue_file_bytes, [])
                 for segment in queue.all[-1:]:
-                    physical, size, _ = ENTRY.unpack(queue.read(segment.start, ENTRY_SIZE))
+                    physical, size, _ = SIMPLE.at(queue.read(segment.start, SIMPLE.size))
                     end = physical + size if size > 0 else UNKNOWN
                 queue.close()
     return count, end

@@ -22,27 +22,13 @@ from kerolox.store.disk.segments import Segments
 from kerolox.store.disk.sums import FileSum, QueueSums, first_unlike, sum_up, sums_before
 from kerolox.store.disk.tail import Tail
 from kerolox.store.errors import QueueGap, WrongFileSize
-from kerolox.store.queue.entry import (
-    BLANK,
-    BLANK_SIZE,
-    ENTRIES_PER_FILE,
-    ENTRY,
-    ENTRY_SIZE,
-    HOLE_TAGS,
-    NOWHERE,
-    QueueEntry,
-    valid_bytes,
-)
+from kerolox.store.queue.entry import BLANK_SIZE, HOLE_TAGS, NOWHERE, SIMPLE, QueueEntry
 from kerolox.store.queue.extension import Unit
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["BLANK", "BLANK_SIZE", "ENTRIES_PER_FILE", "ENTRY", "ENTRY_SIZE", "HOLE_TAGS", "ConsumeQueue"]
-
-_TAIL_MAX = 3200 * ENTRY_SIZE  # above this an append first writes the tail
-_TAIL_KEPT = 400 * ENTRY_SIZE  # part of it that stays in memory after it was written
-_pack = ENTRY.pack
-_unpack_from = ENTRY.unpack_from
+_TAIL_MAX = 64_000  # bytes; above this an append first writes the tail
+_TAIL_KEPT = 400  # entries that stay in memory after they were written
 
 
 class QueueCut(NamedTuple):
@@ -81,13 +67,16 @@ class ConsumeQueue:
         "sums",
         "topic",
     )
+    format = SIMPLE  # of its entries
     has_units = False
 
     def __init__(
         self, topic: str, queue_id: int, segments: Segments, waiting: list[ConsumeQueue] | None = None
     ) -> None:
-        if segments.size % ENTRY_SIZE:
-            raise ValueError(f"file size {segments.size} is not a multiple of the entry size, {ENTRY_SIZE}")
+        if segments.size % self.format.size:
+            raise ValueError(
+                f"file size {segments.size} is not a multiple of the entry size, {self.format.size}"
+            )
         self.topic = topic
         self.queue_id = queue_id
         self.next_offset = 0
@@ -126,7 +115,7 @@ class ConsumeQueue:
     @property
     def written_bytes(self) -> tuple[int, int]:
         """Return the ends of the written data: of the queue, and of its extension."""
-        return self._written * ENTRY_SIZE, 0
+        return self._written * self.format.size, 0
 
     def sum_up(self, ends: tuple[int, int]) -> QueueSums:
         """Return the sums of the files up to these ends. Runs in a thread."""
@@ -137,7 +126,7 @@ class ConsumeQueue:
         """Return the offset before which all entries match their sums; None if all match. Call it before
         recovery."""
         unlike = first_unlike(self._segments, known.files)
-        return None if unlike is None else unlike // ENTRY_SIZE
+        return None if unlike is None else unlike // self.format.size
 
     # Growing
 
@@ -155,13 +144,13 @@ class ConsumeQueue:
             and physical >= self.max_physical
             and len(tail) < _TAIL_MAX
         ):
-            tail += _pack(physical, size, tags_code)
+            tail += self.format.pack(physical, size, tags_code)
             self.next_offset = queue_offset + 1
             self.max_physical = physical + size
             if queue_offset == self._written:
                 self._waiting.append(self)
             return True
-        entry = _pack(physical, size, tags_code)
+        entry = self.format.pack(physical, size, tags_code)
         if queue_offset == self._suspect:
             self._suspect = -1
             # If other entries follow, it is not the last written one: this message got an offset that was in
@@ -175,18 +164,17 @@ class ConsumeQueue:
 
     def extend(self, entries: bytes, first_offset: int) -> int:
         """Add many entries, the first with this queue offset; return the number of new ones."""
-        if len(entries) % ENTRY_SIZE:
-            raise ValueError(f"{len(entries)} bytes are not a multiple of the entry size, {ENTRY_SIZE}")
-        if not entries:
+        count = self.format.count(entries)
+        if not count:
             return 0
-        if first_offset == self.next_offset and _unpack_from(entries)[0] >= self.max_physical:
-            physical, size, _ = _unpack_from(entries, len(entries) - ENTRY_SIZE)
+        if first_offset == self.next_offset and self.format.at(entries)[0] >= self.max_physical:
+            physical, size, _ = self.format.last(entries)
             self._add(entries, physical + size)
-            return len(entries) // ENTRY_SIZE
+            return count
         return sum(
             self.append(physical, size, tags_code, queue_offset)
             for queue_offset, (physical, size, tags_code) in enumerate(
-                ENTRY.iter_unpack(entries), first_offset
+                self.format.each(entries), first_offset
             )
         )
 
@@ -224,7 +212,7 @@ class ConsumeQueue:
         tail += entries
         if self._written == self.next_offset:
             self._waiting.append(self)
-        self.next_offset += len(entries) // ENTRY_SIZE
+        self.next_offset += self.format.count(entries)
         self.max_physical = physical_end
 
     # Writing
@@ -240,19 +228,20 @@ class ConsumeQueue:
         if tail is None or self._written == self.next_offset:
             return segments if segments.flushed < segments.committed else None
         if segments.last is None:
-            at = self._written * ENTRY_SIZE
+            at = self._written * self.format.size
             segments.start_at(at - at % segments.size)
-        if blanks := self._written - segments.wrote // ENTRY_SIZE:
-            segments.append(BLANK * blanks)
+        if blanks := self._written - segments.wrote // self.format.size:
+            segments.append(self.format.blank * blanks)
         while self._written < self.next_offset:
             if not segments.room:
                 segments.roll()
-            count = min(segments.room // ENTRY_SIZE, self.next_offset - self._written)
-            at = (self._written - tail.start) * ENTRY_SIZE
-            segments.append(tail[at : at + count * ENTRY_SIZE])
+            count = min(segments.room // self.format.size, self.next_offset - self._written)
+            at = (self._written - tail.start) * self.format.size
+            segments.append(tail[at : at + count * self.format.size])
             self._written += count
-        if len(tail) > _TAIL_KEPT:
-            self._tail = Tail.at(self.next_offset - _TAIL_KEPT // ENTRY_SIZE, tail[-_TAIL_KEPT:])
+        kept = _TAIL_KEPT * self.format.size
+        if len(tail) > kept:
+            self._tail = Tail.at(self.next_offset - _TAIL_KEPT, tail[-kept:])
         return segments
 
     def cool(self) -> None:
@@ -274,8 +263,8 @@ class ConsumeQueue:
         """
         tail = self._tail
         if tail is not None and offset >= tail.start:
-            at = (offset - tail.start) * ENTRY_SIZE
-            return bytes(tail[at : at + count * ENTRY_SIZE])
+            at = (offset - tail.start) * self.format.size
+            return bytes(tail[at : at + count * self.format.size])
         return self._read(offset, count, self._segments.read_hot)
 
     def _read(self, offset: int, count: int, read: Callable[[int, int], bytes | None]) -> bytes | None:
@@ -288,35 +277,35 @@ class ConsumeQueue:
         end = offset + count
         in_files = end if tail is None else min(end, tail.start)
         while offset < in_files:
-            size = min(segments.readable(offset * ENTRY_SIZE) // ENTRY_SIZE, in_files - offset)
+            size = min(segments.readable(offset * self.format.size) // self.format.size, in_files - offset)
             if not size:
                 return b"".join(parts)
-            part = read(offset * ENTRY_SIZE, size * ENTRY_SIZE)
+            part = read(offset * self.format.size, size * self.format.size)
             if part is None:
                 return b"".join(parts) if parts else None
             parts.append(part)
             offset += size
         if tail is not None and offset < end:
-            at = (offset - tail.start) * ENTRY_SIZE
-            parts.append(bytes(tail[at : at + (end - offset) * ENTRY_SIZE]))
+            at = (offset - tail.start) * self.format.size
+            parts.append(bytes(tail[at : at + (end - offset) * self.format.size]))
         return b"".join(parts)
 
     def offset_after_file(self, offset: int) -> int:
         """Return the first offset of the file after the one that would hold this offset."""
-        per_file = self._segments.size // ENTRY_SIZE
+        per_file = self._segments.size // self.format.size
         return offset - offset % per_file + per_file
 
     def entry(self, offset: int, *, may_wait: bool = True) -> QueueEntry | None:
         """Return one entry; None outside of the queue, or if it is not in memory and ``may_wait`` is
         false."""
         data = self.read(offset, 1) if may_wait else self.read_hot(offset, 1)
-        return ENTRY.unpack(data) if data else None
+        return self.format.at(data) if data else None
 
     def entries(self, offset: int, count: int, *, may_wait: bool) -> Iterable[QueueEntry] | None:
         """Return up to ``count`` entries from ``offset`` on, none outside of the queue. None: they are not in
         memory, and ``may_wait`` is false."""
         data = self.read(offset, count) if may_wait else self.read_hot(offset, count)
-        return None if data is None else ENTRY.iter_unpack(data)
+        return None if data is None else self.format.each(data)
 
     def units(self, codes: list[int], *, may_wait: bool) -> dict[int, Unit]:
         """Return the units of entries by their tags codes; without an extension there are none."""
@@ -366,7 +355,7 @@ class ConsumeQueue:
                     logger.warning("unflushed_queue_file_removed path=%s/%s", self.path, name)
                     files.remove(os.path.join(self.path, name))
             self._segments.load()
-        self._set_end(self._segments.max_offset // ENTRY_SIZE)
+        self._set_end(self._segments.max_offset // self.format.size)
 
     def recover(
         self, *, crashed: bool = True, safe_physical: int | None = None, vouched: int | None = None
@@ -386,15 +375,15 @@ class ConsumeQueue:
         end = segments.max_offset
         previous = NOWHERE
         if vouched is not None:
-            end = min(end, vouched * ENTRY_SIZE)
+            end = min(end, vouched * self.format.size)
         for segment in self._doubtful_files(safe_physical) if vouched is None else ():
-            valid, previous = valid_bytes(segments, segment.start, previous)
+            valid, previous = self.format.valid_bytes(segments, segment.start, previous)
             if valid < segments.size:
                 end = segment.start + valid
                 break
         segments.truncate_to(end)
-        self._set_end(end // ENTRY_SIZE)
-        self.min_offset = max(0, segments.min_offset) // ENTRY_SIZE
+        self._set_end(end // self.format.size)
+        self.min_offset = max(0, segments.min_offset) // self.format.size
         self._find_max_physical()
         self.correct_min_offset(0)
         if crashed and segments.last is not None:
@@ -409,7 +398,7 @@ class ConsumeQueue:
         files = self._segments.all
         first = max(0, len(files) - 3)
         while safe_physical is not None and first > 0:
-            physical, size, _ = ENTRY.unpack(self._segments.read(files[first].start, ENTRY_SIZE))
+            physical, size, _ = self.format.at(self._segments.read(files[first].start, self.format.size))
             if size == BLANK_SIZE or (size > 0 and 0 <= physical < safe_physical):
                 break  # flushed, as is everything before it
             first -= 1
@@ -457,7 +446,11 @@ class ConsumeQueue:
     def offset_from(self, physical: int) -> int:
         """Return the first offset whose message lies at or after this log offset. May wait."""
         # Without files all entries are in memory. The memory may reach back to deleted files.
-        low = self._segments.min_offset // ENTRY_SIZE if self._segments.last is not None else self._written
+        low = (
+            self._segments.min_offset // self.format.size
+            if self._segments.last is not None
+            else self._written
+        )
         return self._search(low, lambda entry: entry[1] != BLANK_SIZE and entry[0] >= physical)
 
     def plan_cut(self, physical: int) -> QueueCut | None:
@@ -473,29 +466,31 @@ class ConsumeQueue:
         tail, end = self._tail, cut.end
         if tail is not None:
             self._tail = (
-                Tail.at(tail.start, tail[: (end - tail.start) * ENTRY_SIZE]) if end > tail.start else None
+                Tail.at(tail.start, tail[: (end - tail.start) * self.format.size])
+                if end > tail.start
+                else None
             )
         if end < self._written:
-            self._segments.lower_to(end * ENTRY_SIZE)
+            self._segments.lower_to(end * self.format.size)
             self._written = end
         self.next_offset = end
         self.min_offset = min(self.min_offset, end)
         self.max_physical = cut.max_physical
         self._suspect = -1
-        self.sums = sums_before(self.sums, end * ENTRY_SIZE)
+        self.sums = sums_before(self.sums, end * self.format.size)
 
     def clear_behind(self) -> None:
         """Remove the cut entries from the files, too. Wait for the disk."""
         self._segments.clear_behind()
 
     def _cut(self, end: int) -> None:
-        self._segments.truncate_to(end * ENTRY_SIZE)
+        self._segments.truncate_to(end * self.format.size)
         self._set_end(end)
         self._find_max_physical()
 
     def correct_min_offset(self, log_min: int) -> None:
         """Move ``min_offset`` to the first entry whose message is in the commit log. May wait."""
-        first = self._segments.min_offset // ENTRY_SIZE
+        first = self._segments.min_offset // self.format.size
         self.min_offset = self._search(
             max(self.min_offset, first), lambda entry: entry[1] != BLANK_SIZE and entry[0] >= log_min
         )
@@ -522,7 +517,7 @@ class ConsumeQueue:
         segments = self._segments
         end = 0
         for segment in segments.all[:-1]:
-            last = self.entry(segment.end // ENTRY_SIZE - 1)
+            last = self.entry(segment.end // self.format.size - 1)
             if last is None or last[0] >= log_min:
                 break
             end = segment.end
@@ -541,12 +536,14 @@ class ConsumeQueue:
         """Set the offset of the next entry, because the messages before it are lost or deleted."""
         last = self.entry(self.next_offset - 1)
         if last is not None and last[1] != BLANK_SIZE:
-            self._add(_pack(last[0], last[1], HOLE_TAGS) * (offset - self.next_offset), self.max_physical)
+            self._add(
+                self.format.pack(last[0], last[1], HOLE_TAGS) * (offset - self.next_offset), self.max_physical
+            )
             return
-        first = offset - offset * ENTRY_SIZE % self._segments.size // ENTRY_SIZE
+        first = offset - offset * self.format.size % self._segments.size // self.format.size
         self._set_end(first)
         if offset > first:
-            self._add(BLANK * (offset - first), -1)
+            self._add(self.format.blank * (offset - first), -1)
         self.min_offset = offset
 
     def adopt(self, known: QueueSums) -> None:

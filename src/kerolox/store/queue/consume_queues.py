@@ -17,7 +17,8 @@ from kerolox.store.disk.files import Files, PathLike
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import StoreError
-from kerolox.store.queue.consume_queue import ENTRIES_PER_FILE, ENTRY_SIZE, ConsumeQueue, QueueCut
+from kerolox.store.queue.consume_queue import ConsumeQueue, QueueCut
+from kerolox.store.queue.entry import SIMPLE
 from kerolox.store.queue.extended_queue import ExtendedQueue, NotedMessage
 from kerolox.store.queue.extension import FILE_BYTES, QueueExtension
 
@@ -38,7 +39,7 @@ class ConsumeQueues:
         files: Files,
         directory: PathLike,
         *,
-        entries_per_file: int = ENTRIES_PER_FILE,
+        file_bytes: int = SIMPLE.per_file * SIMPLE.size,
         open_files: OpenFiles | None = None,
         extension_directory: PathLike | None = None,
         extension_file_bytes: int = FILE_BYTES,
@@ -47,7 +48,7 @@ class ConsumeQueues:
         self.directory = os.fspath(directory)
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self._files = files
-        self._file_size = entries_per_file * ENTRY_SIZE
+        self._file_bytes = file_bytes
         self._open_files = OpenFiles(files) if open_files is None else open_files
         self._extensions = None if extension_directory is None else os.fspath(extension_directory)
         self._extension_file_bytes = extension_file_bytes
@@ -82,7 +83,7 @@ class ConsumeQueues:
             raise StoreError(f"queue id of topic {topic!r} is {queue_id}, expected 0 or more")
         path = os.path.join(self._topic_path(topic), str(queue_id))
         segments = Segments(
-            self._files, path, self._file_size, open_files=self._open_files, grows=True, remade=True
+            self._files, path, self._file_bytes, open_files=self._open_files, grows=True, remade=True
         )
         extension = self._extension(topic, queue_id)
         queue = (

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.disk.segments import Segments
 from kerolox.store.disk.sums import FileSum, QueueSums, first_unlike, sum_up, sums_before
-from kerolox.store.queue.consume_queue import ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue, QueueCut
+from kerolox.store.queue.consume_queue import ConsumeQueue, QueueCut
+from kerolox.store.queue.entry import HOLE_TAGS
 from kerolox.store.queue.extension import NotInMemory, QueueExtension, Unit, is_address, offset_of
 
 logger = logging.getLogger(__name__)
@@ -73,10 +74,10 @@ class ExtendedQueue(ConsumeQueue):
         if not self._writes:
             return super().extend(entries, first_offset)
         count = 0
-        for number, (physical, size, tags_code) in enumerate(ENTRY.iter_unpack(entries)):
+        for number, (physical, size, tags_code) in enumerate(self.format.each(entries)):
             offset = first_offset + number
             if tags_code == HOLE_TAGS:
-                entry = entries[number * ENTRY_SIZE : (number + 1) * ENTRY_SIZE]
+                entry = self.format.part(entries, number, number + 1)
                 count += super().extend(entry, offset)
             else:
                 count += self.append(physical, size, tags_code, offset)
@@ -128,12 +129,12 @@ class ExtendedQueue(ConsumeQueue):
             return None
 
     def _plain(self, entries: bytes, *, may_wait: bool) -> bytes:
-        units = self.units([code for _, _, code in ENTRY.iter_unpack(entries)], may_wait=may_wait)
+        units = self.units([code for _, _, code in self.format.each(entries)], may_wait=may_wait)
         if not units:
             return entries
         return b"".join(
-            ENTRY.pack(physical, size, units[code].tags_code if code in units else code)
-            for physical, size, code in ENTRY.iter_unpack(entries)
+            self.format.pack(physical, size, units[code].tags_code if code in units else code)
+            for physical, size, code in self.format.each(entries)
         )
 
     # Start, and truncation
@@ -157,10 +158,10 @@ class ExtendedQueue(ConsumeQueue):
         without_unit = -1
         upto = self.next_offset
         for _ in range(_CHUNKS_MAX):
-            first = max(self._segments.min_offset // ENTRY_SIZE, upto - _CHUNK)
+            first = max(self._segments.min_offset // self.format.size, upto - _CHUNK)
             if first >= upto or last_valid is not None:
                 break
-            codes = [code for _, _, code in ENTRY.iter_unpack(ConsumeQueue.read(self, first, upto - first))]
+            codes = [code for _, _, code in self.format.each(ConsumeQueue.read(self, first, upto - first))]
             units = extension.units(codes)
             for number in range(len(codes) - 1, -1, -1):
                 code = codes[number]
@@ -204,7 +205,7 @@ class ExtendedQueue(ConsumeQueue):
     def _units_end(self, end: int) -> int | None:
         """Return the offset of the first unit that an entry from ``end`` on has; None if none has one."""
         for first in range(end, self.next_offset, _CHUNK):
-            for _, _, code in ENTRY.iter_unpack(ConsumeQueue.read(self, first, _CHUNK)):
+            for _, _, code in self.format.each(ConsumeQueue.read(self, first, _CHUNK)):
                 if is_address(code):
                     return offset_of(code)
         return None

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from kerolox.compiled import compiled
 from kerolox.protocol.record import RECORD_BYTES_MIN, property_values
-from kerolox.store.queue.consume_queue import ENTRY, ENTRY_SIZE
+from kerolox.store.queue.entry import SIMPLE
 
 
 class PropertyCondition(Protocol):
@@ -64,7 +64,7 @@ def _scan_properties(
     """
     filtered = 0
     block_end = block_at + len(block)
-    for physical, size, _ in ENTRY.iter_unpack(entries[number * ENTRY_SIZE :]):
+    for physical, size, _ in SIMPLE.each(SIMPLE.part(entries, number)):
         if count and (count >= count_max or size_bytes + size > bytes_max):
             break
         if physical < floor or size < RECORD_BYTES_MIN:

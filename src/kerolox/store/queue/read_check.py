@@ -22,7 +22,8 @@ from kerolox.protocol.record_scan import (
 )
 from kerolox.store.errors import CorruptRecord
 from kerolox.store.log.readable_log import ReadableLog
-from kerolox.store.queue.consume_queue import ENTRY, HOLE_TAGS, ConsumeQueue
+from kerolox.store.queue.consume_queue import ConsumeQueue
+from kerolox.store.queue.entry import HOLE_TAGS
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class ReadCheck:
         """Raise unless these bytes are ``count`` messages that these entries of a queue name."""
         places = [
             (offset, physical, size)
-            for offset, (physical, size, code) in enumerate(ENTRY.iter_unpack(entries), first_offset)
+            for offset, (physical, size, code) in enumerate(queue.format.each(entries), first_offset)
             if code != HOLE_TAGS
         ]
         if self._all_right(queue, places, data):

@@ -18,7 +18,8 @@ from kerolox.store.errors import Cold, OffsetOutOfRange, StoreError, Unreadable
 from kerolox.store.log.commit_log import CommitLog
 from kerolox.store.log.readable_log import GAP_BYTES_MAX
 from kerolox.store.options import StoreOptions
-from kerolox.store.queue.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, HOLE_TAGS, ConsumeQueue
+from kerolox.store.queue.consume_queue import ConsumeQueue
+from kerolox.store.queue.entry import BLANK_SIZE, HOLE_TAGS, SIMPLE, EntryFormat
 from kerolox.store.queue.extension import ADDRESS_MAX, NotInMemory, Unit
 from kerolox.store.queue.property_scan import PropertyCondition, ScanEnd, scan_properties
 from kerolox.store.queue.read_check import ReadCheck
@@ -122,6 +123,7 @@ class _Asked(msgspec.Struct):
     max_offset: int
     may_wait: bool
     limits: ReadLimits
+    format: EntryFormat
 
 
 class QueueReader:
@@ -172,7 +174,7 @@ class QueueReader:
             # Clients request more than they get: entries over the limit need not be read.
             wanted = min(count_max, max(limits.count_hot, limits.count_cold, 1))
         else:
-            wanted = max(options.filter_bytes_max // ENTRY_SIZE, min(count_max, LOOKED_AT_MAX))
+            wanted = max(options.filter_bytes_max // queue.format.size, min(count_max, LOOKED_AT_MAX))
         entries = self._entries(queue, offset, wanted, may_wait)
         if not entries:
             return QueueRead(ReadStatus.OFFSET_FOUND_NULL, queue.offset_after_file(offset), low, high)
@@ -180,20 +182,20 @@ class QueueReader:
             units = self._units(queue, entries, may_wait)
             queue_filter = _with_units(units, queue_filter, unit_filter)
         bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
-        asked = _Asked(offset, count_max, bytes_max, low, high, may_wait, limits)
+        asked = _Asked(offset, count_max, bytes_max, low, high, may_wait, limits, queue.format)
         try:
             found = self._collect(asked, entries, queue_filter, record_filter)
         except StoreError:
             # One by one: messages deleted meanwhile are skipped, and an unreadable one ends the read.
             found = self._collect(asked, entries, queue_filter, record_filter or _everything)
-        if found.count and ENTRY.unpack_from(entries)[0] < self.checked_from:
-            seen = entries[: (found.next_offset - offset) * ENTRY_SIZE]
+        if found.count and queue.format.at(entries)[0] < self.checked_from:
+            seen = queue.format.part(entries, 0, found.next_offset - offset)
             self._read_check.check(queue, offset, seen, found.count, b"".join(found.parts))
         return found
 
     def _units(self, queue: ConsumeQueue, entries: bytes, may_wait: bool) -> dict[int, Unit]:
         try:
-            return queue.units([code for _, _, code in ENTRY.iter_unpack(entries)], may_wait=may_wait)
+            return queue.units([code for _, _, code in queue.format.each(entries)], may_wait=may_wait)
         except NotInMemory:
             raise Cold from None
         except OffsetOutOfRange:
@@ -222,7 +224,7 @@ class QueueReader:
         if at_once is not None:
             return at_once
         if queue_filter is None and record_filter in (None, _everything):
-            entries = entries[: JUDGED_MAX * ENTRY_SIZE]
+            entries = asked.format.part(entries, 0, JUDGED_MAX)
         limits = asked.limits
         count_max, bytes_max = asked.count_max, asked.bytes_max
         log_end = self._log.progress.confirmed
@@ -237,7 +239,7 @@ class QueueReader:
         ranges: list[tuple[int, int]] = []  # ranges of the log, neighbours joined
         taken: list[bytes] = []  # records that passed the filter one by one
         block, block_at = b"", 0  # bytes read ahead for them
-        for physical, size, tags_code in ENTRY.iter_unpack(entries):
+        for physical, size, tags_code in asked.format.each(entries):
             is_hot = physical >= hot_from
             if count and (
                 count >= count_max
@@ -333,7 +335,7 @@ class QueueReader:
         if size_bytes > bytes_max or first < log.min_offset:
             return None
         if not limits.is_scan and (
-            first < self.hot_from or count < min(len(entries) // ENTRY_SIZE, count_max)
+            first < self.hot_from or count < min(asked.format.count(entries), count_max)
         ):
             return None  # a pull gets all it may have, including messages of the next file
         if limits.is_scan and not asked.may_wait and not self._is_quick(run):
@@ -376,7 +378,7 @@ class QueueReader:
             filtered += left_out
             if why == ScanEnd.DONE:
                 break
-            physical, size, _ = ENTRY.unpack_from(entries, number * ENTRY_SIZE)
+            physical, size, _ = asked.format.at(entries, number)
             if why == ScanEnd.ODD or size == BLANK_SIZE:
                 return None
             if why == ScanEnd.ELSEWHERE:
@@ -395,7 +397,7 @@ class QueueReader:
             number += 1
             if asked_bytes > FILTER_WORK_MAX:
                 break
-        behind = log_end - ENTRY.unpack_from(entries, (number - 1) * ENTRY_SIZE)[0]
+        behind = log_end - asked.format.at(entries, number - 1)[0]
         status = ReadStatus.FOUND if count else ReadStatus.NO_MATCHED_MESSAGE
         return self._ended(asked, status, number, taken, count, size_bytes, behind, filtered)
 
@@ -430,7 +432,7 @@ def _entry_run(entries: bytes, count_max: int, bytes_max: int, file_bytes: int) 
     """Return the run of first entries that name messages in ascending order in one file of the log: as many
     as the limits allow, and at least one. None if the first names none."""
     count = total = first = last = end = step_max = 0
-    for physical, size, tags_code in ENTRY.iter_unpack(entries):
+    for physical, size, tags_code in SIMPLE.each(entries):
         if physical < 0 or size < 0 or tags_code == HOLE_TAGS:
             break
         after = min(physical + size, INT64_MAX)
