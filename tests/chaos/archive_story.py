@@ -26,9 +26,9 @@ from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.pipeline.archive.files import Format
 from kerolox.pipeline.archive.iceberg import IcebergArchive
 from kerolox.pipeline.archive.log import ParquetArchive
-from kerolox.pipeline.archive.staging import OWN_FOLDER
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
 from kerolox.pipeline.lake.remote_store import RemoteStore
+from kerolox.pipeline.lake.staging import OWN_FOLDER
 from tests.peers.ours import OurCluster
 from tests.rig.iceberg_rest import rest_catalog
 from tests.rig.s3_server import S3Server, s3_server

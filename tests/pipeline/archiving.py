@@ -17,15 +17,15 @@ import pyarrow.dataset as ds
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.pipeline.archive.archive import Archive
 from kerolox.pipeline.archive.delta import DeltaArchive
-from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask
-from kerolox.pipeline.archive.joining import JoinTask, carry_out
+from kerolox.pipeline.archive.files import Format, WriteTask, carry_out
 from kerolox.pipeline.archive.log import ParquetArchive
-from kerolox.pipeline.archive.staging import Staging
 from kerolox.pipeline.archive.summary import Summary
 from kerolox.pipeline.lake.delta_options import delta_options
+from kerolox.pipeline.lake.delta_table import LakeDelta
 from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.pipeline.lake.remote_store import RemoteStore
 from kerolox.pipeline.lake.storage import Storage, open_storage
+from kerolox.pipeline.lake.upkeep import JoinTask, TaskResult
 from kerolox.spark.source.options import read_wanted
 
 KINDS = {"parquet": ParquetArchive, "delta": DeltaArchive}
@@ -91,13 +91,14 @@ def kill_at(step: str) -> None:
     elif step == "before the commit":
         ParquetArchive.commit = DeltaArchive.commit = die  # type: ignore[method-assign, assignment]
     elif step == "after the commit":
-        ParquetArchive._publish = die  # type: ignore[method-assign]
+        ParquetArchive.publish = die  # type: ignore[method-assign]
         DeltaArchive.commit = _then(DeltaArchive.commit, die)  # type: ignore[method-assign]
     elif step == "between the moves":
         for kind in (LocalFolder, RemoteStore):
             kind._move = _second(kind._move, die)  # type: ignore[attr-defined]
     elif step == "behind the moves":
-        Staging.publish = _then(Staging.publish, die)  # type: ignore[method-assign]
+        for kind in (LocalFolder, RemoteStore):
+            kind.publish = _then(kind.publish, die)  # type: ignore[method-assign]
     elif step == "before the report":
         SocketCluster.commit_all = die  # type: ignore[method-assign]
 
@@ -130,20 +131,14 @@ def kill_upkeep_at(step: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     if step == "before the commit":
-        ParquetArchive._write = die  # type: ignore[method-assign]
-        _delta_table().delete = die
+        ParquetArchive.write = die  # type: ignore[method-assign]
+        LakeDelta.swap = die  # type: ignore[method-assign]
     elif step == "after the commit":
-        ParquetArchive._publish = _unless_empty(ParquetArchive._publish, die)  # type: ignore[method-assign]
-        _delta_table().delete = _then(_delta_table().delete, die)
+        ParquetArchive.publish = _unless_empty(ParquetArchive.publish, die)  # type: ignore[method-assign]
+        LakeDelta.swap = _then(LakeDelta.swap, die)  # type: ignore[method-assign]
     else:
         for kind in (LocalFolder, RemoteStore):
             kind.delete = _with_data(kind.delete, die, step == "between the deletes")  # type: ignore[method-assign]
-
-
-def _delta_table() -> Any:
-    from deltalake import DeltaTable
-
-    return DeltaTable
 
 
 def _unless_empty(work: Any, die: Any) -> Any:

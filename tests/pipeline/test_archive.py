@@ -21,18 +21,19 @@ import pytest
 from kerolox.client.messages import Message, Queue, Receipt
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline.archive import delta as archive_delta
 from kerolox.pipeline.archive import files as archive_files
 from kerolox.pipeline.archive import folders as archive_folders
-from kerolox.pipeline.archive import joining as archive_joining
 from kerolox.pipeline.archive import log as archive_log
 from kerolox.pipeline.archive.archive import Archive, bins
-from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask, write
+from kerolox.pipeline.archive.files import Format, WriteTask, write
 from kerolox.pipeline.archive.folders import NO_VALUE, folder_of
-from kerolox.pipeline.archive.joining import JoinTask
-from kerolox.pipeline.archive.log import ArchiveDamaged, ParquetArchive
+from kerolox.pipeline.archive.log import ParquetArchive
 from kerolox.pipeline.archive.on_spark import ArchiveFailed
+from kerolox.pipeline.lake import upkeep
 from kerolox.pipeline.lake.local_folder import LocalFolder
+from kerolox.pipeline.lake.parquet_table import TableDamaged
+from kerolox.pipeline.lake.table_file import TableFileWriter
+from kerolox.pipeline.lake.upkeep import JoinTask, TaskResult
 from kerolox.spark.source.options import read_wanted
 from kerolox.spark.source.queues import DataLoss
 from kerolox.spark.source.ranges import Range
@@ -287,7 +288,7 @@ def test_a_task_that_fails_says_why_and_cleans_up(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(archive_files.HourFile, "flush", full)
+    monkeypatch.setattr(TableFileWriter, "flush", full)
     with pytest.raises(ArchiveFailed, match="No space left"):
         archive(tmp_path, broker.nameserver_address, topic)
     assert list(tmp_path.rglob("*.parquet")) == []
@@ -313,7 +314,7 @@ def test_a_file_that_was_deleted_is_told(
     archive(tmp_path, broker.nameserver_address, topic)
     for path in tmp_path.glob("topic=*/*/*/*.parquet"):
         path.unlink()
-    with pytest.raises(ArchiveDamaged, match="Was it deleted"):
+    with pytest.raises(TableDamaged, match="Was it deleted"):
         archive(tmp_path, broker.nameserver_address, topic)
 
 
@@ -485,7 +486,7 @@ def test_small_files_of_a_day_and_a_tag_are_joined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     topic = new_topic(queues=1)
-    monkeypatch.setattr(archive_joining, "FILES_MIN", 3)
+    monkeypatch.setattr(upkeep, "FILES_MIN", 3)
     sent = []
     for turn in range(4):
         part = [Message(topic, f"{turn}{tag}", tags=tag) for tag in "ab"]
@@ -498,7 +499,7 @@ def test_small_files_of_a_day_and_a_tag_are_joined(
             format=replace(BY_CHOICE, partitions=BY_CHOICE.partitions[:3]),
         )
     assert len(parquet_files(tmp_path)) == 8
-    monkeypatch.setattr(archive_joining, "OVER_FOR_MS", -2 * 86_400_000)  # the day is over
+    monkeypatch.setattr(upkeep, "OVER_FOR_MS", -2 * 86_400_000)  # the day is over
     archive(tmp_path, broker.nameserver_address, topic)
     assert len(parquet_files(tmp_path)) == 2
     assert bodies(tmp_path) == expected(*sent)
@@ -644,8 +645,7 @@ def test_work_travels() -> None:
 @pytest.fixture
 def old(monkeypatch: pytest.MonkeyPatch) -> None:
     """This hour counts as over."""
-    monkeypatch.setattr(archive_joining, "OVER_FOR_MS", -3_600_000)
-    monkeypatch.setattr(archive_delta, "OVER_FOR_MS", -3_600_000)
+    monkeypatch.setattr(upkeep, "OVER_FOR_MS", -3_600_000)
 
 
 def many_small_files(broker: BrokerThread, topic: str, send: Send, to: Path, kind: str) -> list[Message]:
@@ -663,8 +663,7 @@ def test_small_files_are_joined_when_their_hour_is_over(
     sent = many_small_files(broker, topic, send, tmp_path, kind)
     assert archive(tmp_path, broker.nameserver_address, topic, kind=kind).files_joined == 0  # not over yet
     before = rows(tmp_path, kind)
-    monkeypatch.setattr(archive_joining, "OVER_FOR_MS", -3_600_000)
-    monkeypatch.setattr(archive_delta, "OVER_FOR_MS", -3_600_000)
+    monkeypatch.setattr(upkeep, "OVER_FOR_MS", -3_600_000)
     told = archive(tmp_path, broker.nameserver_address, topic, kind=kind)
     assert told.files_joined >= 8
     assert archive(tmp_path, broker.nameserver_address, topic, kind=kind).files_joined == 0

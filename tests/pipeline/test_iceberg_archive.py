@@ -21,9 +21,10 @@ from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline.archive import upkeep
 from kerolox.pipeline.archive.archive import Archive
 from kerolox.pipeline.archive.files import Format, WriteTask
-from kerolox.pipeline.archive.iceberg import IcebergArchive, OthersCameFirst
+from kerolox.pipeline.archive.iceberg import IcebergArchive
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace, IcebergError
 from kerolox.pipeline.lake.iceberg_table import IcebergTable
+from kerolox.pipeline.lake.upkeep import OthersCameFirst
 from kerolox.pipeline.replay.plan import ReplayChoice, ReplayError
 from kerolox.pipeline.replay.replay import replay
 from kerolox.pipeline.replay.source import find_source
@@ -219,9 +220,7 @@ def test_small_files_are_joined_and_nothing_else_changes(
     send(messages(topic, 100))
     archive(place, broker.nameserver_address, topic, format=Format(rows_max=10), join=False)
     assert len(list(place.open().load_table(NAME).scan().plan_files())) >= 10
-    summary = archive(
-        place, broker.nameserver_address, topic, destination=IcebergArchive(NAME, place, clock=_Later())
-    )
+    summary = archive(place, broker.nameserver_address, topic, clock=_Later())
     assert summary.files_joined >= 8
     assert len(list(place.open().load_table(NAME).scan().plan_files())) == 1
     assert bodies(place) == once(100)

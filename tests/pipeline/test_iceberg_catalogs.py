@@ -9,8 +9,8 @@ import pytest
 
 from kerolox.client.messages import Message, Receipt
 from kerolox.pipeline.archive.iceberg import IcebergArchive
-from kerolox.pipeline.archive.staging import OWN_FOLDER
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
+from kerolox.pipeline.lake.staging import OWN_FOLDER
 from kerolox.testing.threads import BrokerThread
 from tests.peers.jars import PeersUnavailable
 from tests.rig.iceberg_rest import rest_catalog

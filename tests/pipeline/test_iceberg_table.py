@@ -12,7 +12,9 @@ import pytest
 
 from kerolox.errors import OptionError
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace, IcebergError, shown
-from kerolox.pipeline.lake.iceberg_table import CommitUnknown, IcebergTable, TableFile
+from kerolox.pipeline.lake.iceberg_table import CommitUnknown, IcebergTable
+from kerolox.pipeline.lake.shared_iceberg import SharedIceberg
+from kerolox.pipeline.lake.table_file import Bounds, LakeFile
 
 HOUR_US = 3_600_000_000
 NOON_US = 1_800_000_000_000_000 // HOUR_US * HOUR_US
@@ -40,7 +42,7 @@ def table(place: CatalogPlace) -> IcebergTable:
     return made
 
 
-def written(table: IcebergTable, name: str, *numbers: int, topic: str = "orders") -> TableFile:
+def written(table: IcebergTable, name: str, *numbers: int, topic: str = "orders") -> LakeFile:
     """A file with these numbers, all of one hour."""
     rows = pa.table(
         {
@@ -55,11 +57,14 @@ def written(table: IcebergTable, name: str, *numbers: int, topic: str = "orders"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(rows.cast(table.file_schema(SCHEMA)), path)
     bounds = {
-        "topic": (topic, topic),
-        "number": (min(numbers), max(numbers)),
-        "store_timestamp": (NOON_US + min(numbers), NOON_US + max(numbers)),
+        "topic": Bounds(topic, topic, 0),
+        "number": Bounds(min(numbers), max(numbers), 0),
+        "store_timestamp": Bounds(NOON_US + min(numbers), NOON_US + max(numbers), 0),
     }
-    return TableFile(path.as_uri(), len(numbers), path.stat().st_size, bounds)
+    return LakeFile(
+        path=path.name, staged=path.name, rows=len(numbers), bytes=path.stat().st_size, date="2026-11-16",
+        hour=12, bounds=bounds,
+    )  # fmt: skip
 
 
 def numbers(table: IcebergTable, **scan: Any) -> list[int]:
@@ -117,7 +122,9 @@ def test_marks_outlive_expiry_and_other_writers_and_go_back_with_the_data(table:
     table.append([written(table, "a", 1)], lambda: {"archive.offsets": "1"})
     first = table.table.current_snapshot()
     table.append([written(table, "b", 2)], lambda: {"archive.offsets": "2"})
-    table.table.add_files([written(table, "x", 9).path])  # another writer, who knows nothing of marks
+    table.table.add_files(
+        [f"{table.data_folder}/{written(table, 'x', 9).path}"]
+    )  # another writer, who knows nothing of marks
     table.load()
     assert table.mark("archive.offsets") == "2"
     table.table.manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()  # type: ignore[union-attr]
@@ -125,7 +132,7 @@ def test_marks_outlive_expiry_and_other_writers_and_go_back_with_the_data(table:
     assert table.mark("archive.offsets") == "1"
     assert numbers(table) == [1]
     table.append([written(table, "c", 2)], lambda: {"archive.offsets": "2"})
-    table.table.add_files([written(table, "y", 9).path])
+    table.table.add_files([f"{table.data_folder}/{written(table, 'y', 9).path}"])
     table.load()
     table.table.maintenance.expire_snapshots().older_than(datetime.now()).commit()
     table.load()
@@ -159,12 +166,14 @@ def test_writers_of_different_work_both_get_in(place: CatalogPlace, table: Icebe
     assert (table.mark("mine"), table.mark("theirs")) == ("1", "1")
 
 
-def test_a_step_is_added_once(table: IcebergTable) -> None:
-    path = written(table, "a", 1).path
-    assert table.append_once([path], "flow.orders", 7)
-    assert not table.append_once([path], "flow.orders", 7)
-    assert not table.append_once([path], "flow.orders", 6)
-    assert table.append_once([written(table, "b", 2).path], "flow.orders", 8)
+def test_a_step_is_added_once(table: IcebergTable, place: CatalogPlace) -> None:
+    shared = SharedIceberg("lake.messages", place)
+    shared.make(SCHEMA, PARTITIONS)
+    file = written(table, "a", 1)
+    assert shared.add([file], "flow.orders", 7)
+    assert not shared.add([file], "flow.orders", 7)
+    assert not shared.add([file], "flow.orders", 6)
+    assert shared.add([written(table, "b", 2)], "flow.orders", 8)
     assert numbers(table) == [1, 2]
 
 

@@ -14,10 +14,12 @@ from kerolox.errors import KeroloxError
 from kerolox.pipeline.archive import upkeep
 from kerolox.pipeline.archive.archive import Archive
 from kerolox.pipeline.archive.files import Format
-from kerolox.pipeline.archive.iceberg import NOTES, SNAPSHOT_AGE, IcebergArchive, OthersCameFirst
+from kerolox.pipeline.archive.iceberg import NOTES, IcebergArchive
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
 from kerolox.pipeline.lake.iceberg_table import IcebergTable
 from kerolox.pipeline.lake.local_folder import LocalFolder
+from kerolox.pipeline.lake.unnamed_metadata import SNAPSHOT_AGE
+from kerolox.pipeline.lake.upkeep import OthersCameFirst
 from kerolox.spark.source.options import read_wanted
 from kerolox.testing.threads import BrokerThread
 from tests.rig.waiting import wait_until

@@ -26,6 +26,24 @@ def test_killed_before_files_of_old_snapshots_are_deleted(tmp_path: Path) -> Non
     killed(tmp_path, "iceberg", "expire", "PyArrowFileIO.delete")
 
 
+def test_killed_while_the_first_note_is_written(tmp_path: Path) -> None:
+    """No note names that run; the unfinished one is removed when it is old."""
+    killed(tmp_path, "iceberg", "compact", "os.rename warehouse")
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        ("flow parquet", "os.rename"),  # the commit is there and the small files are gone
+        ("flow delta", "DeltaTable.update_incremental"),  # the commit is there
+        ("flow iceberg", "SqlCatalog._delete_old_metadata"),  # the same
+    ],
+)
+def test_a_table_of_a_flow(kind: str, step: str, tmp_path: Path) -> None:
+    """Killed behind its commit: the flow goes on, and the next run finds the files joined."""
+    killed(tmp_path, kind, "compact", step)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("work", WORKS)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 
 from kerolox.client.messages import Queue
 from kerolox.clock import SYSTEM_CLOCK, Clock
@@ -27,6 +28,11 @@ from kerolox.pipeline.archive.iceberg import NOTES, IcebergArchive
 from kerolox.pipeline.archive.log import ParquetArchive
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
 from kerolox.pipeline.lake.local_folder import LocalFolder
+from kerolox.pipeline.lake.shared_delta import SharedDelta
+from kerolox.pipeline.lake.shared_iceberg import SharedIceberg
+from kerolox.pipeline.lake.shared_table import SharedTable
+from kerolox.pipeline.lake.table_file import LakeFile, TableFileWriter
+from kerolox.pipeline.lake.written_names import hour_of, written_name
 from tests.pipeline.archiving import bodies as folder_bodies
 from tests.pipeline.iceberg_archiving import NAME
 from tests.pipeline.iceberg_archiving import bodies as iceberg_bodies
@@ -37,7 +43,8 @@ ROWS = 4  # of each file
 OLD, LIVE = range(3), range(3, 6)  # numbers of files
 KEEP_MS = 5 * DAY_MS
 WORKS = ("compact", "expire")
-KINDS = ("iceberg", "parquet", "delta")
+KINDS = ("iceberg", "parquet", "delta", "flow iceberg", "flow parquet", "flow delta")
+FLOW, BODIES = "tests.flow.query", pa.schema([("text", pa.string())])
 
 
 class _Moved(type(SYSTEM_CLOCK)):  # type: ignore[misc]
@@ -68,8 +75,44 @@ class Kept:
             return IcebergArchive(NAME, self.catalog, clock=clock)
         return (ParquetArchive if self.kind == "parquet" else DeltaArchive)(self.data, clock=clock)
 
+    @property
+    def is_flow(self) -> bool:
+        return self.kind.startswith("flow ")
+
+    @property
+    def format(self) -> str:
+        return self.kind.removeprefix("flow ")
+
+    def flow(self) -> Any:
+        """The table as flows know it."""
+        if self.format == "iceberg":
+            table: Any = SharedIceberg(NAME, self.catalog)
+            table.make(BODIES, ())
+        elif self.format == "delta":
+            table = SharedDelta(LocalFolder(self.data))
+            table.make(BODIES, (), "")
+        else:
+            table = SharedTable(LocalFolder(self.data))
+        return table
+
+    def add(self, table: Any, number: int, stored_ms: int) -> None:
+        """A batch of a flow."""
+        path = written_name(stored_ms, f"flow-{number}")
+        staged = f"_kerolox/staging/flow/{path}" if self.format == "parquet" else path
+        schema = table.table.file_schema(BODIES) if self.format == "iceberg" else BODIES
+        file = TableFileWriter(table.storage, staged, schema)
+        texts = pa.array([body.decode() for body in rows_of([number])])
+        file.add(pa.RecordBatch.from_arrays([texts], schema=schema))
+        rows, size, columns, bounds = file.close()
+        done = LakeFile(
+            path=path, staged=staged, rows=rows, bytes=size, columns=columns, bounds=bounds,
+            **hour_of(stored_ms),
+        )  # fmt: skip
+        assert table.add([done], FLOW, number)
+
     def work(self, name: str, clock: Clock = THEN) -> None:
-        place = self.archive(clock) if self.kind == "iceberg" else LocalFolder(self.data)
+        iceberg = self.format == "iceberg"
+        place = IcebergArchive(NAME, self.catalog, clock=clock) if iceberg else LocalFolder(self.data)
         if name == "compact":
             upkeep.compact(place, older_than_ms=HOUR_MS, clock=clock)
         else:
@@ -78,15 +121,19 @@ class Kept:
     def fill(self) -> None:
         """A commit for each file: two hours, three files each."""
         self.data.mkdir(parents=True)
-        archive = self.archive()
-        format = archive.open(Format())
+        archive = self.flow() if self.is_flow else self.archive()
+        format = Format() if self.is_flow else archive.open(Format())
         now_ms = SYSTEM_CLOCK.wall_ms()
         for number in (*OLD, *LIVE):
             stored_ms = now_ms - (20 * DAY_MS if number in OLD else 0)
             stored_ms -= stored_ms % HOUR_MS
+            if self.is_flow:
+                self.add(archive, number, stored_ms)
+                continue
             file = _file(archive, format, number, stored_ms)
             archive.commit("g", {}, {Queue("t", "b", 0): (number + 1) * ROWS}, [file])
-        archive.close()
+        if not self.is_flow:
+            archive.close()
         shutil.copytree(self.data, self.folder / "before")
 
     def put_back(self) -> None:
@@ -94,11 +141,24 @@ class Kept:
         shutil.copytree(self.folder / "before", self.data)
 
     def bodies(self) -> Counter[bytes]:
+        if self.is_flow:
+            return Counter(text.encode() for text in self._texts())
         if self.kind == "iceberg":
             return iceberg_bodies(self.catalog)
         if not any(self.data.rglob("*.parquet")):
             return Counter()
         return folder_bodies(self.data, self.kind)
+
+    def _texts(self) -> list[str]:
+        if self.format == "parquet":
+            found = ds.dataset(self.data, schema=BODIES).to_table()
+        elif self.format == "delta":
+            from deltalake import DeltaTable
+
+            found = DeltaTable(self.data).to_pyarrow_table()
+        else:
+            found = self.catalog.open().load_table(NAME).scan().to_arrow()
+        return [text for text in found["text"].to_pylist() if text is not None]
 
     def check_half(self, work: str) -> None:
         """Killed anywhere: no row is there twice, and none is missing that is not old.
@@ -107,12 +167,15 @@ class Kept:
         """
         seen = self.bodies()
         assert max(seen.values(), default=1) == 1
-        if work == "expire" or self.kind != "parquet":
+        if work == "expire" or self.format != "parquet":
             wanted = rows_of(LIVE if work == "expire" else (*OLD, *LIVE))
             assert wanted.keys() <= seen.keys(), f"missing: {wanted.keys() - seen.keys()}"
 
     def check_whole(self, work: str) -> None:
         """The same again ends it, and nothing is left that nobody needs."""
+        if self.is_flow:
+            self._check_flow(work)
+            return
         self.work(work)
         wanted = rows_of(LIVE if work == "expire" else (*OLD, *LIVE))
         assert self.bodies() == wanted
@@ -131,8 +194,30 @@ class Kept:
         assert self.bodies() == wanted
         assert not self.files("_kerolox/staging", ".tmp")
 
+    def _check_flow(self, work: str) -> None:
+        """The flow goes on behind its last batch, before anything is looked after again."""
+        numbers = (*OLD, *LIVE, 6)
+        assert self.flow().mark(FLOW) == 5
+        self.add(self.flow(), 6, SYSTEM_CLOCK.wall_ms())
+        self.work(work)
+        wanted = rows_of((*LIVE, 6) if work == "expire" else numbers)
+        assert self.bodies() == wanted
+        assert self.flow().mark(FLOW) == 6
+        place = LocalFolder(self.data)
+        for clock in (THEN, LATER):
+            there = IcebergArchive(NAME, self.catalog, clock=clock) if self.format == "iceberg" else place
+            upkeep.expire(there, keep_ms=1000 * DAY_MS, clock=clock)
+        if self.format == "iceberg":
+            self._check_table()
+        elif self.format == "parquet":
+            assert {Path(path).name for path in self.files(".parquet")} == {
+                Path(path).name for path in SharedTable(place).files()
+            }
+        assert self.bodies() == wanted
+        assert not self.files("_kerolox/staging", ".tmp")
+
     def _check_table(self) -> None:
-        archive = self.archive()
+        archive = IcebergArchive(NAME, self.catalog)
         table = archive.table
         table.load()
         reachable = {path.rsplit("/", 1)[-1] for path in table.reachable()}
@@ -179,20 +264,17 @@ def _file(archive: Any, format: Format, number: int, stored_ms: int) -> WrittenF
 def watch(steps: Steps, kept: Kept) -> None:
     """What changes files is a step, and so is what changes the catalog or a table's log."""
     steps.of_files(kept.data)
-    if kept.kind == "iceberg":
+    if kept.format == "iceberg":
         from pyiceberg.catalog.sql import SqlCatalog
         from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
         steps.of_calls(SqlCatalog, "commit_table", "_write_metadata", "_delete_old_metadata")
         steps.of_calls(PyArrowFile, "create")
         steps.of_calls(PyArrowFileIO, "delete")
-    elif kept.kind == "delta":
+    elif kept.format == "delta":
         from deltalake import DeltaTable
-        from deltalake.table import TableOptimizer
 
-        # Of the joining itself, which the table does without Python, before it and behind it.
-        steps.of_calls(TableOptimizer, "compact")
-        steps.of_calls(DeltaTable, "create_write_transaction", "delete", "update_incremental", "vacuum")
+        steps.of_calls(DeltaTable, "create_write_transaction", "update_incremental", "vacuum")
 
 
 def different(steps: Sequence[str]) -> Iterator[int]:

@@ -59,10 +59,9 @@ def compact(
     place, text = _place(
         address, iceberg, catalog, catalog_uri, catalog_options, warehouse, storage_options, storage_file
     )
-    from kerolox.pipeline.archive.files import Format
     from kerolox.pipeline.archive.upkeep import compact as work
 
-    joined = work(place, older_than_ms=round(over_s * 1000), format=Format(rows_max=rows_max))
+    joined = work(place, older_than_ms=round(over_s * 1000), rows_max=rows_max)
     sentence = f"{joined:,} small files compacted: {text}" if joined else f"No files to compact in {text}."
     output(json).report(sentence, {"address": text, "filesJoined": joined})
 

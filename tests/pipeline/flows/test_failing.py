@@ -46,11 +46,11 @@ def unlucky(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How often the commits of one flow fail from now on: a number that counts down."""
     commit, left = ParquetWriter.commit, [0]
 
-    def fail(self: ParquetWriter, name: str, number: int, files: Sequence[Any]) -> None:
+    def fail(self: ParquetWriter, table: Any, files: Sequence[Any], name: str, number: int) -> None:
         if ".unlucky." in name and left[0]:
             left[0] -= 1
             raise ConnectionError("the store is away")
-        commit(self, name, number, files)
+        commit(self, table, files, name, number)
 
     monkeypatch.setattr(ParquetWriter, "commit", fail)
     return left

@@ -96,7 +96,7 @@ def test_iceberg_divides_by_days_and_hours_of_utc_whatever_the_session_goes_by(
         LakeTable(format="iceberg", table="shop.days", path=str(tmp_path), partition_by=["day(at)"]), "p", "f"
     )
     assert by_day.write(rows.coalesce(1), 0, "q") == len(times)
-    read: Any = by_day._opened().table.scan().to_arrow()  # type: ignore[attr-defined]
+    read: Any = by_day._opened().table.table.scan().to_arrow()  # type: ignore[attr-defined]
     assert sorted(row.astimezone(ZoneInfo("UTC")) for row in read["at"].to_pylist()) == times
 
 

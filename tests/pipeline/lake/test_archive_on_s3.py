@@ -14,14 +14,14 @@ import pytest
 
 from kerolox.client.messages import Message, Queue, Receipt
 from kerolox.errors import KeroloxError
-from kerolox.pipeline.archive import delta as archive_delta
-from kerolox.pipeline.archive import joining as archive_joining
-from kerolox.pipeline.archive.files import Format, TaskResult
+from kerolox.pipeline.archive.files import Format
 from kerolox.pipeline.archive.log import ParquetArchive
 from kerolox.pipeline.archive.on_spark import OnSpark, check_shared
+from kerolox.pipeline.lake import upkeep
 from kerolox.pipeline.lake.delta_options import delta_options
 from kerolox.pipeline.lake.remote_store import RemoteStore
 from kerolox.pipeline.lake.storage import Storage, StorageError
+from kerolox.pipeline.lake.upkeep import TaskResult
 from kerolox.testing.threads import BrokerThread
 from tests.pipeline.archiving import KINDS, STEPS, archive, bodies, here
 from tests.pipeline.test_archive import expected, messages
@@ -216,8 +216,7 @@ def test_small_files_are_joined(
     for first in range(0, 40, 4):
         send(sent[first : first + 4])
         archive(storage, broker.nameserver_address, topic, kind=kind, join=False)
-    monkeypatch.setattr(archive_joining, "OVER_FOR_MS", -3_600_000)
-    monkeypatch.setattr(archive_delta, "OVER_FOR_MS", -3_600_000)
+    monkeypatch.setattr(upkeep, "OVER_FOR_MS", -3_600_000)
     assert archive(storage, broker.nameserver_address, topic, kind=kind).files_joined >= 8
     assert bodies(storage, kind) == expected(*sent)
     if kind == "parquet":

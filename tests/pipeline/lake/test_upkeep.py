@@ -16,11 +16,11 @@ from kerolox.cli.main import app
 from kerolox.client.messages import Message, Receipt
 from kerolox.errors import KeroloxError
 from kerolox.pipeline.archive import upkeep
-from kerolox.pipeline.archive.files import TaskResult
 from kerolox.pipeline.archive.log import ParquetArchive
 from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.pipeline.lake.remote_store import RemoteStore
 from kerolox.pipeline.lake.storage import Storage, StorageError
+from kerolox.pipeline.lake.upkeep import TaskResult
 from kerolox.testing.threads import BrokerThread
 from tests.pipeline.archiving import KINDS, UPKEEP_STEPS, archive, bodies, here
 from tests.pipeline.test_archive import expected, messages
@@ -114,7 +114,7 @@ def test_upkeep_that_fails_does_not_end_the_archive(
     sent = messages(topic, 5)
     send(sent)
     monkeypatch.setattr(ParquetArchive, "expire", fails)
-    monkeypatch.setattr(ParquetArchive, "join", fails)
+    monkeypatch.setattr(ParquetArchive, "known", fails)
     assert archive(tmp_path, broker.nameserver_address, topic, expire_ms=3_600_000).rows == 5
     assert [record.message.split()[0] for record in caplog.records if record.levelname == "WARNING"] == [
         "old_hours_not_removed", "small_files_not_joined",
@@ -130,8 +130,9 @@ def test_upkeep_that_is_killed(
     kind: str, step: str, work: str, storage: Storage, broker: BrokerThread, topic: str, send: Send
 ) -> None:
     """SIGKILL at every step: no message is there twice, and the next run ends what was begun."""
-    if (kind, work) == ("delta", "compact"):
-        pytest.skip("the table does it in one commit of its own")
+    stays = (kind, work) == ("delta", "compact")  # old versions need the files for a week
+    if stays and "deletes" in step:
+        pytest.skip("nothing is deleted")
     sent = fill(storage, broker, topic, send, kind)
     options = json.dumps(storage.options if isinstance(storage, RemoteStore) else {})
     command = [sys.executable, "-m", "tests.pipeline.archiving", step, work, storage.address, options]
@@ -148,7 +149,7 @@ def test_upkeep_that_is_killed(
     else:
         upkeep.expire(storage, keep_ms=EVERYTHING)
         assert named(storage, kind) == set()
-    assert data_files(storage) == named(storage, kind)
+    assert stays or data_files(storage) == named(storage, kind)
     assert archive(storage, broker.nameserver_address, topic, kind=kind).rows == 0
 
 

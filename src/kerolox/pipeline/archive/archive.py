@@ -32,6 +32,7 @@ from kerolox.pipeline.archive.files import Format, WriteTask, WrittenFile
 from kerolox.pipeline.archive.log import OffsetRanges
 from kerolox.pipeline.archive.on_spark import ArchiveFailed
 from kerolox.pipeline.archive.summary import Summary, TopicCount
+from kerolox.pipeline.lake.upkeep import join, usual_rule
 from kerolox.spark.last_read import LastReads
 from kerolox.spark.offsets import QueueOffsets, queue_text
 from kerolox.spark.source.last_messages import last_messages
@@ -317,7 +318,8 @@ class Archive:
                 log.warning("old_hours_not_removed error=%r next='retried automatically'", str(error))
         if self._joins:
             try:
-                self.summary.files_joined += self.destination.join(self._run, self._format)
+                rule = usual_rule(self._format.rows_max, self._format.bytes_max)
+                self.summary.files_joined += join(self.destination, self._run, self._clock.wall_ms(), rule)
             except KeroloxError as error:
                 log.warning("small_files_not_joined error=%r next='retried automatically'", str(error))
 

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from kerolox.client.messages import Queue
-from kerolox.pipeline.archive.files import Format, TaskResult, WriteTask, WrittenFile
-from kerolox.pipeline.archive.joining import JoinTask
+from kerolox.pipeline.archive.files import Format, WriteTask, WrittenFile
 from kerolox.pipeline.archive.log import OffsetRanges
-from kerolox.pipeline.archive.staging import Expired, Swept
+from kerolox.pipeline.lake.staging import Swept
 from kerolox.pipeline.lake.storage import Storage
+from kerolox.pipeline.lake.upkeep import Expired, JoinTask, KeptTable, TaskResult
 from kerolox.spark.last_read import LastReads
 from kerolox.spark.offsets import QueueOffsets
 
 Runner = Callable[[Sequence[WriteTask | JoinTask]], Sequence[TaskResult]]
 
 
-class Destination(Protocol):
+class Destination(KeptTable, Protocol):
     """A destination of files, with the log that commits them together with the offsets."""
 
     places: QueueOffsets
@@ -42,9 +42,7 @@ class Destination(Protocol):
         missing: dict[str, int] | None = None,
         last: LastReads | None = None,
     ) -> object: ...
-    def discard(self, files: Sequence[WrittenFile]) -> None: ...
     def find_places(self, queues: Iterable[Queue]) -> None:
         """Read the offsets of these queues; called before each look, for tables that read them on demand."""
 
-    def join(self, run: Runner, format: Format) -> int: ...
     def expire(self, before_ms: int) -> Expired: ...

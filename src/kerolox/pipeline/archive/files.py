@@ -11,13 +11,13 @@ task uses its own names, so tries do not collide.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from kerolox.client.messages import Queue
 from kerolox.errors import KeroloxError, OptionError
@@ -25,20 +25,19 @@ from kerolox.pipeline.archive.folders import (
     FOLDERS_MAX,
     PARTITIONS,
     PROPERTY,
-    WHOLE_DAY,
     FolderPlace,
     check_partitions,
     folder_of,
     places_of,
 )
 from kerolox.pipeline.lake.storage import Storage
+from kerolox.pipeline.lake.table_file import WHOLE_DAY, LakeFile, TableFileWriter
+from kerolox.pipeline.lake.upkeep import JoinTask, TaskResult, join_files
 from kerolox.spark.columns import COLUMNS, arrow_schema
 from kerolox.spark.source.options import Wanted
 from kerolox.spark.source.ranges import Range
 from kerolox.spark.source.reading import read_range
 
-ROW_GROUP_ROWS = 131_072
-ROW_GROUP_BYTES = 64 << 20
 BUFFERED_BYTES = 192 << 20  # of all open files of a task
 OPEN_FILES = 48  # two days of hours; beyond, the least recently used file is closed
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
@@ -84,6 +83,15 @@ class Format:
         """Partitions other than topic and time: tag and properties."""
         return tuple(each for each in self.partitions if each not in PARTITIONS)
 
+    @property
+    def dictionary(self) -> tuple[str, ...]:
+        names = self.schema().names
+        return tuple(name for name in _DICTIONARY if name.split(".")[0] in names)
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        return tuple(name for name in _STATISTICS if name in self.schema().names)
+
     def schema(self) -> pa.Schema:
         """Return the columns of a file: those of the source except ``topic``, which is in the folder name."""
         names = [name for name in COLUMNS if name != "topic"]
@@ -105,21 +113,6 @@ class WriteTask:
     format: Format
 
 
-class ArchiveTask(Protocol):
-    """Fields that write tasks and join tasks share."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def storage(self) -> Storage: ...
-    @property
-    def staging(self) -> str: ...
-    @property
-    def stem(self) -> str: ...
-    @property
-    def format(self) -> Format: ...
-
-
 @dataclass(frozen=True)
 class QueuePart:
     """The rows of one queue in a file."""
@@ -131,30 +124,53 @@ class QueuePart:
     rows: int
 
 
-@dataclass(frozen=True)
-class WrittenFile:
-    """Report of a task about one file it wrote."""
+@dataclass(frozen=True, kw_only=True)
+class WrittenFile(LakeFile):
+    """File of messages: of one topic and one hour of storage."""
 
-    path: str  # final path below the archive's folder
-    staged: str  # path until it is committed
     topic: str
-    date: str  # 2026-11-16
-    hour: int  # WHOLE_DAY if folders have no hour
-    rows: int
-    bytes: int
     first_ms: int  # store times
     last_ms: int
     parts: tuple[QueuePart, ...]
-    values: tuple[str | None, ...] = ()  # of the chosen partitions
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        return self.topic, *super().group
+
+    def described(self, files: Sequence[Any]) -> WrittenFile:
+        first_ms, last_ms = min(file.first_ms for file in files), max(file.last_ms for file in files)
+        return replace(self, first_ms=first_ms, last_ms=last_ms, parts=_joined_parts(files))
 
 
-@dataclass
-class TaskResult:
-    """Result of a task: the files it wrote, or the error."""
+def _joined_parts(files: Iterable[WrittenFile]) -> tuple[QueuePart, ...]:
+    found: dict[tuple[str, int], QueuePart] = {}
+    for part in (part for file in files for part in file.parts):
+        known = found.get((part.broker, part.queue_id), part)
+        rows = part.rows if known is part else known.rows + part.rows
+        found[part.broker, part.queue_id] = replace(
+            part, first=min(known.first, part.first), last=max(known.last, part.last), rows=rows
+        )
+    return tuple(found.values())
 
-    files: list[WrittenFile] = field(default_factory=list)
-    error: str = ""
-    retriable: bool = False  # a later try may succeed
+
+def carry_out(work: WriteTask | JoinTask) -> TaskResult:
+    """Run a task of either kind."""
+    return write(work) if isinstance(work, WriteTask) else join_files(work)
+
+
+def join_tasks(archive: Any, sets: Sequence[Sequence[LakeFile]], format: Format, stem: str) -> list[JoinTask]:
+    """Return the tasks that join files of an archive; the new files have names of the next commit."""
+    tasks = []
+    for number, files in enumerate(sets):
+        name = f"{stem}-{number:03d}-001"
+        tasks.append(
+            JoinTask(
+                tuple(files), archive.storage, f"{files[0].path.rpartition('/')[0]}/{name}.parquet",
+                f"{archive.staging}/{name}-{uuid.uuid4().hex[:12]}.parquet", format.schema(),
+                format.compression, format.statistics, format.dictionary,
+            )
+        )  # fmt: skip
+    return tasks
 
 
 def write(work: WriteTask) -> TaskResult:
@@ -240,50 +256,43 @@ class HourFiles:
 
 
 class HourFile:
-    """One Parquet file. A row group is written when enough rows are buffered."""
+    """File of one topic and hour that is being written."""
 
-    def __init__(self, work: ArchiveTask, schema: pa.Schema, place: FolderPlace, number: int) -> None:
+    def __init__(self, work: WriteTask, schema: pa.Schema, place: FolderPlace, number: int) -> None:
         began = datetime.fromtimestamp(place.hour * 3600, UTC)
         format = work.format
-        self._work = work
+        self._topic = work.topic
         self._schema = schema
         self._values = place.values
         self._date = began.strftime("%Y-%m-%d")
         self._hour = began.hour if format.by_hour else WHOLE_DAY
-        unique = uuid.uuid4().hex[:12]
         names = [each.removeprefix(PROPERTY) for each in format.chosen]
         folder = folder_of(work.topic, self._date, self._hour, names, place.values)
         self._path = f"{folder}/{work.stem}-{number:03d}.parquet"
-        self._staged = f"{work.staging}/{work.stem}-{number:03d}-{unique}.parquet"
-        self._file = work.storage.writer(self._staged)
-        compression = work.format.compression
-        self._writer = pq.ParquetWriter(
-            self._file,
+        self._file = TableFileWriter(
+            work.storage,
+            f"{work.staging}/{work.stem}-{number:03d}-{uuid.uuid4().hex[:12]}.parquet",
             schema,
-            compression=compression if compression != "none" else "NONE",
-            use_dictionary=[name for name in _DICTIONARY if name.split(".")[0] in schema.names],
-            write_statistics=[name for name in _STATISTICS if name in schema.names],
-            store_decimal_as_integer=False,
+            compression=format.compression,
+            statistics=format.statistics,
+            dictionary=format.dictionary,
         )
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
         self._parts: dict[Queue, QueuePart] = {}
         self._first_us = 1 << 62
         self._last_us = -(1 << 62)
-        self.rows = 0
-        self.buffered = 0
+
+    @property
+    def rows(self) -> int:
+        return self._file.rows
+
+    @property
+    def buffered(self) -> int:
+        return self._file.buffered
 
     def add(self, queue: Queue, batch: pa.RecordBatch) -> int:
         """Add rows. Returns the change of buffered bytes, which is negative after a flush."""
-        before = self.buffered
-        self._waiting.append(batch)
-        self._waiting_rows += batch.num_rows
-        self.rows += batch.num_rows
-        self.buffered += batch.get_total_buffer_size()
         self._note(queue, batch)
-        if self._waiting_rows >= ROW_GROUP_ROWS or self.buffered >= ROW_GROUP_BYTES:
-            self.flush()
-        return self.buffered - before
+        return self._file.add(batch)
 
     def _note(self, queue: Queue, batch: pa.RecordBatch) -> None:
         offsets = batch.column(self._schema.get_field_index("queue_offset"))
@@ -302,40 +311,29 @@ class HourFile:
 
     def flush(self) -> int:
         """Write the buffered rows as a row group and return the bytes of memory freed."""
-        freed = self.buffered
-        if self._waiting:
-            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema))
-            self._waiting.clear()
-        self._waiting_rows = self.buffered = 0
-        return freed
+        return self._file.flush()
 
     def size(self) -> int:
         """Return the bytes written to the file so far."""
-        return self._file.tell()
+        return self._file.size()
 
     def close(self) -> WrittenFile:
-        self.flush()
-        self._writer.close()
-        size = self._file.tell()
-        self._file.close()
+        rows, size, columns, bounds = self._file.close()
         return WrittenFile(
             path=self._path,
-            staged=self._staged,
-            topic=self._work.topic,
+            staged=self._file.path,
+            topic=self._topic,
             date=self._date,
             hour=self._hour,
-            rows=self.rows,
+            rows=rows,
             bytes=size,
             first_ms=self._first_us // 1000,
             last_ms=self._last_us // 1000,
             parts=tuple(self._parts.values()),
             values=self._values,
+            columns=columns,
+            bounds=bounds,
         )
 
     def discard(self) -> None:
-        self._waiting.clear()
-        try:
-            self._writer.close()
-        except (OSError, KeroloxError, pa.ArrowException):
-            pass  # the disk may be the reason for discarding
         self._file.discard()

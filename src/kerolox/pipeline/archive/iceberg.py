@@ -29,16 +29,18 @@ import pyarrow as pa
 from kerolox.client.messages import Queue
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import KeroloxError, OptionError
-from kerolox.pipeline.archive.files import Format, QueuePart, TaskResult, WrittenFile
-from kerolox.pipeline.archive.folders import PARTITIONS, WHOLE_DAY
-from kerolox.pipeline.archive.joining import JoinRule, JoinTask, end_ms, small_files
+from kerolox.pipeline.archive.files import Format, QueuePart, WrittenFile, join_tasks
+from kerolox.pipeline.archive.folders import PARTITIONS
 from kerolox.pipeline.archive.log import OffsetRanges
-from kerolox.pipeline.archive.staging import NOTHING, OWN_FOLDER, Expired, Swept
-from kerolox.pipeline.archive.unnamed_metadata import remove_unnamed
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace, IcebergError
-from kerolox.pipeline.lake.iceberg_storage import catalog_options, metadata_storage, table_storage
-from kerolox.pipeline.lake.iceberg_table import CommitUnknown, IcebergTable, Marks, TableFile
+from kerolox.pipeline.lake.iceberg_storage import catalog_options, table_storage
+from kerolox.pipeline.lake.iceberg_table import CommitUnknown, IcebergTable, Marks
+from kerolox.pipeline.lake.shared_iceberg import SharedIceberg
+from kerolox.pipeline.lake.staging import NOTHING, OWN_FOLDER, Swept
 from kerolox.pipeline.lake.storage import Storage, StoredFile
+from kerolox.pipeline.lake.table_file import WHOLE_DAY, Bounds, LakeFile
+from kerolox.pipeline.lake.unnamed_metadata import forget_old
+from kerolox.pipeline.lake.upkeep import Expired, JoinTask, OthersCameFirst, remove_old
 from kerolox.spark.columns import COLUMNS, arrow_schema
 from kerolox.spark.last_read import LastReads
 from kerolox.spark.offsets import (
@@ -59,17 +61,8 @@ SWEEPS: Final = "archive.sweeps"
 NOTES: Final = f"{OWN_FOLDER}/running"
 FILES: Final = "kerolox-"  # prefix of each run's folder below the table's data
 LINGER_MS: Final = 600_000  # longer than tasks of a killed run can survive
-SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
-SNAPSHOT_AGE_MS: Final = 86_400_000  # for running readers; Iceberg's default of five days keeps more
 T = TypeVar("T")
 BY_TIME: Final = {"hour": True, "day": False, "month": False, "year": False}  # True: one file per hour
-
-
-class OthersCameFirst(IcebergError):
-    """Another run committed the same messages first, or removed this run's files. The round is repeated."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why, retriable=True)
 
 
 @dataclass(frozen=True)
@@ -100,10 +93,12 @@ class IcebergArchive:
         self.swept = NOTHING
         self.run = f"{clock.wall_ms()}-{os.getpid()}-{os.urandom(3).hex()}"  # unique
         self._options = dict(storage_options or {})
+        self._format_used = TableFormat()
         self._clock = clock
         self._storage: Storage | None = None
         self._base: QueueOffsets = {}  # offsets in the table; ``places`` may be ahead of them
         self._base_last: LastReads = {}
+        self._entries: dict[str, tuple[WrittenFile, DataFile]] = {}  # as known() has found them
         self._sweeps = 0
         self._rounds = 0
         self._is_unsure = False  # True: the outcome of the last commit is unknown
@@ -139,19 +134,28 @@ class IcebergArchive:
             [("topic", "identity"), ("store_timestamp", "hour" if format.by_hour else "day")],
             {"comment": "topics archived by kerolox"},
         )
-        made = self._format(format, columns)
+        self._format_used = made = self._format(format, columns)
         self._storage = table_storage(self.table, self._options)
         self._note()
         self._sweep()
         self._learn()
         return made
 
+    def archive_or_shared(self) -> IcebergArchive | SharedIceberg:
+        """Return the table as what it is: an archive, or a table that flows write to."""
+        if self.table.load() and self.table.mark(OFFSETS) is None:
+            shared = SharedIceberg(self.table.name, self.table.place, self._options, self._clock)
+            if shared.known():
+                return shared
+        return self
+
     def properties(self) -> str:
         """Return the form of the properties column. Raises OptionError if the table is no archive."""
         if not self.table.load() or self.table.mark(OFFSETS) is None:
             raise OptionError(
-                "--iceberg", self.table.name, f"an archive; {self.table.place.text} has no such archive"
-            )
+                "--iceberg", self.table.name,
+                f"an archive, or a table of a pipeline; {self.table.place.text} has no such table",
+            )  # fmt: skip
         names = self.table.table.schema().column_names
         if "properties" not in names:
             return "none"
@@ -217,6 +221,10 @@ class IcebergArchive:
         for run in runs:
             if run != self.run:
                 self._forget(run, [name for name in notes if name.startswith(f".{run}.")], now_ms)
+        # Runs that were killed while they wrote their first note; names of runs begin with the time.
+        first = [name for name in notes if name.startswith(".") and name[1:].rsplit(".", 2)[0] not in runs]
+        old = [name for name in first if now_ms - int(name[1:].partition("-")[0]) > LINGER_MS]
+        self.storage.delete(f"{NOTES}/{name}" for name in old)
 
     def _fence(self) -> None:
         """Make every other run unable to commit files that it wrote before now."""
@@ -326,20 +334,19 @@ class IcebergArchive:
                 LAST: json.dumps(last_tree(there_last | read), separators=(",", ":")),
             }
 
-        self._append([self._entry(file) for file in files], files, marks, about)
+        self._append(files, marks, about)
         self._base, self._base_last = self._offsets(), self._last()
         self.places, self.last_read = self._base | places, self._base_last | last
 
     def _append(
         self,
-        entries: Sequence[TableFile],
         files: Sequence[WrittenFile],
         marks: Callable[[], Marks],
         about: Mapping[str, str],
         replaced: Iterable[DataFile] = (),
     ) -> None:
         try:
-            self.table.append(entries, marks, about, replaced=replaced)
+            self.table.append([_as_placed(file) for file in files], marks, about, replaced=replaced)
         except CommitUnknown:
             self._is_unsure = self._leaves_note = True  # a snapshot may name the files
             raise
@@ -362,59 +369,32 @@ class IcebergArchive:
                 "round is repeated"
             )
 
-    def _entry(self, file: WrittenFile) -> TableFile:
-        return TableFile(
-            f"{self.table.data_folder.rstrip('/')}/{file.staged}",
-            file.rows,
-            file.bytes,
-            {
-                "topic": (file.topic, file.topic),
-                "queue_offset": (min(p.first for p in file.parts), max(p.last for p in file.parts)),
-                "store_timestamp": (file.first_ms * 1000, file.last_ms * 1000 + 999),
-            },
-        )
-
     def discard(self, files: Iterable[WrittenFile]) -> None:
         """Delete the files of a failed round, whose tasks have all ended."""
         self.storage.delete(file.staged for file in files)
         self._is_writing = False
 
-    # --- small files ----------------------------------------------------------------------------------
+    # --- upkeep ---------------------------------------------------------------------------------------
 
-    def join(
-        self,
-        run: Callable[[Sequence[JoinTask]], Sequence[TaskResult]],
-        format: Format,
-        rule: JoinRule | None = None,
-    ) -> int:
-        """Join small files of past hours and return how many there were."""
+    def known(self) -> dict[str, WrittenFile]:
         self.table.load()
-        known = self._joinable()
-        sets = small_files((file for file, _ in known.values()), self._clock.wall_ms(), format, rule)
-        if not sets:
-            return 0
-        stem = self.stem()
-        works = [
-            JoinTask(files[0].topic, tuple(files), self.storage, self.staging, f"{stem}-{number:03d}", format)
-            for number, files in enumerate(sets)
-        ]
-        results = run(works)
-        made = [file for done in results for file in done.files]
-        failed = [done.error for done in results if done.error]
-        if failed:
-            self.discard(made)
-            raise KeroloxError(f"small files of {self.text} could not be joined: {failed[0]}")
-        gone = [known[file.path][1] for files in sets for file in files]
-        paths = {file.path for files in sets for file in files}
+        self._entries = self._joinable()
+        return {path: file for path, (file, _) in self._entries.items()}
+
+    def join_tasks(self, sets: Sequence[Sequence[LakeFile]]) -> list[JoinTask]:
+        return join_tasks(self, sets, self._format_used, self.stem())
+
+    def replace(self, gone: Sequence[LakeFile], made: Sequence[WrittenFile]) -> None:
+        paths = {file.path for file in gone}
 
         def marks() -> Marks:
             self._check_files(made)
             if not paths <= self._joinable().keys():
-                raise OthersCameFirst(f"somebody else has changed the same files of {self.text}")
+                raise OthersCameFirst(f"another run has changed the same files of {self.text}")
             return {}
 
-        self._append([self._entry(file) for file in made], made, marks, {"joined": str(len(gone))}, gone)
-        return len(gone)
+        about = {"joined" if made else "expired": str(len(gone))}
+        self._append(made, marks, about, [self._entries[path][1] for path in paths])
 
     def expire(self, before_ms: int) -> Expired:
         """Remove the hours that ended before a time, by a snapshot. The offsets of the queues stay.
@@ -423,31 +403,11 @@ class IcebergArchive:
         ``history.expire.max-snapshot-age-ms`` (default: a day), or after the time for which the archive
         keeps messages, if that is shorter.
         """
-        self.table.load()
-        old = self._older(before_ms)
-
-        def marks() -> Marks:
-            if not old.keys() <= self._older(before_ms).keys():
-                raise OthersCameFirst(f"somebody else has changed the same files of {self.text}")
-            return {}
-
-        files = [file for file, _ in old.values()]
-        if old:
-            about = {"expired": str(len(old))}
-            self._append((), (), marks, about, [entry for _, entry in old.values()])
-        told = self.table.table.metadata.properties.get(SNAPSHOT_AGE)
+        old = remove_old(self, before_ms)
         now_ms = self._clock.wall_ms()
-        age_ms = min(int(told or SNAPSHOT_AGE_MS), max(0, now_ms - before_ms))
         orphans = self._remove_orphans()
-        self.table.expire_snapshots(now_ms - age_ms)
-        metadata = metadata_storage(self.table, self._options)
-        if metadata is not None:
-            orphans += remove_unnamed(self.table, metadata, self.storage, now_ms)
-        return Expired(len(files), sum(f.rows for f in files), sum(f.bytes for f in files), orphans)
-
-    def _older(self, before_ms: int) -> dict[str, tuple[WrittenFile, DataFile]]:
-        found = self._joinable().items()
-        return {path: pair for path, pair in found if end_ms(pair[0].date, pair[0].hour) <= before_ms}
+        orphans += forget_old(self.table, self.storage, self._options, now_ms, now_ms - before_ms)
+        return Expired.of(old, orphans)
 
     def _remove_orphans(self) -> int:
         """Delete files of ended runs that no snapshot names, and return how many there were."""
@@ -502,6 +462,12 @@ class IcebergArchive:
             last_ms=last_us // 1000,
             parts=(QueuePart("", 0, first, last, file.record_count),),
         )
+
+
+def _as_placed(file: WrittenFile) -> WrittenFile:
+    """Return the file at the path where its task wrote it: nothing is moved in an Iceberg table."""
+    bounds = file.bounds | {"topic": Bounds(file.topic, file.topic, 0)}
+    return replace(file, path=file.staged, bounds=bounds)
 
 
 def _columns(properties: str) -> pa.Schema:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from kerolox.errors import KeroloxError, OptionError
 from kerolox.pipeline import runner
-from kerolox.pipeline.archive.files import TaskResult, WriteTask
-from kerolox.pipeline.archive.joining import JoinTask, carry_out
-from kerolox.pipeline.archive.staging import OWN_FOLDER
+from kerolox.pipeline.archive.files import WriteTask, carry_out
+from kerolox.pipeline.lake.staging import OWN_FOLDER
 from kerolox.pipeline.lake.storage import Storage
+from kerolox.pipeline.lake.upkeep import JoinTask, TaskResult
 from kerolox.spark.shipping import check_driver
 
 if TYPE_CHECKING:

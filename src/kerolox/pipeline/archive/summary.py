@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kerolox.pipeline.archive.staging import NOTHING, Swept
+from kerolox.pipeline.lake.staging import NOTHING, Swept
 
 
 @dataclass

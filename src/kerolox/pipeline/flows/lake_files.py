@@ -7,9 +7,10 @@ at a time.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import pickle
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -19,10 +20,11 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from kerolox.errors import OptionError
-from kerolox.pipeline.lake.storage import FileWriter, Storage
+from kerolox.pipeline.lake.storage import Storage
+from kerolox.pipeline.lake.table_file import LakeFile, TableFileWriter
+from kerolox.pipeline.lake.written_names import hour_of, written_name
 from kerolox.spark.short_errors import short_errors
 
 if TYPE_CHECKING:
@@ -35,21 +37,9 @@ FOLDER_BYTES_MAX: Final = 255
 TOO_LONG: Final = "makes a folder's name"  # the driver recognises the error of a task by this text
 HOUR_US: Final = 3_600_000_000
 DAY_US: Final = 24 * HOUR_US
-MANIFEST: Final = "path string, rows bigint, bytes bigint, parts string"
-_MANIFEST: Final = pa.schema(
-    [("path", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()), ("parts", pa.string())]
-)
+MANIFEST: Final = "file binary"  # a pickled LakeFile
+_MANIFEST: Final = pa.schema([("file", pa.binary())])
 _TRANSFORM: Final = re.compile(r"(year|month|day|hour)\((\w+)\)")
-
-
-@dataclass(frozen=True)
-class LakeFile:
-    """File that a task has written."""
-
-    path: str  # below the address of the storage
-    rows: int
-    bytes: int
-    parts: tuple[str | None, ...] = ()  # values of the partition columns, as text
 
 
 @dataclass(frozen=True)
@@ -81,13 +71,14 @@ class WriteFiles:
     """Task that writes its rows to files and returns one row per file."""
 
     storage: Storage
-    folder: str
+    folder: str  # below which files are staged; empty: they are written at their places
     stem: str  # prefix of the file names, with flow and batch
     names: tuple[str, ...] = ()  # columns in folder names; empty: no folders
     division: int = 0  # number of partition columns, which are the last columns
     keep: tuple[int, ...] = ()  # indexes of the columns written to the file
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))  # of the file
     compression: str = "zstd"
+    constant: tuple[str, ...] = ()  # columns that have one value in each file
     logs_values: bool = False  # the table's log has the values, so folder names need not
 
     def folder_of(self, key: str, value: str | None) -> str:
@@ -115,30 +106,26 @@ class WriteFiles:
         task = TaskContext.get()
         number = 0 if task is None else task.partitionId()
         stem = f"{self.stem}-{number:05d}-{os.urandom(4).hex()}"
-        written: list[LakeFile] = []
-        open_file: _OpenFile | None = None
+        files: list[LakeFile] = []
+        opened: _OpenFile | None = None
         try:
             for batch in batches:
                 for part, rows in self._parts(batch):
-                    if open_file is None or open_file.part != part or open_file.rows >= ROWS_MAX:
-                        if open_file is not None:
-                            written.append(open_file.close())
-                        open_file = _OpenFile(self, part, f"{stem}-{len(written):04d}.parquet")
-                    open_file.add(rows)
-            if open_file is not None:
-                written.append(open_file.close())
+                    if opened is None or opened.part != part or opened.rows >= ROWS_MAX:
+                        if opened is not None:
+                            files.append(opened.close())
+                        opened = _OpenFile(self, part, f"{stem}-{len(files):04d}")
+                    opened.add(rows)
+            if opened is not None:
+                files.append(opened.close())
         except BaseException:
-            if open_file is not None:
-                open_file.discard()
-            self.storage.delete([file.path for file in written])
+            if opened is not None:
+                opened.discard()
+            self.storage.delete([file.staged for file in files])
             raise
-        told = [(file.path, file.rows, file.bytes, json.dumps(file.parts)) for file in written]
-        if told:
-            columns = [
-                pa.array(column, kind.type)
-                for column, kind in zip(zip(*told, strict=True), _MANIFEST, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=_MANIFEST)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([pickle.dumps(file) for file in files], pa.binary())], schema=_MANIFEST
+        )
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
         """Yield runs of rows of the same partition. The rows are sorted by it."""
@@ -161,27 +148,32 @@ class WriteFiles:
 
 
 class _OpenFile:
-    """File that is being written."""
+    """File of one partition that is being written."""
 
-    def __init__(self, work: WriteFiles, part: tuple[str | None, ...], name: str) -> None:
+    def __init__(self, work: WriteFiles, part: tuple[str | None, ...], stem: str) -> None:
         self.part = part
-        self.rows = 0
         self._work = work
+        self._now_ms = time.time_ns() // 1_000_000
         folders = [work.folder_of(key, value) for key, value in zip(work.names, part, strict=False)]
-        self.path = "/".join(filter(None, (work.folder, *folders, name)))
-        self._file: FileWriter = work.storage.writer(self.path)
-        self._parquet = pq.ParquetWriter(self._file, work.schema, compression=work.compression)
+        self._path = "/".join((*folders, written_name(self._now_ms, stem)))
+        staged = f"{work.folder}/{self._path}" if work.folder else self._path
+        self._file = TableFileWriter(
+            work.storage, staged, work.schema, compression=work.compression, constant=work.constant
+        )
+
+    @property
+    def rows(self) -> int:
+        return self._file.rows
 
     def add(self, rows: pa.RecordBatch) -> None:
-        kept = rows.select(list(self._work.keep))
-        self._parquet.write_batch(kept.cast(self._work.schema))
-        self.rows += rows.num_rows
+        self._file.add(rows.select(list(self._work.keep)).cast(self._work.schema))
 
     def close(self) -> LakeFile:
-        self._parquet.close()
-        size = self._file.tell()
-        self._file.close()
-        return LakeFile(self.path, self.rows, size, self.part)
+        rows, size, columns, bounds = self._file.close()
+        return LakeFile(
+            path=self._path, staged=self._file.path, rows=rows, bytes=size, values=self.part,
+            columns=columns, bounds=bounds, **hour_of(self._now_ms),
+        )  # fmt: skip
 
     def discard(self) -> None:
         self._file.discard()
@@ -268,4 +260,4 @@ def write_files(batch: DataFrame, work: WriteFiles, parts: Sequence[Division], t
     if tasks:
         rows = rows.coalesce(tasks)
     found = rows.mapInArrow(work, MANIFEST).collect()
-    return [LakeFile(row.path, row.rows, row.bytes, tuple(json.loads(row.parts))) for row in found]
+    return [pickle.loads(row.file) for row in found]

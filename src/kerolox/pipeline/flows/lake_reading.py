@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from kerolox.errors import KeroloxError
 from kerolox.pipeline.flows.definition import ArchiveSource
 from kerolox.pipeline.flows.probing import sqlite_file
-from kerolox.pipeline.lake.delta_options import delta_options
+from kerolox.pipeline.lake.delta_table import LakeDelta
 from kerolox.pipeline.lake.storage import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-# Delta features that the data files do not show.
-HIDDEN: Final = ("deletionVectors", "columnMapping")
 
 
 @dataclass(frozen=True)
@@ -48,22 +45,12 @@ def files_of(source: ArchiveSource) -> TableFiles:
 
 
 def _delta(source: ArchiveSource) -> TableFiles:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    storage = open_storage(source.archive)
-    try:
-        table = DeltaTable(storage.address, storage_options=delta_options(storage))
-    except DeltaError as error:
-        raise KeroloxError(f"{storage} is not a Delta table: {error}") from error
-    hidden = sorted(set(table.protocol().reader_features or ()) & set(HIDDEN))
-    if hidden:
-        raise KeroloxError(
-            f"the Delta table {storage} uses {', '.join(hidden)}, which a pipeline cannot read. Rewrite it "
-            "without (Spark with Delta: REORG TABLE ... APPLY (PURGE), then drop the feature)"
-        )
-    base = storage.address if table.metadata().partition_columns else ""
-    return TableFiles(list(table.file_uris()), pa.schema(table.schema()), base)
+    table = LakeDelta(open_storage(source.archive))
+    if not table.load():
+        raise KeroloxError(f"{table.storage} is not a Delta table")
+    table.check_plain()
+    base = table.storage.address if table.partitions else ""
+    return TableFiles(list(table.table.file_uris()), pa.schema(table.table.schema()), base)
 
 
 def _iceberg(source: ArchiveSource) -> TableFiles:

@@ -1,8 +1,8 @@
 """Tables that batches are written to, each batch once.
 
 Tasks write Parquet files that readers do not see yet; then the driver commits them together with the number
-of the batch: in the snapshot of an Iceberg table, in a transaction of a Delta table, or in a record beside
-plain Parquet files. If Spark repeats a batch, the number is already there, and nothing is added.
+of the batch, its mark in the table (lake/shared_table.py, shared_delta.py, shared_iceberg.py). If Spark
+repeats a batch, the mark is already there, and nothing is added.
 
 Batch numbers belong to one checkpoint: its id is part of the name they are stored under. If a checkpoint is
 deleted, the flow starts again and its rows are added again.
@@ -10,41 +10,36 @@ deleted, the flow starts again and its rows are added again.
 
 from __future__ import annotations
 
-import json
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
-import msgspec
 import pyarrow as pa
 
-from kerolox.errors import KeroloxError, OptionError
+from kerolox.errors import OptionError
 from kerolox.pipeline.flows.definition import LakeTable
 from kerolox.pipeline.flows.lake_files import (
     TOO_LONG,
     Division,
-    LakeFile,
     WriteFiles,
     arrow_columns,
     divisions,
     too_long_for_folders,
     write_files,
 )
-from kerolox.pipeline.flows.probing import (
-    OWN_FOLDER,
-    SQLITE,
-    check_catalog_file,
-    check_writable,
-    sqlite_file,
-)
+from kerolox.pipeline.flows.probing import SQLITE, check_catalog_file, check_writable, sqlite_file
 from kerolox.pipeline.flows.writers import AllFit, Unfit
-from kerolox.pipeline.lake.storage import Storage, open_storage
+from kerolox.pipeline.lake.shared_delta import SharedDelta
+from kerolox.pipeline.lake.shared_table import SharedTable
+from kerolox.pipeline.lake.staging import OWN_FOLDER, STAGING
+from kerolox.pipeline.lake.storage import open_storage
+from kerolox.pipeline.lake.table_file import LakeFile
+from kerolox.pipeline.lake.upkeep import SharedFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from kerolox.pipeline.lake.shared_iceberg import SharedIceberg
 
 
 class LakeWriter(AllFit, ABC):
@@ -66,74 +61,48 @@ class LakeWriter(AllFit, ABC):
         self.parts = divisions(
             self.definition.partition_by, columns.names, transforms=self.definition.format == "iceberg"
         )
-        self.open(columns)
+        table = self.open(columns)
         name = self.work_name(query)
-        if self.is_done(name, number):
+        done = table.mark(name)
+        if done is not None and done >= number:
             return batch.count() if self.counts_repeated else 0
-        work = self.work(columns, name, number)
-        files = write_files(batch, work, self.parts, self.definition.files)
+        files = write_files(batch, self.work(columns, name, number), self.parts, self.definition.files)
         if files:
-            self.commit(name, number, files)
+            self.commit(table, files, name, number)
         return sum(file.rows for file in files)
+
+    def commit(self, table: SharedFiles, files: Sequence[LakeFile], name: str, number: int) -> None:
+        table.add(files, name, number)
 
     @abstractmethod
     def check(self) -> None:
         """Raise the errors now that would occur later, such as for an address that is not writable."""
 
     @abstractmethod
-    def open(self, columns: pa.Schema) -> None:
-        """Create the table, or check the existing one."""
-
-    @abstractmethod
-    def is_done(self, name: str, number: int) -> bool: ...
+    def open(self, columns: pa.Schema) -> SharedFiles:
+        """Return the table. Creates it, or checks the existing one."""
 
     @abstractmethod
     def work(self, columns: pa.Schema, name: str, number: int) -> WriteFiles: ...
 
-    @abstractmethod
-    def commit(self, name: str, number: int, files: Sequence[LakeFile]) -> None: ...
-
-    def _hive(
-        self,
-        columns: pa.Schema,
-        storage: Storage,
-        folder: str,
-        name: str,
-        number: int,
-        *,
-        logs_values: bool = False,
-    ) -> WriteFiles:
+    def _hive(self, columns: pa.Schema, folder: str, stem: str, *, logs_values: bool = False) -> WriteFiles:
         """Return a task that puts partition values into folder names instead of the files."""
-        told = [each.column for each in self.parts]
+        told = tuple(each.column for each in self.parts)
         kept = [at for at, column in enumerate(columns.names) if column not in told]
         return WriteFiles(
-            storage, folder, f"{name}-{number:010d}", tuple(told), len(told), tuple(kept),
-            pa.schema([columns.field(at) for at in kept]), self.definition.compression, logs_values,
+            open_storage(self.definition.path, self.definition.options), folder, stem, told, len(told),
+            tuple(kept), pa.schema([columns.field(at) for at in kept]), self.definition.compression,
+            logs_values=logs_values,
         )  # fmt: skip
 
 
-# --- plain Parquet ------------------------------------------------------------------------------------
-
-
-class Record(msgspec.Struct, frozen=True):
-    """Record of the last batch of a flow, with the moves of its files."""
-
-    batch: int
-    moves: list[tuple[str, str]]
-
-
 class ParquetWriter(LakeWriter):
-    """Writer to a folder of Parquet files, in Hive's layout if it is partitioned.
-
-    The record of a batch is written in one atomic step, which is the commit. Then the files are moved to
-    their places; a repeated batch finds the record and moves the remaining files. Spark repeats at most the
-    last batch, so one record per flow is enough.
-    """
+    """Writer to a folder of Parquet files, in Hive's layout if it is partitioned."""
 
     def __init__(self, definition: LakeTable, pipeline: str, flow: str) -> None:
         super().__init__(definition, pipeline, flow)
         self._storage = open_storage(definition.path, definition.options)
-
+        self._table: SharedTable | None = None
         # Only file systems limit the length of folder names.
         self.may_refuse_rows = bool(definition.partition_by) and self._storage.is_local
 
@@ -147,181 +116,73 @@ class ParquetWriter(LakeWriter):
     def check(self) -> None:
         check_writable(self._storage)
 
-    def open(self, columns: pa.Schema) -> None:
-        pass
-
-    def _record(self, name: str) -> str:
-        return f"{OWN_FOLDER}/flows/{name}.json"
-
-    def _staging(self, name: str) -> str:
-        return f"{OWN_FOLDER}/staging/{name}"
-
-    def is_done(self, name: str, number: int) -> bool:
-        try:
-            record = msgspec.json.decode(self._storage.read(self._record(name)), type=Record)
-        except FileNotFoundError:
-            record = Record(-1, [])
-        done = record.batch >= number
-        if done:
-            self._publish(record)
-        self._storage.clear(self._staging(name))  # files of attempts that were not committed
-        return done
+    def open(self, columns: pa.Schema) -> SharedTable:
+        if self._table is None:
+            table = SharedTable(self._storage)
+            table.check()
+            self._table = table
+        return self._table
 
     def work(self, columns: pa.Schema, name: str, number: int) -> WriteFiles:
-        return self._hive(columns, self._storage, self._staging(name), name, number)
-
-    def commit(self, name: str, number: int, files: Sequence[LakeFile]) -> None:
-        before = f"{self._staging(name)}/"
-        record = Record(number, [(file.path, file.path.removeprefix(before)) for file in files])
-        self._storage.put(self._record(name), msgspec.json.encode(record))
-        self._publish(record)
-
-    def _publish(self, record: Record) -> None:
-        lost = self._storage.publish(record.moves)
-        if lost:
-            raise KeroloxError(
-                f"{self._storage.name(lost[0])} of the committed batch {record.batch} does not exist. "
-                "Was it deleted? If so, delete the flow's record too: "
-                f"{self._storage.name(OWN_FOLDER + '/flows')}"
-            )
-
-
-# --- Delta --------------------------------------------------------------------------------------------
+        staging = f"{STAGING}/{name}"
+        self._storage.clear(staging)  # files of attempts that were not committed
+        return self._hive(columns, staging, f"{name}-{number:010d}")
 
 
 class DeltaWriter(LakeWriter):
-    """Writer to a Delta table. The batch number is the version of an application transaction."""
+    """Writer to a Delta table."""
 
     def __init__(self, definition: LakeTable, pipeline: str, flow: str) -> None:
         super().__init__(definition, pipeline, flow)
-        if find_spec("deltalake") is None:
-            raise KeroloxError("deltalake is not installed. Install it: pip install 'kerolox[spark,delta]'")
-        from kerolox.pipeline.lake.delta_options import delta_options
-
-        self._storage = open_storage(definition.path, definition.options)
-        self._options = delta_options(self._storage)
-        self._table: Any = None
+        self._table = SharedDelta(open_storage(definition.path, definition.options))
 
     def check(self) -> None:
-        check_writable(self._storage)
+        check_writable(self._table.storage)
 
-    def open(self, columns: pa.Schema) -> None:
-        from deltalake import DeltaTable
-
+    def open(self, columns: pa.Schema) -> SharedDelta:
         told = [each.column for each in self.parts]
-        if self._table is None:
-            address = self._storage.address
-            if not DeltaTable.is_deltatable(address, self._options):
-                DeltaTable.create(
-                    address, columns, partition_by=told, storage_options=self._options, mode="ignore",
-                    description=f"written by the kerolox pipeline {self.name}",
-                )  # fmt: skip
-            self._table = DeltaTable(address, storage_options=self._options)
-        else:
-            self._table.update_incremental()
-        there = [field.name for field in self._table.schema().fields]
-        if set(there) != set(columns.names):
-            more = ", ".join(sorted(set(columns.names) ^ set(there)))
-            raise OptionError(
-                "path",
-                self._storage.address,
-                f"a table with the columns of the sink; different columns: {more}",
-            )
-        if list(self._table.metadata().partition_columns) != told:
-            raise OptionError(
-                "partition_by", ", ".join(told),
-                f"the table's partition columns: {', '.join(self._table.metadata().partition_columns)}",
-            )  # fmt: skip
-
-    def is_done(self, name: str, number: int) -> bool:
-        done = self._table.transaction_version(name)
-        return done is not None and done >= number
+        self._table.make(columns, told, f"written by the kerolox pipeline {self.name}")
+        return self._table
 
     def work(self, columns: pa.Schema, name: str, number: int) -> WriteFiles:
-        return self._hive(columns, self._storage, "", name, number, logs_values=True)
-
-    def commit(self, name: str, number: int, files: Sequence[LakeFile]) -> None:
-        from deltalake import CommitProperties, Transaction
-        from deltalake.exceptions import DeltaError
-        from deltalake.transaction import AddAction
-
-        now_ms = int(time.time() * 1000)
-        told = [each.column for each in self.parts]
-        added = [
-            AddAction(
-                quote(file.path, safe="/=-_.,@+() "), file.bytes, dict(zip(told, file.parts, strict=True)),
-                now_ms, True, json.dumps({"numRecords": file.rows}),
-            )
-            for file in files
-        ]  # fmt: skip
-        try:
-            self._table.create_write_transaction(
-                added, mode="append", schema=self._table.schema(), partition_by=told,
-                commit_properties=CommitProperties(
-                    custom_metadata={"flow": self.name, "batch": str(number)},
-                    app_transactions=[Transaction(name, number, now_ms)],
-                ),
-            )  # fmt: skip
-        except DeltaError as error:
-            self._table.update_incremental()
-            if self.is_done(name, number):  # committed by another run, which seemed dead
-                return
-            raise KeroloxError(f"the Delta table {self._storage} rejected the commit: {error}") from error
-
-
-# --- Iceberg ------------------------------------------------------------------------------------------
+        return self._hive(columns, "", f"{name}-{number:010d}", logs_values=True)
 
 
 class IcebergWriter(LakeWriter):
-    """Writer to an Iceberg table. The batch number is in the summary of the snapshot."""
+    """Writer to an Iceberg table."""
 
     def __init__(self, definition: LakeTable, pipeline: str, flow: str) -> None:
         super().__init__(definition, pipeline, flow)
-        from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
-
         self._place = catalog_place(definition.catalog, definition.path)
-        assert isinstance(self._place, CatalogPlace)
-        self._table: Any = None
-        self._storage: Storage | None = None
+        self._table: SharedIceberg | None = None
 
-    def _opened(self) -> Any:
-        from kerolox.pipeline.lake.iceberg_table import IcebergTable
+    def _opened(self) -> SharedIceberg:
+        from kerolox.pipeline.lake.shared_iceberg import SharedIceberg
 
         if self._table is None:
             file = sqlite_file(self._place.uri)
             if file is not None:  # SQLite creates the file, but not its folder
                 file.parent.mkdir(parents=True, exist_ok=True)
-            self._table = IcebergTable(self._place, self.definition.table)
+            self._table = SharedIceberg(self.definition.table, self._place, self.definition.options)
         return self._table
 
     def check(self) -> None:
         if check_catalog_file(self._place.uri):
-            self._opened().load()
+            self._opened().table.load()
         elif self._place.warehouse:
             check_writable(open_storage(self._place.warehouse, self.definition.options))
 
-    def open(self, columns: pa.Schema) -> None:
-        from kerolox.pipeline.lake.iceberg_storage import table_storage
-
-        table = self._opened()
-        table.make(columns, [(each.column, each.transform) for each in self.parts])
-        self._storage = table_storage(table, self.definition.options)
-
-    def is_done(self, name: str, number: int) -> bool:
-        done = self._opened().mark(name)
-        return done is not None and int(done) >= number
+    def open(self, columns: pa.Schema) -> SharedIceberg:
+        self._opened().make(columns, [(each.column, each.transform) for each in self.parts])
+        return self._opened()
 
     def work(self, columns: pa.Schema, name: str, number: int) -> WriteFiles:
-        assert self._storage is not None
+        table = self._opened()
         return WriteFiles(
-            self._storage, "", f"{name}-{number:010d}", (), len(self.parts), tuple(range(len(columns))),
-            self._opened().file_schema(columns), self.definition.compression,
+            table.storage, "", f"{name}-{number:010d}", (), len(self.parts), tuple(range(len(columns))),
+            table.table.file_schema(columns), self.definition.compression,
+            tuple(each.column for each in self.parts if each.transform == "identity"),
         )  # fmt: skip
-
-    def commit(self, name: str, number: int, files: Sequence[LakeFile]) -> None:
-        assert self._storage is not None
-        address = self._opened().data_folder.rstrip("/")
-        self._opened().append_once([f"{address}/{file.path}" for file in files], name, number)
 
 
 def catalog_place(catalog: dict[str, str], path: str) -> Any:

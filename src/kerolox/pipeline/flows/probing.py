@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from kerolox.errors import KeroloxError
+from kerolox.pipeline.lake.staging import OWN_FOLDER
 from kerolox.pipeline.lake.storage import Storage, open_storage
 
-OWN_FOLDER: Final = "_kerolox"
 SQLITE: Final = "sqlite:///"
 
 

@@ -16,9 +16,11 @@ resolved by a search for the snapshot's id, which is chosen before the commit.
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from datetime import date, datetime
+from datetime import time as clock_time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -38,6 +40,7 @@ from kerolox.pipeline.lake.iceberg_schema import (
     missing_columns,
     partition_spec,
 )
+from kerolox.pipeline.lake.table_file import LakeFile
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -69,17 +72,6 @@ class CommitUnknown(IcebergError):
 
     def __init__(self, why: str) -> None:
         super().__init__(why, retriable=True)
-
-
-@dataclass(frozen=True)
-class TableFile:
-    """Parquet file with its statistics from the writer, so that a commit need not read it."""
-
-    path: str  # full address
-    rows: int
-    bytes: int
-    # Least and greatest value of columns without nulls. Partition columns are required here.
-    bounds: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
 
 class IcebergTable:
@@ -292,7 +284,7 @@ class IcebergTable:
 
     def append(
         self,
-        files: Sequence[TableFile | DataFile],
+        files: Sequence[LakeFile | DataFile],
         marks: Callable[[], Marks | None],
         about: Mapping[str, str] | None = None,
         *,
@@ -322,74 +314,58 @@ class IcebergTable:
                 for file in gone:
                     snapshot.delete_data_file(file)
                 for each in files:
-                    snapshot.append_data_file(self._entry(each) if isinstance(each, TableFile) else each)
+                    snapshot.append_data_file(self._entry(each) if isinstance(each, LakeFile) else each)
             return True
 
         return self._commit(stage)
-
-    def append_once(self, paths: Sequence[str], name: str, number: int) -> bool:
-        """Add written files as step ``number`` under a name. Repeated calls add them once.
-
-        Reads the files' footers. Returns False if the table already has this step or a later one.
-        """
-        from pyiceberg.io.pyarrow import parquet_file_to_data_file
-
-        def marks() -> Marks | None:
-            done = self.mark(name)
-            return None if done is not None and int(done) >= number else {name: str(number)}
-
-        if marks() is None:
-            return False
-        table = self.table
-        files = [
-            parquet_file_to_data_file(io=table.io, table_metadata=table.metadata, file_path=path)
-            for path in paths
-        ]
-        return self.append(files, marks)
 
     def remove(self, files: Iterable[DataFile], about: Mapping[str, str] | None = None) -> bool:
         """Remove files from the table by one snapshot. Marks do not change."""
         gone = list(files)
         return bool(gone) and self.append((), dict, about, replaced=gone)
 
-    def _entry(self, file: TableFile) -> DataFile:
-        """Return the manifest entry of a file."""
+    def _entry(self, file: LakeFile) -> DataFile:
+        """Return the manifest entry of a file, whose bounds came from its writer."""
         from pyiceberg.conversions import to_bytes
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
         from pyiceberg.typedef import Record
 
         metadata = self.table.metadata
         schema, spec = metadata.schema(), metadata.spec()
-        by_id = {schema.find_field(name).field_id: pair for name, pair in file.bounds.items()}
+        by_id = {schema.find_field(name).field_id: found for name, found in file.bounds.items()}
         kinds: dict[int, Any] = {key: schema.find_type(key) for key in by_id}
         values = []
         for part in spec.fields:
-            if part.source_id not in by_id:
+            known = by_id.get(part.source_id)
+            if known is None or (known.least is None and known.nulls < file.rows):
                 column = schema.find_column_name(part.source_id)
                 raise IcebergError(
                     f"{self.text} is partitioned by {part.transform} of {column}, "
                     f"and {file.path} has no value of it. Use a table without this partition"
                 )
             transform = part.transform.transform(kinds[part.source_id])
-            least, greatest = (transform(value) for value in by_id[part.source_id])
-            if least != greatest:
+            least, greatest = transform(_internal(known.least)), transform(_internal(known.greatest))
+            if least != greatest or (known.nulls and known.nulls < file.rows):
                 raise IcebergError(
                     f"{file.path} has rows of {part.name} {least} to {greatest}: a file "
                     f"of {self.text} must have one value"
                 )
             values.append(least)
+        filled = {key: found for key, found in by_id.items() if found.least is not None}
         return DataFile.from_args(
             _table_format_version=metadata.format_version,
             content=DataFileContent.DATA,
-            file_path=file.path,
+            file_path=f"{self.data_folder.rstrip('/')}/{file.path}",
             file_format=FileFormat.PARQUET,
             partition=Record(*values),
             record_count=file.rows,
             file_size_in_bytes=file.bytes,
             value_counts=dict.fromkeys(by_id, file.rows),
-            null_value_counts=dict.fromkeys(by_id, 0),
-            lower_bounds={key: to_bytes(kinds[key], pair[0]) for key, pair in by_id.items()},
-            upper_bounds={key: to_bytes(kinds[key], pair[1]) for key, pair in by_id.items()},
+            null_value_counts={key: found.nulls for key, found in by_id.items()},
+            lower_bounds={key: to_bytes(kinds[key], _internal(each.least)) for key, each in filled.items()},
+            upper_bounds={
+                key: to_bytes(kinds[key], _internal(each.greatest)) for key, each in filled.items()
+            },
             sort_order_id=None,
             spec_id=metadata.default_spec_id,
             equality_ids=None,
@@ -434,7 +410,7 @@ class IcebergTable:
             if _is_refused(trouble):
                 break
             log.info("commit_again table=%s try=%d error=%r", self.name, number + 1, short(trouble))
-            time.sleep(pause_s)
+            time.sleep(pause_s * random.uniform(0.5, 1.0))  # two writers must not meet again
             pause_s = min(PAUSE_S_MAX, 2 * pause_s)
         if self._head() in unsure:
             raise self._unknown(trouble) from trouble
@@ -474,6 +450,21 @@ class IcebergTable:
             f"{self.text}: the outcome of the last commit is unknown, because the catalog gave no "
             f"clear answer ({short(trouble)}). It is looked up when the catalog answers again"
         )
+
+
+def _internal(value: Any) -> Any:
+    """Return a value as Iceberg counts it: times in microseconds, dates in days."""
+    from pyiceberg.utils.datetime import (
+        date_to_days,
+        datetime_to_micros,
+        time_to_micros,
+    )
+
+    if isinstance(value, datetime):
+        return datetime_to_micros(value)
+    if isinstance(value, date):
+        return date_to_days(value)
+    return time_to_micros(value) if isinstance(value, clock_time) else value
 
 
 def _is_refused(error: Exception) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,7 +42,9 @@ class LocalFolder(Storage):
     def put_if_absent(self, path: str, content: bytes) -> None:
         place = self.at(path)
         self._make(place.parent)
-        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=place.parent)
+        handle, temporary = tempfile.mkstemp(
+            prefix=f".{time.time_ns() // 1_000_000:013d}-", suffix=".tmp", dir=place.parent
+        )
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
@@ -96,7 +99,10 @@ class LocalFolder(Storage):
         if not staged.exists():
             return False
         place.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(staged, place)
+        try:
+            os.replace(staged, place)
+        except FileNotFoundError:  # another run moved it meanwhile
+            return False
         return True
 
     def delete(self, paths: Iterable[str]) -> int:

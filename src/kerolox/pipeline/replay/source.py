@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from kerolox.errors import OptionError
 from kerolox.pipeline.archive.folders import PROPERTY
-from kerolox.pipeline.archive.log import HEAD, Head, ParquetArchive, read_head
+from kerolox.pipeline.archive.log import Head, ParquetArchive, read_head
 from kerolox.pipeline.audit.plan import known_topics, plan_stores
 from kerolox.pipeline.lake.delta_options import delta_options
 from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
 from kerolox.pipeline.lake.local_folder import LocalFolder
+from kerolox.pipeline.lake.staging import HEAD
 from kerolox.pipeline.lake.storage import Storage, open_storage
 from kerolox.pipeline.replay.iceberg_source import PREFIX, iceberg_files
 from kerolox.pipeline.replay.lake_files import FolderValues, LakeFiles, columns_of, folder_values
@@ -124,7 +125,7 @@ def _delta_table(storage: Storage) -> Any:
         from deltalake import DeltaTable
     except ImportError:
         raise ReplayError(f"{storage} is a Delta table: pip install 'kerolox[delta]'") from None
-    from kerolox.pipeline.archive.delta import delta_errors
+    from kerolox.pipeline.lake.delta_table import delta_errors
 
     with delta_errors(storage):
         return DeltaTable(storage.address, storage_options=delta_options(storage))

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from kerolox.atomic_file import write_atomically
 from kerolox.errors import OptionError
-from kerolox.pipeline.archive.log import HEAD, ParquetArchive
+from kerolox.pipeline.archive.log import ParquetArchive
+from kerolox.pipeline.lake.staging import HEAD
 from kerolox.pipeline.lake.storage import Storage, open_storage
 from kerolox.pipeline.transfer.chunks import Choice, Chunk
 from kerolox.protocol import properties as names

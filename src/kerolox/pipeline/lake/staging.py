@@ -15,10 +15,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from kerolox.clock import Clock
-from kerolox.pipeline.archive.files import WrittenFile
 from kerolox.pipeline.lake.storage import Storage, StoredFile
+from kerolox.pipeline.lake.table_file import LakeFile
 
 OWN_FOLDER: Final = "_kerolox"
+HEAD: Final = f"{OWN_FOLDER}/archive.json"  # description of an archive of Parquet files
 STAGING: Final = f"{OWN_FOLDER}/staging"
 
 
@@ -34,15 +35,6 @@ class Swept(NamedTuple):
 
 
 NOTHING = Swept()
-
-
-class Expired(NamedTuple):
-    """Counts of expired files, with their rows and bytes, and of files that no commit named."""
-
-    files: int = 0
-    rows: int = 0
-    bytes: int = 0
-    orphans: int = 0
 
 
 class Staging:
@@ -71,15 +63,16 @@ class Staging:
         """Remove this run's folder."""
         self._storage.clear(STAGING if self._storage.is_local else self.folder)
 
-    def discard(self, files: Iterable[WrittenFile]) -> None:
+    def discard(self, files: Iterable[LakeFile]) -> None:
         """Delete the files of a failed round."""
         self._storage.delete(file.staged for file in files)
 
-    def publish(self, files: Iterable[WrittenFile]) -> list[WrittenFile]:
-        """Move files to their places. Idempotent. Returns the files that exist in neither place."""
-        files = list(files)
-        lost = set(self._storage.publish([(file.staged, file.path) for file in files]))
-        return [file for file in files if file.path in lost]
+
+def publish(storage: Storage, files: Iterable[LakeFile]) -> list[LakeFile]:
+    """Move files to their places. Idempotent. Returns the files that exist in neither place."""
+    files = list(files)
+    lost = set(storage.publish([(file.staged, file.path) for file in files]))
+    return [file for file in files if file.path in lost]
 
 
 def remove(storage: Storage, paths: Iterable[str]) -> Swept:
