@@ -27,6 +27,8 @@ from kerolox.protocol.command import decode_command
 from kerolox.protocol.compression import decompress
 from kerolox.protocol.epoch_file import decode_epochs, encode_epochs
 from kerolox.protocol.frame import Frame, FrameSplitter, pack_frame
+from kerolox.protocol.grpc.calls import CallFailed, MessageReader, pack, read_head
+from kerolox.protocol.grpc.messages import parse
 from kerolox.protocol.ha import REPORT_BYTES, RangeReader, ReportReader, pack_report
 from kerolox.protocol.ha_epochs import (
     FollowerFrames,
@@ -38,6 +40,10 @@ from kerolox.protocol.ha_epochs import (
     pack_welcome,
 )
 from kerolox.protocol.ha_proof import FollowersProof, LeadersProof, ProofRefused
+from kerolox.protocol.http2.connection import RequestBegun, ServerConnection
+from kerolox.protocol.http2.frames import PREFACE
+from kerolox.protocol.http2.frames import settings as h2_settings
+from kerolox.protocol.http2.limits import DEFAULT
 from kerolox.protocol.json_dialect import dumps, loads
 from kerolox.protocol.message_id import read_offset_id, read_unique_key
 from kerolox.protocol.pop.answer_texts import read_message_offsets, read_start_offsets
@@ -48,6 +54,9 @@ from kerolox.protocol.record_scan import CHECK_BODY, CHECK_NONE, CHECK_RECORD, S
 from kerolox.protocol.send_rules import SendRules
 from kerolox.protocol.signature import sign, verify
 from kerolox.protocol.signature import signer as send_signer
+from kerolox.proxy.checks import Rejected
+from kerolox.proxy.messages import outgoing
+from kerolox.proxy.receipts import Receipt
 from kerolox.spark.columns import arrow_schema
 from kerolox.spark.record_columns import at_once
 from kerolox.spark.records import FIXED_BYTES, decode_by_numpy, record_starts
@@ -403,6 +412,42 @@ def revive_records(data: bytes) -> None:
             assert len(record.offsets) <= 4096
 
 
+def http2(data: bytes) -> None:
+    """A connection behind its greeting: whole and in pieces it does the same, and keeps its bounds."""
+    greeting = PREFACE + h2_settings([])
+    whole, pieces = ServerConnection(), ServerConnection()
+    events = whole.receive(greeting + data, 0.0)
+    step = 1 + (data[0] if data else 0)
+    in_pieces = pieces.receive(greeting, 0.0)
+    for at in range(0, len(data), step):
+        in_pieces += pieces.receive(data[at : at + step], 0.0)
+    assert in_pieces == events
+    assert b"".join(whole.output) == b"".join(pieces.output)
+    assert whole.open_streams <= DEFAULT.streams_max
+    assert whole.waiting_bytes <= len(data)
+    for event in events:
+        if isinstance(event, RequestBegun):
+            with contextlib.suppress(CallFailed):
+                read_head(event.fields)
+
+
+def grpc_messages(data: bytes) -> None:
+    """The data of a call, and the messages of the service."""
+    reader = MessageReader(1 << 20)
+    with contextlib.suppress(CallFailed):
+        found = list(reader.feed(data))
+        assert b"".join(map(pack, found)) == data[: len(data) - reader.waiting_bytes]
+    for name in ("TelemetryCommand", "SendMessageRequest", "ReceiveMessageRequest"):
+        with contextlib.suppress(ValueError):
+            message = parse(name, data)
+            if name == "SendMessageRequest" and message.messages:
+                with contextlib.suppress(Rejected):
+                    outgoing(message.messages[0], "T", 0, "")
+    with contextlib.suppress(Rejected):
+        text = data.decode("utf-8", "replace")
+        assert Receipt.parse(str(Receipt.parse(text))) == Receipt.parse(text)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
@@ -430,5 +475,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         identities,
         pop_texts,
         revive_records,
+        http2,
+        grpc_messages,
     )
 }

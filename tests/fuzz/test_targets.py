@@ -7,8 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from kerolox.protocol.grpc.messages import make
+from kerolox.protocol.http2.frames import rst_stream, window_update
+from tests.protocol.http2.wire import Wire, frame
+
 from .targets import TARGETS
 
+MESSAGE = make("Message", user_properties={"a": "b"}, body=b"x")
 SEEDS = [
     b"",
     b"\x00" * 64,
@@ -36,6 +41,9 @@ SEEDS = [
     b"2\n1726488240\n1-0\n3-4567\n",
     b"DefaultCluster#broker-a#2#10.0.0.1:10911;1700000000000",
     b"TAGS\x01TagA\x02KEYS\x01k1 k2\x02",
+    Wire().headers(1, 0) + frame(0, 1, 1, b"\0\0\0\0\x03abc") + window_update(0, 100) + rst_stream(1, 8),
+    make("SendMessageRequest", messages=[MESSAGE]).SerializeToString(),
+    b"120 1794771855026 60000 3 0 broker-a 2 123 40960",
 ]
 
 
