@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import textwrap
 from pathlib import Path
 
 from tests.broker import test_options_at_run_time
@@ -14,13 +15,19 @@ PAGE = ROOT / "docs" / "CHANGING.md"
 
 
 async def test_the_test_it_shows() -> None:
-    (piece,) = (piece for section in sections(PAGE, "python") for piece in section.pieces)
+    _, piece = (piece for section in sections(PAGE, "python") for piece in section.pieces)
     names = dict(vars(test_options_at_run_time))
     before = set(names)
     exec(compile(piece.padded, piece.file, "exec"), names)
     (name,) = re.findall(r"def (test_\w+)", piece.code)
     assert name in before, "the test that is shown is one of that file"
     await names[name]()
+
+
+def test_the_row_it_shows_is_one_of_the_source() -> None:
+    row, _ = (piece for section in sections(PAGE, "python") for piece in section.pieces)
+    source = ROOT / "src" / "kerolox" / "broker" / "admin" / "topic_admin.py"
+    assert textwrap.indent(textwrap.dedent(row.code), "    ").rstrip() in source.read_text()
 
 
 def test_its_commands() -> None:
