@@ -175,8 +175,10 @@ class Broker(CallerEvents):
         options = self.options
         host = await resolve(options.bind_address, "bindAddress")
         ports = await self.ports.bind(host)
-        told = await advertised_host(options.advertised_host, host, split_nameservers(options.nameservers))
-        self.endpoints = Endpoints(told, *ports, ha_host=options.advertised_ha_host)
+        advertised = await advertised_host(
+            options.advertised_host, host, split_nameservers(options.nameservers)
+        )
+        self.endpoints = Endpoints(advertised, *ports, ha_host=options.advertised_ha_host)
 
     async def _open_store(self) -> None:
         options, endpoints = self.options, self.endpoints

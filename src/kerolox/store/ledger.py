@@ -179,7 +179,7 @@ class StoredLedger:
         self._log.renew_cursors()
         self._log.append_own(cursor, BARRIER_BODY, self._log.store_time.now_ms())
 
-    def append_leader(self, body: bytes, told: Callable[[bool], None]) -> LedgerEntry:
+    def append_leader(self, body: bytes, on_decided: Callable[[bool], None]) -> LedgerEntry:
         """Reject bodies sent to the group's port: only the broker's own port assigns queue offsets."""
         raise OutOfLedger(
             f"cannot append {len(body)} bytes: the log of a broker holds only messages. Send them to the "

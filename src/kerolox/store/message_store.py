@@ -366,8 +366,8 @@ class MessageStore:
 
     async def tell_truncated(self, cut: Cut) -> None:
         """Notify the listeners of a cut."""
-        for told in self.on_truncated:
-            await told(cut)
+        for observer in self.on_truncated:
+            await observer(cut)
 
     async def finish_cut(self) -> None:
         """Notify the listeners of a cut that this start, or an offline tool, has finished. Call it once the

@@ -123,7 +123,7 @@ class ClientAdmin:
             raise InvalidRequest("msgId is missing: name the message to consume")
         config = self._topics.find(asked.topic) if asked.topic else None
         group = self._groups.find(asked.consumer_group)
-        told = msgspec.structs.replace(
+        relayed = msgspec.structs.replace(
             asked,
             broker_name=self._options.broker_name,
             topic_sys_flag=asked.topic_sys_flag if config is None else config.topic_sys_flag,
@@ -137,7 +137,7 @@ class ClientAdmin:
             self._guard.check_reading(request, None, asked.consumer_group)
             raise
         self._guard.check_reading(request, topic, asked.consumer_group)
-        return await self._relay(request, told, asked.consumer_group, asked.client_id or "", record)
+        return await self._relay(request, relayed, asked.consumer_group, asked.client_id or "", record)
 
     async def _relay(
         self, request: Request[Any], header: Header, group: str, client_id: str, body: bytes

@@ -56,10 +56,10 @@ class LeaderNotices:
     @serves(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, MinBrokerIdChanged, CHANGES)
     def lowest_changed(self, request: Request[MinBrokerIdChanged]) -> Answer:
         """Take notice of the lowest broker id of the group, from a name server."""
-        told = request.header
+        header = request.header
         log.info(
             "lowest_broker_changed id=%r address=%r gone=%r by=%s",
-            told.min_broker_id, told.min_broker_addr, told.offline_broker_addr, request.caller.address,
+            header.min_broker_id, header.min_broker_addr, header.offline_broker_addr, request.caller.address,
         )  # fmt: skip
         self._register()
         self._watch.look_now()
@@ -68,27 +68,29 @@ class LeaderNotices:
     @serves(RequestCode.EXCHANGE_BROKER_HA_INFO, HaInfo, CHANGES)
     async def exchange(self, request: Request[HaInfo]) -> Answer:
         """Exchange positions and addresses with another broker of the group."""
-        told = request.header
-        if not told.master_ha_address:
+        header = request.header
+        if not header.master_ha_address:
             return Answer(header=self._who_leads())
         if self._leadership.leads:
-            raise self._two_leaders(told)
+            raise self._two_leaders(header)
         if self._refuses_claims:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{told.master_address!r} claims to lead, but {self._refuses_claims}",
+                f"{header.master_address!r} claims to lead, but {self._refuses_claims}",
             )
-        await self._check(told.master_address or "")
+        await self._check(header.master_address or "")
         # Acting ends before the leader sees a connection, since the leader continues when it has one.
         await self._watch.leader_returns()
-        if not self._leadership.announced(LeaderAddress(told.master_address or "", told.master_ha_address)):
-            raise self._two_leaders(told)  # this broker was promoted meanwhile
+        if not self._leadership.announced(
+            LeaderAddress(header.master_address or "", header.master_ha_address)
+        ):
+            raise self._two_leaders(header)  # this broker was promoted meanwhile
         return Answer(header=HaInfo())
 
-    def _two_leaders(self, told: HaInfo) -> Refused:
+    def _two_leaders(self, header: HaInfo) -> Refused:
         return Refused(
             ResponseCode.SYSTEM_ERROR,
-            f"{self._endpoints.address} leads, and {told.master_address!r} claims to lead: two brokers "
+            f"{self._endpoints.address} leads, and {header.master_address!r} claims to lead: two brokers "
             "of one name have brokerId 0. Stop one of them.",
         )
 

@@ -99,13 +99,13 @@ class Agent:
         """Ask for the leader now."""
         self._wake.set()
 
-    def notice(self, told: headers.BrokerRoleChanged, body: bytes, by: str) -> None:
+    def notice(self, offered: headers.BrokerRoleChanged, body: bytes, by: str) -> None:
         """Handle a notice of the controller about a changed leader. Raises ProtocolError.
 
         Any client can send a notice, and it may have been meant for an earlier process. So the controller is
         asked, and only its answer counts. An epoch accepted from elsewhere could never be superseded.
         """
-        mastership = from_notice(told, body)
+        mastership = from_notice(offered, body)
         if self._is_other_process(mastership):
             self._unknown()
         elif news(self._elections.mastership, mastership) in (News.EPOCH, News.MOVED, News.IN_SYNC):
@@ -114,10 +114,10 @@ class Agent:
         else:
             self._elections.offer(mastership, f"a notice of {by}")  # logs contradictions
 
-    def _is_other_process(self, told: Mastership) -> bool:
+    def _is_other_process(self, offered: Mastership) -> bool:
         """True if a controller reports that this broker leads, but at the address of another process with its
         identity."""
-        return told.is_there and told.id == self._identity.id and told.address != self._address
+        return offered.is_there and offered.id == self._identity.id and offered.address != self._address
 
     def _unknown(self) -> None:
         self._is_registered = False
@@ -169,41 +169,41 @@ class Agent:
         await self._known.load(self._options.cluster, self._options.broker_name, self._identity.id)
         asked_s = self._clock.monotonic_s()
         if not self._is_registered:
-            told = await self._register()
+            offered = await self._register()
             self._is_registered = True
             self._heartbeats.start(self._identity.id)
         else:
-            told = await self._who_leads()
-        if self._is_other_process(told):
+            offered = await self._who_leads()
+        if self._is_other_process(offered):
             self._is_registered = False
             raise IdentityTaken(
-                f"the controller at {self._controllers.leader} reports that broker {told.id}, the id of "
-                f"this broker, leads at {told.address}, but this one is at {self._address}: two processes "
+                f"the controller at {self._controllers.leader} reports that broker {offered.id}, the id of "
+                f"this broker, leads at {offered.address}, but this one is at {self._address}: two processes "
                 "have one identity, or this broker has moved. It registers again"
             )
-        found = self._elections.offer(told, "asked who leads")
-        if self._still_leads(told, found):
+        found = self._elections.offer(offered, "asked who leads")
+        if self._still_leads(offered, found):
             self._watch.confirmed(asked_s)
         if (
-            not told.is_there
+            not offered.is_there
             and found in (News.EPOCH, News.NONE)
-            and told.epoch >= self._elections.mastership.epoch
+            and offered.epoch >= self._elections.mastership.epoch
         ):
             try:
-                told = await self._elect()
+                offered = await self._elect()
             except RequestFailed as error:
                 if error.response_code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
                     self._is_registered = False
                 raise
-            self._elections.offer(told, "an election that was asked for")
+            self._elections.offer(offered, "an election that was asked for")
 
-    def _still_leads(self, told: Mastership, found: News) -> bool:
+    def _still_leads(self, offered: Mastership, found: News) -> bool:
         """True if no other broker can lead in this broker's place: the controller confirms its leadership, or
         the controller fell back to an older epoch, and all replicas it could have elected follow this
         broker."""
         if found is News.OLDER:
             return self._elections.is_followed_since(self._watch.doubted_s)
-        return found in (News.NONE, News.IN_SYNC) and told.is_there and told.id == self._identity.id
+        return found in (News.NONE, News.IN_SYNC) and offered.is_there and offered.id == self._identity.id
 
     async def _register(self) -> Mastership:
         options = self._options

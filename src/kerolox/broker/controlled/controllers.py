@@ -62,7 +62,7 @@ class Controllers(CallerEvents):
         self._looked_up_s: float | None = None
         self._found_s = clock.monotonic_s()  # time of the last answer that named the leader
         self._looking: asyncio.Task[None] | None = None
-        self._told = ""  # the last error
+        self._reported = ""  # the last error
         self.dialer = Dialer(
             events=self, clock=clock, tls=options.own_tls, credentials=options.own_credentials
         )
@@ -154,10 +154,10 @@ class Controllers(CallerEvents):
             if answer.code != ResponseCode.SUCCESS:
                 request = RequestCode.CONTROLLER_GET_METADATA_INFO.name
                 raise RequestFailed(answer.code, answer.remark, address=address, request=request)
-            told = answer.header(ControllerMetadataAnswer)
+            header = answer.header(ControllerMetadataAnswer)
         except KeroloxError as error:
             return error
-        return address if told.is_leader else told.controller_leader_address or ""
+        return address if header.is_leader else header.controller_leader_address or ""
 
     async def _look_up(self) -> None:
         """Look up the addresses of a name, at intervals."""
@@ -173,13 +173,15 @@ class Controllers(CallerEvents):
                     ip = str(place[0])
                     found.append(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}")
             except OSError as error:
-                if str(error) != self._told:
-                    self._told = str(error)
-                    log.warning("controllers_not_looked_up name=%r error=%r next='retried'", name, self._told)
+                if str(error) != self._reported:
+                    self._reported = str(error)
+                    log.warning(
+                        "controllers_not_looked_up name=%r error=%r next='retried'", name, self._reported
+                    )
         found = list(dict.fromkeys(found))[:CONTROLLERS_MAX]
         if not found:
             return
-        self._looked_up_s, self._told = now_s, ""
+        self._looked_up_s, self._reported = now_s, ""
         if set(found) != set(self.addresses):
             log.info("controllers_looked_up names=%r addresses=%r", self._names, found)
             self.addresses = found

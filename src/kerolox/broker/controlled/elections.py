@@ -61,7 +61,7 @@ class Elections:
         self._lost_s: float | None = None  # time when this epoch's leader was first missed
         self._began_at = 0  # end of the log when this broker began to lead
         self._not_taken_told = ""
-        self._told_older = -1  # the last logged outdated epoch
+        self._reported_older = -1  # the last logged outdated epoch
 
     @property
     def mastership(self) -> Mastership:
@@ -78,29 +78,29 @@ class Elections:
 
     # --- reports --------------------------------------------------------------------------------------
 
-    def offer(self, told: Mastership, why: str) -> News:
+    def offer(self, offered: Mastership, why: str) -> News:
         """Offer a mastership that a controller reported. It takes effect in its turn, unless a newer one
         arrives before."""
-        found = news(self.mastership, told)
+        found = news(self.mastership, offered)
         if found is News.OLDER:
-            if told.epoch != self._told_older:
-                self._told_older = told.epoch
+            if offered.epoch != self._reported_older:
+                self._reported_older = offered.epoch
                 log.warning(
                     "epoch_fell_back told=%d known=%d master=%d by=%r next='this broker continues; "
                     "restore the controller if it lost its state'",
-                    told.epoch, self.mastership.epoch, told.id, why,
+                    offered.epoch, self.mastership.epoch, offered.id, why,
                 )  # fmt: skip
         elif found is News.OTHER_MASTER:
             log.error(
                 "two_masters_in_one_epoch epoch=%d known=%d told=%d by=%r next='this broker continues; "
                 "elect one of them: kerolox controller elect'",
-                told.epoch, self.mastership.id, told.id, why,
+                offered.epoch, self.mastership.id, offered.id, why,
             )  # fmt: skip
-        elif found is not News.NONE and told.is_there:
+        elif found is not News.NONE and offered.is_there:
             waiting = self._turns.waiting
-            if waiting is None or news(waiting, told) in (News.EPOCH, News.MOVED, News.IN_SYNC):
+            if waiting is None or news(waiting, offered) in (News.EPOCH, News.MOVED, News.IN_SYNC):
                 self._why = why
-                self._turns.offer(told)
+                self._turns.offer(offered)
         return found
 
     def is_followed_since(self, since_s: float | None) -> bool:
@@ -115,50 +115,53 @@ class Elections:
 
     # --- changes --------------------------------------------------------------------------------------
 
-    def _not_taken(self, told: Mastership, error: KeroloxError | OSError) -> float:
-        text = f"{told.epoch} {error}"
+    def _not_taken(self, offered: Mastership, error: KeroloxError | OSError) -> float:
+        text = f"{offered.epoch} {error}"
         if text != self._not_taken_told:
             self._not_taken_told = text
             log.error(
                 "role_not_taken epoch=%d master=%d error=%r next='retried'",
-                told.epoch, told.id, str(error),
+                offered.epoch, offered.id, str(error),
             )  # fmt: skip
         if not self._leadership.leads:
-            self._leadership.wait(f"it cannot take its role in epoch {told.epoch}: {error}")
+            self._leadership.wait(f"it cannot take its role in epoch {offered.epoch}: {error}")
         return AGAIN_S
 
-    async def _take(self, told: Mastership) -> None:
-        found = news(self.mastership, told)
+    async def _take(self, offered: Mastership) -> None:
+        found = news(self.mastership, offered)
         if found is News.EPOCH:
-            if told.id == self.id:
-                await self._lead(told)
+            if offered.id == self.id:
+                await self._lead(offered)
             else:
-                await self._follow(told)
+                await self._follow(offered)
             self._lost_s = None
             self.on_role()
         elif found is News.MOVED:
-            self._leadership.note(told)
-            if told.id != self.id:
-                self._search.look_for(told.address)
+            self._leadership.note(offered)
+            if offered.id != self.id:
+                self._search.look_for(offered.address)
         elif found is News.IN_SYNC:
             if self._leadership.leads:
-                await self._known.keep(told)
-                self._in_sync.adopt(told.in_sync, told.in_sync_epoch)
-            self._leadership.note(told)
+                await self._known.keep(offered)
+                self._in_sync.adopt(offered.in_sync, offered.in_sync_epoch)
+            self._leadership.note(offered)
         if not self._leadership.leads:
-            await self._note(told)
+            await self._note(offered)
 
-    async def _note(self, told: Mastership) -> None:
+    async def _note(self, offered: Mastership) -> None:
         """Store the mastership that a follower received. Nothing depends on it, so the broker follows even if
         this fails."""
         try:
-            await self._known.keep(told)
+            await self._known.keep(offered)
         except KeroloxError as error:
             log.warning(
-                "set_not_noted epoch=%d set_epoch=%d error=%r", told.epoch, told.in_sync_epoch, str(error)
+                "set_not_noted epoch=%d set_epoch=%d error=%r",
+                offered.epoch,
+                offered.in_sync_epoch,
+                str(error),
             )
 
-    async def _lead(self, told: Mastership) -> None:
+    async def _lead(self, offered: Mastership) -> None:
         fenced = self._store.state.obstacles.get(Obstacle.FENCED)
         if fenced is not None:
             raise CannotLead(f"{fenced}; restart this broker when its disk is repaired")
@@ -167,28 +170,28 @@ class Elections:
         self._search.stop()
         if self._leadership.leads:
             # Elected again, without another leader in between. New records belong to the new epoch.
-            await self._leadership.follow(f"epoch {told.epoch} begins", leaderless=True)
-        await self._leadership.lead(lambda: self._begin(told), told)
+            await self._leadership.follow(f"epoch {offered.epoch} begins", leaderless=True)
+        await self._leadership.lead(lambda: self._begin(offered), offered)
         without_s = 0.0 if self._lost_s is None else self._clock.monotonic_s() - self._lost_s
         log.info(
             "broker_elected id=%d epoch=%d from=%d in_sync=%r before=%d by=%r took_ms=%.0f "
             "without_leader_ms=%.0f",
-            self.id, told.epoch, self._began_at, sorted(told.in_sync), before.id, self._why,
+            self.id, offered.epoch, self._began_at, sorted(offered.in_sync), before.id, self._why,
             (self._clock.monotonic_s() - began_s) * 1000, without_s * 1000,
         )  # fmt: skip
 
-    async def _begin(self, told: Mastership) -> None:
+    async def _begin(self, offered: Mastership) -> None:
         """Begin the epoch. Replication has stopped, and the log is whole and flushed."""
         self._began_at = self._store.log.max_offset
-        await self._history.begin(told.epoch, self._began_at)
-        await self._known.keep(told)
-        self._in_sync.lead(self.id, told.in_sync, told.in_sync_epoch, told.epoch)
+        await self._history.begin(offered.epoch, self._began_at)
+        await self._known.keep(offered)
+        self._in_sync.lead(self.id, offered.in_sync, offered.in_sync_epoch, offered.epoch)
         for table in (self._tables.topics.table, self._tables.groups):
-            table.state_version = told.epoch
+            table.state_version = offered.epoch
             table.bump()
 
-    async def _follow(self, told: Mastership) -> None:
-        why = f"broker {told.id} at {told.address} leads in epoch {told.epoch}"
+    async def _follow(self, offered: Mastership) -> None:
+        why = f"broker {offered.id} at {offered.address} leads in epoch {offered.epoch}"
         led = self._leadership.leads
         # The search must not find a leader before the link is stopped: its result would be forgotten, and a
         # later one would not count as new.
@@ -197,13 +200,13 @@ class Elections:
             await self._leadership.follow(why, leaderless=True)
         else:
             await self._leadership.part()
-        self._leadership.follow_as(self.id, why, told)
+        self._leadership.follow_as(self.id, why, offered)
         for table in (self._tables.topics.table, self._tables.groups):
-            table.state_version = told.epoch
-        self._search.look_for(told.address)
+            table.state_version = offered.epoch
+        self._search.look_for(offered.address)
         log.info(
             "broker_follows_elected id=%d epoch=%d leader=%d address=%r led_before=%r end=%d confirmed=%d "
             "by=%r",
-            self.id, told.epoch, told.id, told.address, led, self._store.log.max_offset,
+            self.id, offered.epoch, offered.id, offered.address, led, self._store.log.max_offset,
             self._store.progress.confirmed, self._why,
         )  # fmt: skip

@@ -47,7 +47,7 @@ class LogState(NamedTuple):
     def report(self) -> dict[str, Any]:
         """Return the fields of a heartbeat or registration for this state."""
         known = self.known
-        told: dict[str, Any] = {
+        header: dict[str, Any] = {
             "epoch": self.epoch,
             "max_offset": self.max_offset,
             "confirm_offset": self.confirmed,
@@ -56,14 +56,14 @@ class LogState(NamedTuple):
             "follower_refusal": None if self.refusal is None else self.refusal[:REFUSAL_LENGTH_MAX],
         }
         if known.epoch:
-            told |= {
+            header |= {
                 "known_master_epoch": known.epoch,
                 "known_master_id": known.id,
                 "known_set_epoch": known.in_sync_epoch,
                 "known_set": ";".join(map(str, sorted(known.in_sync))),
                 "known_leads": self.leads,
             }
-        return told
+        return header
 
 
 class Heartbeats:
@@ -145,15 +145,15 @@ class Heartbeats:
 
     def _heard(self, address: str, answer: ControllerAnswer, sent_s: float) -> None:
         controllers = self._controllers
-        told = answer.header(ControllerHeartbeatAnswer)
-        leads = told.is_leader
+        header = answer.header(ControllerHeartbeatAnswer)
+        leads = header.is_leader
         if leads is None:
             leads = address == controllers.leader
         if answer.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED and leads:
             self.on_unknown()
         elif answer.code == ResponseCode.SUCCESS and leads:
             self._lease.renew(sent_s)
-            if told.master_epoch is not None:
-                self.on_epoch(told.master_epoch)
+            if header.master_epoch is not None:
+                self.on_epoch(header.master_epoch)
         elif address == controllers.leader:
             controllers.lost(address, f"its answer to a heartbeat: {answer.code} {answer.remark}")

@@ -60,7 +60,7 @@ class InSyncChanges:
         self._look_now = look_now
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._told = ""  # the last error
+        self._reported = ""  # the last error
         in_sync.on_wanted.append(self._wake.set)
 
     def start(self) -> None:
@@ -117,18 +117,18 @@ class InSyncChanges:
                 self._tell(wanted, error)
                 await self._clock.sleep(AGAIN_S)
                 continue
-            told = SyncStateSet.decode(answer.body)
+            answered = SyncStateSet.decode(answer.body)
             try:
-                taken = await self._adopt(epoch, told.sync_state_set, told.sync_state_set_epoch)
+                taken = await self._adopt(epoch, answered.sync_state_set, answered.sync_state_set_epoch)
             except KeroloxError as error:
                 self._tell(wanted, error)
                 await self._clock.sleep(AGAIN_S)
                 continue  # requested again; the answer then confirms the set
             if taken:
-                self._told = ""
+                self._reported = ""
                 log.info(
                     "in_sync_changed from=%r to=%r epoch=%d set_epoch=%d confirmed=%d",
-                    sorted(before), sorted(told.sync_state_set), epoch, told.sync_state_set_epoch,
+                    sorted(before), sorted(answered.sync_state_set), epoch, answered.sync_state_set_epoch,
                     self._in_sync.confirmed_end(),
                 )  # fmt: skip
             return
@@ -148,17 +148,19 @@ class InSyncChanges:
         the requested set was not accepted."""
         while self._goes_on(epoch, set_epoch):
             try:
-                told = await self._which_set()
+                answered = await self._which_set()
             except KeroloxError:
                 await self._clock.sleep(AGAIN_S)
                 continue
-            if told.epoch == epoch and told.in_sync_epoch == set_epoch:
+            if answered.epoch == epoch and answered.in_sync_epoch == set_epoch:
                 return self._goes_on(epoch, set_epoch)
             try:
-                if told.epoch == epoch and await self._adopt(epoch, told.in_sync, told.in_sync_epoch):
+                if answered.epoch == epoch and await self._adopt(
+                    epoch, answered.in_sync, answered.in_sync_epoch
+                ):
                     break
             except KeroloxError as error:
-                self._tell(told.in_sync, error)
+                self._tell(answered.in_sync, error)
             self._look_now()  # another broker leads, or will; or this controller has an older state
             await self._clock.sleep(AGAIN_S)
         return False
@@ -187,8 +189,8 @@ class InSyncChanges:
 
     def _tell(self, wanted: frozenset[int], error: KeroloxError) -> None:
         reason = str(error).partition("; failed ")[0]
-        if reason != self._told:
-            self._told = reason
+        if reason != self._reported:
+            self._reported = reason
             log.warning(
                 "in_sync_not_changed wanted=%r error=%r next='retried; until then sends wait for the "
                 "replicas of both sets'",

@@ -71,19 +71,25 @@ class KnownSets:
                     in_sync_epoch=found.number,
                 )  # fmt: skip
 
-    async def keep(self, told: Mastership) -> None:
+    async def keep(self, offered: Mastership) -> None:
         """Store a report of a controller, unless it or a newer one is stored already. Raises SetNotKept."""
         async with self._turn:
             newest = self.newest
-            is_newer = (told.epoch, told.in_sync_epoch) > (newest.epoch, newest.in_sync_epoch)
-            if self._whose is None or not is_newer or not told.id or told.id not in told.in_sync:
+            is_newer = (offered.epoch, offered.in_sync_epoch) > (newest.epoch, newest.in_sync_epoch)
+            if self._whose is None or not is_newer or not offered.id or offered.id not in offered.in_sync:
                 return
             cluster, name, id = self._whose
             note = _Note(
-                cluster, name, id, told.epoch, told.in_sync_epoch, told.id, tuple(sorted(told.in_sync))
+                cluster,
+                name,
+                id,
+                offered.epoch,
+                offered.in_sync_epoch,
+                offered.id,
+                tuple(sorted(offered.in_sync)),
             )
             await self._in_thread(lambda: self._write(note))
-            self.newest = told
+            self.newest = offered
 
     def _read(self) -> _Note | None:
         try:

@@ -18,9 +18,9 @@ async def ask_leader(dialer: Dialer, address: str) -> LeaderAddress | str:
     """Return the addresses of the leader, or the reason why they are unknown."""
     try:
         answer = await dialer.call(address, RequestCode.EXCHANGE_BROKER_HA_INFO, HaInfo(), timeout_s=ASK_S)
-        told = answer.header(HaInfo) if answer.code == 0 else HaInfo()
+        header = answer.header(HaInfo) if answer.code == 0 else HaInfo()
     except KeroloxError as error:
         return str(error)
-    if not told.master_ha_address:
+    if not header.master_ha_address:
         return answer.remark or "it does not lead yet"
-    return LeaderAddress(address, told.master_ha_address)
+    return LeaderAddress(address, header.master_ha_address)

@@ -10,37 +10,37 @@ from kerolox.protocol.headers import controller as headers
 
 
 def from_registration(answer: ControllerAnswer) -> Mastership:
-    told = answer.header(headers.RegisterToControllerAnswer)
+    header = answer.header(headers.RegisterToControllerAnswer)
     body = SyncStateSet.decode(answer.body) if answer.body else SyncStateSet()
     return _mastership(
-        told.master_epoch, told.master_broker_id, told.master_address, body.sync_state_set,
-        told.sync_state_set_epoch,
+        header.master_epoch, header.master_broker_id, header.master_address, body.sync_state_set,
+        header.sync_state_set_epoch,
     )  # fmt: skip
 
 
 def from_election(answer: ControllerAnswer) -> Mastership:
-    told = answer.header(headers.ElectMasterAnswer)
+    header = answer.header(headers.ElectMasterAnswer)
     body = ElectedMaster.decode(answer.body) if answer.body else ElectedMaster()
     return _mastership(
-        told.master_epoch, told.master_broker_id, told.master_address, body.sync_state_set,
-        told.sync_state_set_epoch,
+        header.master_epoch, header.master_broker_id, header.master_address, body.sync_state_set,
+        header.sync_state_set_epoch,
     )  # fmt: skip
 
 
 def from_replica_info(answer: ControllerAnswer) -> Mastership:
-    told = answer.header(headers.ReplicaInfoAnswer)
+    header = answer.header(headers.ReplicaInfoAnswer)
     body = SyncStateSet.decode(answer.body) if answer.body else SyncStateSet()
     return _mastership(
-        told.master_epoch, told.master_broker_id, told.master_address, body.sync_state_set,
+        header.master_epoch, header.master_broker_id, header.master_address, body.sync_state_set,
         body.sync_state_set_epoch,
     )  # fmt: skip
 
 
-def from_notice(told: headers.BrokerRoleChanged, body: bytes) -> Mastership:
+def from_notice(header: headers.BrokerRoleChanged, body: bytes) -> Mastership:
     in_sync = SyncStateSet.decode(body) if body else SyncStateSet()
     return _mastership(
-        told.master_epoch, told.master_broker_id, told.master_address, in_sync.sync_state_set,
-        told.sync_state_set_epoch,
+        header.master_epoch, header.master_broker_id, header.master_address, in_sync.sync_state_set,
+        header.sync_state_set_epoch,
     )  # fmt: skip
 
 

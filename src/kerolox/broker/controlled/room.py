@@ -199,7 +199,7 @@ class Controlled:
     def runtime_info(self) -> dict[str, object]:
         """Return the same status as text, for tools."""
         status = self.status()
-        told: dict[str, object] = {
+        shown: dict[str, object] = {
             "controllerBrokerId": status.broker_id,
             "controller": status.controller,
             "masterEpoch": status.master_epoch,
@@ -207,11 +207,11 @@ class Controlled:
             "confirmedOffset": status.confirmed_offset,
         }
         if status.waits_for is not None:
-            told["waitsFor"] = status.waits_for
+            shown["waitsFor"] = status.waits_for
         if status.in_sync_set is not None:
-            told["inSyncSet"] = ";".join(map(str, status.in_sync_set))
-            told["leaseMs"] = status.lease_ms
-        return told
+            shown["inSyncSet"] = ";".join(map(str, status.in_sync_set))
+            shown["leaseMs"] = status.lease_ms
+        return shown
 
     def metrics(self, out: MetricText) -> None:
         mastership, leads = self.elections.mastership, self._leadership.leads

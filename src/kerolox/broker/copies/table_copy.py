@@ -105,7 +105,7 @@ class TableCopy:
         self._electable = electable
         self._keeps_topics = keeps_topics
         self._by_epochs = by_epochs
-        self._older_told = 0  # the epoch of the last log line about an older table
+        self._reported_epoch = 0  # the epoch of the last log line about an older table
         self._progress_s = 0.0  # time of the next look at progress
         self._address = address
         self._news = LeaderNews(clock, self._hear)
@@ -294,13 +294,13 @@ class TableCopy:
 
     async def _replace_topics(self, found: AllTopics) -> None:
         topics = self._tables.topics
-        told = dict(found.topic_config_table)
+        configs = dict(found.topic_config_table)
         if self._keeps_topics:
             for topic, config in topics.table.topics.items():
                 end = found.kerolox_deleted.get(topic, -1)
-                if topic not in told and self._store.queues.last_place(topic) > end:
-                    told[topic] = config
-        gone = topics.follow(told, found.data_version)
+                if topic not in configs and self._store.queues.last_place(topic) > end:
+                    configs[topic] = config
+        gone = topics.follow(configs, found.data_version)
         log.info("topics_copied topics=%d gone=%d", len(topics.table.topics), len(gone))
         await self._tables.topic_saver.saved()
         self._register()
@@ -328,13 +328,15 @@ class TableCopy:
     def _is_older(self, found: AllTopics, epoch: int) -> bool:
         """True if the sender of this table does not lead in the epoch known here. A leader that lost its disk
         may return at its address before an election: topics that it lacks still exist."""
-        told = found.data_version.state_version
-        if told < epoch != self._older_told:
-            self._older_told = epoch
+        their_epoch = found.data_version.state_version
+        if their_epoch < epoch != self._reported_epoch:
+            self._reported_epoch = epoch
             log.warning(
-                "topics_refused epoch=%d known=%d next='copied when the new leader is found'", told, epoch
+                "topics_refused epoch=%d known=%d next='copied when the new leader is found'",
+                their_epoch,
+                epoch,
             )
-        return told < epoch
+        return their_epoch < epoch
 
     async def _offsets(self, found: ConsumerOffsetTable) -> None:
         table = self._tables.offsets

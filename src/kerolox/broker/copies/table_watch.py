@@ -285,8 +285,8 @@ class TableWatch:
         answer: Answer = handler(request)
         if request.is_one_way or not self._waits_for_copies or answer.remark:
             return answer
-        told = request.header
-        self.committed(told.topic, told.consumer_group, told.queue_id)
+        header = request.header
+        self.committed(header.topic, header.consumer_group, header.queue_id)
 
         async def copied() -> Answer:
             await self.copied("progress")

@@ -157,7 +157,7 @@ class DLedger:
         if self.group is None:
             return {}
         member = self.group.member
-        told: dict[str, object] = {
+        shown: dict[str, object] = {
             "ledgerGroup": self.settings.group,
             "ledgerId": self.settings.self_id,
             "ledgerRole": member.role_name,
@@ -167,13 +167,13 @@ class DLedger:
             "ledgerEndIndex": self._ledger.end_index,
         }
         if self._leadership.waits_for:
-            told["waitsFor"] = self._leadership.waits_for
+            shown["waitsFor"] = self._leadership.waits_for
         if member.is_leader:
-            told["ledgerFollowers"] = ";".join(
+            shown["ledgerFollowers"] = ";".join(
                 f"{peer}:{dispatcher.stage.value}:{dispatcher.acked}"
                 for peer, dispatcher in self.group.leading.dispatchers.items()
             )
-        return told
+        return shown
 
     def metrics(self, out: MetricText) -> None:
         if self.group is None:

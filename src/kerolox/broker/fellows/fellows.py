@@ -58,10 +58,10 @@ class Fellows:
         """Return ids and addresses of the others, merged from all name servers. None if no name server
         answers."""
         found = await asyncio.gather(*[self._members.ask(server, ASK_S) for server in self.nameservers])
-        told = [members for members in found if members is not None]
-        if not told:
+        answered = [members for members in found if members is not None]
+        if not answered:
             return None
-        return {(id, at) for members in told for id, at in members.items() if at != self._own_address}
+        return {(id, at) for members in answered for id, at in members.items() if at != self._own_address}
 
     async def leads(self, address: str) -> bool | None:
         """Return whether the broker at this address leads. None if it does not answer."""

@@ -67,7 +67,7 @@ class GroupWatch:
         self._group = GroupMembers(self.dialer, options, old)
         self._alone = 0  # consecutive looks after which this broker should act
         self._not_before_s = 0.0
-        self._told = ""  # the last error that kept it from acting
+        self._reported = ""  # the last error that kept it from acting
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -145,11 +145,11 @@ class GroupWatch:
     async def _act(self) -> None:
         try:
             await self._leadership.act()
-            self._told = ""
+            self._reported = ""
         except KeroloxError as error:
-            if str(error) != self._told:
-                self._told = str(error)
-                log.error("broker_cannot_act error=%r next='retried at the next look'", self._told)
+            if str(error) != self._reported:
+                self._reported = str(error)
+                log.error("broker_cannot_act error=%r next='retried at the next look'", self._reported)
 
     # --- heartbeats -------------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ class Timers:
         # Offset and times: messages before this offset are entered; those due between these times were
         # skipped.
         self._missed = (0, 0, 0)
-        self._told_back: list[tuple[DataVersion, int, int]] = []  # version, read time, offset of followers
+        self._reports: list[tuple[DataVersion, int, int]] = []  # version, read time, offset of followers
         self._unwritten: list[Change] = []  # slots that could not be written
         self._moments = 0  # delivered since the start
         self._noted = (0, 0, 0)  # queue offset, log end and moments of the last checkpoint
@@ -325,14 +325,14 @@ class Timers:
         """Keep the checkpoint of a follower that may have acted for this broker, until this one leads."""
         read_ms, offset, version = decode_leader(data)
         if version is not None:
-            self._told_back.append((version, read_ms, offset))
+            self._reports.append((version, read_ms, offset))
 
     def _take_back(self) -> None:
         """Skip messages that acting followers delivered since this broker last worked."""
-        told, self._told_back = self._told_back, []
+        reports, self._reports = self._reports, []
         self._missed = (0, 0, 0)
         checkpoint, own_offset, own_ms = self.files.checkpoint, self.arrivals.offset, self._read_ms
-        for version, read_ms, offset in told:
+        for version, read_ms, offset in reports:
             if not version.newer_than(checkpoint.version):
                 continue  # no follower acted since
             checkpoint.version = version

@@ -62,21 +62,21 @@ class Heartbeats:
     @serves(RequestCode.HEART_BEAT, None, HEARTBEAT, lane="heartbeat")
     def heartbeat(self, request: Request[None]) -> Answer | Later:
         """Register the producers and consumers of a client, or extend their registration."""
-        told = HeartbeatData.decode(request.body)
-        _check_size(told)
-        wanted = [one for data in told.consumer_data_set for one in data.subscription_data_set]
-        return self._with_filters(wanted, lambda: self._joined(request, told))
+        sent = HeartbeatData.decode(request.body)
+        _check_size(sent)
+        wanted = [one for data in sent.consumer_data_set for one in data.subscription_data_set]
+        return self._with_filters(wanted, lambda: self._joined(request, sent))
 
-    def _joined(self, request: Request[None], told: HeartbeatData) -> Answer | Later:
-        client = ConnectedClient.of(request.caller, told.client_id, request.identity)
+    def _joined(self, request: Request[None], sent: HeartbeatData) -> Answer | Later:
+        client = ConnectedClient.of(request.caller, sent.client_id, request.identity)
         # A client without a fingerprint always sends everything; others ask whether they must.
-        full_wanted = told.heartbeat_fingerprint == 0
+        full_wanted = sent.heartbeat_fingerprint == 0
         announcing: list[asyncio.Task[None]] = []
-        for data in told.consumer_data_set:
+        for data in sent.consumer_data_set:
             config = self._groups.config(data.group_name)
             if config is None:
                 continue  # the group may not be created: handled as if the heartbeat did not name it
-            full_wanted |= self._note_fingerprint(data.group_name, told.heartbeat_fingerprint)
+            full_wanted |= self._note_fingerprint(data.group_name, sent.heartbeat_fingerprint)
             self._make_retry_topic(config, data)
             if (task := self._announcing.get(retry_topic(data.group_name))) is not None:
                 announcing.append(task)
@@ -84,11 +84,11 @@ class Heartbeats:
                 client,
                 data,
                 notify=config.notify_consumer_ids_changed_enable,
-                with_subscriptions=not told.without_sub,
+                with_subscriptions=not sent.without_sub,
             )
-            if told.without_sub and not self._subscriptions(data.group_name):
+            if sent.without_sub and not self._subscriptions(data.group_name):
                 full_wanted = True  # its subscriptions are unknown: this broker may have just started
-        for producer in told.producer_data_set:
+        for producer in sent.producer_data_set:
             self._members.join_producers(producer.group_name, client)
         answer = Answer(header=HeartbeatAnswer(supports_v2=True, subscription_changed=full_wanted))
         if not announcing:
@@ -103,11 +103,11 @@ class Heartbeats:
     @serves(RequestCode.UNREGISTER_CLIENT, UnregisterClientRequest, UNREGISTER, lane="client_manager")
     def unregister(self, request: Request[UnregisterClientRequest]) -> Answer:
         """Remove a client from its groups."""
-        told = request.header
-        if told.producer_group is not None:
-            self._members.leave_producers(told.producer_group, request.caller)
-        if told.consumer_group is not None:
-            self._members.leave(told.consumer_group, request.caller)
+        sent = request.header
+        if sent.producer_group is not None:
+            self._members.leave_producers(sent.producer_group, request.caller)
+        if sent.consumer_group is not None:
+            self._members.leave(sent.consumer_group, request.caller)
         return Answer()
 
     @serves(
@@ -125,12 +125,12 @@ class Heartbeats:
     @serves(RequestCode.CHECK_CLIENT_CONFIG, None, CHECK_CLIENT, lane="client_manager")
     def check_client(self, request: Request[None]) -> Answer | Later:
         """Check a subscription of a client, such as its SQL expression."""
-        told = CheckClient.decode(request.body) if request.body else CheckClient()
-        wanted = () if told.subscription_data is None else (told.subscription_data,)
-        return self._with_filters(wanted, lambda: self._checked(told))
+        sent = CheckClient.decode(request.body) if request.body else CheckClient()
+        wanted = () if sent.subscription_data is None else (sent.subscription_data,)
+        return self._with_filters(wanted, lambda: self._checked(sent))
 
-    def _checked(self, told: CheckClient) -> Answer:
-        wanted = told.subscription_data
+    def _checked(self, sent: CheckClient) -> Answer:
+        wanted = sent.subscription_data
         if wanted is None or is_tag_type(wanted):
             return Answer()
         if not self._options.property_filter or self.filters is None:
@@ -140,7 +140,7 @@ class Heartbeats:
         except KeroloxError as error:
             log.warning(
                 "filter_refused group=%r client=%r topic=%r expression=%r error=%r",
-                told.group, told.client_id, wanted.topic, shown(wanted.sub_string), str(error),
+                sent.group, sent.client_id, wanted.topic, shown(wanted.sub_string), str(error),
             )  # fmt: skip
             return Answer(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
         return Answer()
@@ -194,21 +194,21 @@ class Heartbeats:
             self._announcing.pop(topic, None)
 
 
-def _check_size(told: HeartbeatData) -> None:
+def _check_size(sent: HeartbeatData) -> None:
     """Reject a heartbeat that is too large, before any of its groups is created."""
-    for named in (told.consumer_data_set, told.producer_data_set):
+    for named in (sent.consumer_data_set, sent.producer_data_set):
         if len(named) > GROUPS_OF_CLIENT_MAX:
             raise too_many(
-                f"groups of client {told.client_id[:CLIENT_ID_LENGTH_MAX]!r}, {len(named)}",
+                f"groups of client {sent.client_id[:CLIENT_ID_LENGTH_MAX]!r}, {len(named)}",
                 "GROUPS_OF_CLIENT_MAX",
                 GROUPS_OF_CLIENT_MAX,
             )
-    if len(told.client_id) > CLIENT_ID_LENGTH_MAX:
+    if len(sent.client_id) > CLIENT_ID_LENGTH_MAX:
         raise InvalidRequest(
-            f"the client id has {len(told.client_id)} characters, the limit is {CLIENT_ID_LENGTH_MAX} "
+            f"the client id has {len(sent.client_id)} characters, the limit is {CLIENT_ID_LENGTH_MAX} "
             "(CLIENT_ID_LENGTH_MAX)"
         )
-    for producer in told.producer_data_set:
+    for producer in sent.producer_data_set:
         if len(producer.group_name) > PRODUCER_GROUP_LENGTH_MAX:
             raise InvalidRequest(
                 f"a producer group has {len(producer.group_name)} characters, the limit is "

@@ -237,12 +237,12 @@ class Registrations(CallerEvents):
         # broker's others (deleteTopicWithBrokerRegistration). So it gets one request for each topic, or all
         # topics.
         whole = not line.knows_us or (line.takes_topics and not self._are_single(pending))
-        told = self._topics.table.topics.values() if whole else pending.values()
+        configs = self._topics.table.topics.values() if whole else pending.values()
         try:
             if whole:
                 await self._elector().before_registering(line.address)
             if whole or not line.takes_topics or not await self._register_singly(line, pending.values()):
-                line.leader = await self._register(line, told, whole=whole)
+                line.leader = await self._register(line, configs, whole=whole)
         except BaseException:
             line.knows_us = False
             line.changed = pending | line.changed
@@ -269,15 +269,15 @@ class Registrations(CallerEvents):
         it."""
         timeout_s = self._options.register_timeout_ms / 1000
         for config in topics:
-            told = self._told(config)
+            registered = self._as_registered(config)
             queues = QueueData(
                 broker_name=self._options.broker_name,
-                read_queue_nums=told.read_queue_nums,
-                write_queue_nums=told.write_queue_nums,
-                perm=told.perm,
-                topic_sys_flag=told.topic_sys_flag,
+                read_queue_nums=registered.read_queue_nums,
+                write_queue_nums=registered.write_queue_nums,
+                perm=registered.perm,
+                topic_sys_flag=registered.topic_sys_flag,
             )
-            header = RegisterTopicRequest(topic=told.topic_name)
+            header = RegisterTopicRequest(topic=registered.topic_name)
             body = TopicRoute(queue_datas=(queues,)).encode()
             code = RequestCode.REGISTER_TOPIC_IN_NAMESRV
             answer = await self._dialer.call(line.address, code, header, body, timeout_s=timeout_s)
@@ -297,7 +297,7 @@ class Registrations(CallerEvents):
         table = TopicConfigTable(
             data_version=self._topics.table.version,
             mapping_data_version=self._topics.table.version,
-            topic_config_table={config.topic_name: self._told(config) for config in topics},
+            topic_config_table={config.topic_name: self._as_registered(config) for config in topics},
         )
         body = Registration(topic_config_serialize_wrapper=table).encode()
         header = RegisterBrokerRequest(
@@ -328,7 +328,7 @@ class Registrations(CallerEvents):
             return None
         return LeaderAddress(found.master_addr, found.ha_server_addr or "")
 
-    def _told(self, config: TopicConfig) -> TopicConfig:
+    def _as_registered(self, config: TopicConfig) -> TopicConfig:
         """Return a topic as clients see it: topics of a broker without write permission are not writable."""
         permission = self._options.permission
         if permission & PERM_READ_WRITE == PERM_READ_WRITE:

@@ -100,7 +100,7 @@ class Replies:
         if asker is None:
             return _failed(f"push reply message fail, channel of <{client_id}> not found.", request)
         now_ms = self._clock.wall_ms()
-        told = PushReply(
+        pushed = PushReply(
             producer_group=sent.producer_group,
             topic=sent.topic,
             default_topic=sent.default_topic,
@@ -118,7 +118,7 @@ class Replies:
         )
         try:
             answer = await asker.call(
-                RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, told, request.body, timeout_s=PUSH_TIMEOUT_S
+                RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed, request.body, timeout_s=PUSH_TIMEOUT_S
             )
         except KeroloxError as error:
             return _failed(f"push reply message to {client_id} fail: {error}", request)

@@ -129,8 +129,8 @@ class Replication:
                 HA_PROCESS: self.epochs is not None,
                 HA_PROMOTION: self._promotions.number,
             }
-        told: dict[str, object] = {"followerState": self.follower.text}
-        return told | {"brokerActive": True} if self._leadership.acts else told
+        shown: dict[str, object] = {"followerState": self.follower.text}
+        return shown | {"brokerActive": True} if self._leadership.acts else shown
 
     def metrics(self, out: MetricText) -> None:
         joined = [one for one in self.leader.followers if one.joined]

@@ -41,17 +41,17 @@ class News(Enum):
     EPOCH = "a new epoch"
 
 
-def news(known: Mastership, told: Mastership) -> News:
-    """Compare ``told`` with the known mastership. RocketMQ 5.5's controllers may fall back to smaller epochs,
-    or have two masters in one (apache/rocketmq, DLedger 0.3.2); that is no reason to stop serving."""
-    if told.epoch > known.epoch:
+def news(known: Mastership, offered: Mastership) -> News:
+    """Compare ``offered`` with the known mastership. RocketMQ 5.5's controllers may fall back to smaller
+    epochs, or have two masters in one (apache/rocketmq, DLedger 0.3.2); that is no reason to stop serving."""
+    if offered.epoch > known.epoch:
         return News.EPOCH
-    if told.epoch < known.epoch:
+    if offered.epoch < known.epoch:
         return News.OLDER
-    if not told.is_there or told.epoch == 0:
+    if not offered.is_there or offered.epoch == 0:
         return News.NONE
-    if told.id != known.id:
+    if offered.id != known.id:
         return News.OTHER_MASTER
-    if told.address != known.address:
+    if offered.address != known.address:
         return News.MOVED
-    return News.IN_SYNC if told.in_sync_epoch > known.in_sync_epoch else News.NONE
+    return News.IN_SYNC if offered.in_sync_epoch > known.in_sync_epoch else News.NONE

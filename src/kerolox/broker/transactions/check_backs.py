@@ -297,7 +297,7 @@ class CheckBacks:
             self._unasked[group] += 1
             return
         physical, queue_offset, _ = place
-        told = CheckTransaction(
+        question = CheckTransaction(
             topic=reserved.HALF_TOPIC,
             tran_state_table_offset=queue_offset,
             commit_log_offset=physical,
@@ -316,6 +316,6 @@ class CheckBacks:
             )
         )
         try:
-            producer.tell(RequestCode.CHECK_TRANSACTION_STATE, told, record)
+            producer.tell(RequestCode.CHECK_TRANSACTION_STATE, question, record)
         except KeroloxError:  # the producer has just disconnected
             self._unasked[group] += 1

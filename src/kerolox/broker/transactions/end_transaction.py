@@ -88,17 +88,17 @@ class EndTransaction:
     @serves(RequestCode.END_TRANSACTION, EndTransactionRequest, END, lane="transaction")
     def end(self, request: Request[EndTransactionRequest]) -> Answer | None:
         """Commit or roll back a half message."""
-        told = request.header
+        header = request.header
         if not self._leadership.leads:
             return Answer(code=ResponseCode.SLAVE_NOT_AVAILABLE)
-        if told.commit_or_rollback not in _WORDS:  # unknown yet; the producer is asked later
+        if header.commit_or_rollback not in _WORDS:  # unknown yet; the producer is asked later
             log.info(
                 "transaction_unknown group=%r id=%r from_check=%s by=%s remark=%r",
-                told.producer_group, told.msg_id, told.from_transaction_check, request.caller.address,
+                header.producer_group, header.msg_id, header.from_transaction_check, request.caller.address,
                 request.remark,
             )  # fmt: skip
             return None
-        place = told.commit_log_offset
+        place = header.commit_log_offset
         known = self._recent.find(place)
         try:
             if known is not None and place >= self._store.log.min_offset:
@@ -133,21 +133,22 @@ class EndTransaction:
 
     def _carry_out(self, request: Request[EndTransactionRequest], half: Open | None) -> Answer | None:
         """Commit or roll back. The request is answered when that is written."""
-        told = request.header
+        header = request.header
         self._guard.check_ending(request, None if half is None else half.topic)
         if half is None:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark="Find prepared transaction message failed")
-        if not told.from_transaction_check and half.is_too_late(
+        if not header.from_transaction_check and half.is_too_late(
             self._clock.wall_ms(), self._options.transaction_timeout_ms
         ):
             return Answer(code=ResponseCode.ILLEGAL_OPERATION)
-        wrong = _mismatch(half, told)
+        wrong = _mismatch(half, header)
         if wrong is not None:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=wrong)
         if self._finished.to_end(half.queue_offset) is None:
             log.info(
                 "transaction_ended_again group=%r id=%r outcome=%s by=%s next='the first outcome stands'",
-                told.producer_group, told.msg_id, _WORDS[told.commit_or_rollback], request.caller.address,
+                header.producer_group, header.msg_id, _WORDS[header.commit_or_rollback],
+                request.caller.address,
             )  # fmt: skip
             return Answer()
         self._store.state.check_writable()
@@ -155,7 +156,7 @@ class EndTransaction:
         end = 0
         answer = Answer()
         self._recent.forget(half.physical_offset)  # its pending message is used from here on
-        if told.commit_or_rollback == TRANSACTION_COMMIT:
+        if header.commit_or_rollback == TRANSACTION_COMMIT:
             pending = half.pending
             if pending is None:
                 raise Refused(ResponseCode.SYSTEM_ERROR, "the half message does not name its topic and queue")
@@ -246,13 +247,13 @@ def _opened(half: StoredMessage | None) -> Open | None:
     return None if half is None or half.topic != reserved.HALF_TOPIC else half_messages.opened(half)
 
 
-def _mismatch(half: Open, told: EndTransactionRequest) -> str | None:
+def _mismatch(half: Open, header: EndTransactionRequest) -> str | None:
     """Return the contradiction between a request and the half message, in RocketMQ's words; None if they
     match."""
-    if half.producer_group != told.producer_group:
+    if half.producer_group != header.producer_group:
         return "The producer group wrong"
-    if half.queue_offset != told.tran_state_table_offset:
+    if half.queue_offset != header.tran_state_table_offset:
         return "The transaction state table offset wrong"
-    if half.physical_offset != told.commit_log_offset:
+    if half.physical_offset != header.commit_log_offset:
         return "The commit log offset wrong"
     return None

@@ -19,7 +19,7 @@ from kerolox.observers import Observers
 from kerolox.store.errors import StoreError
 from kerolox.store.log.acks import Acks
 from kerolox.store.log.commit_log import CommitLog, Place
-from kerolox.store.log.safe import Told
+from kerolox.store.log.safe import OnSafe
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Intake:
         self._log = log
         self._acks = acks
         self.fills_light_queues = fills_light_queues  # called with topic and properties of each message
-        self._told: list[Written] = []
+        self._asked: list[Written] = []
         self._due_soon = False
         self.due: Callable[[], None] = self.write  # write that ``soon`` schedules; a broker times it
         self.before: Observers[[]] = Observers("log is written")  # called before that; they may append more
@@ -82,9 +82,9 @@ class Intake:
 
     # --- write ---------------------------------------------------------------------------------------
 
-    def soon(self, told: Written) -> None:
-        """Write at the end of this turn of the loop, then call ``told``."""
-        self._told.append(told)
+    def soon(self, written: Written) -> None:
+        """Write at the end of this turn of the loop, then call ``written``."""
+        self._asked.append(written)
         if not self._due_soon:
             self._due_soon = True
             asyncio.get_running_loop().call_soon(self.due)
@@ -93,7 +93,7 @@ class Intake:
         """Write now, and notify all callers that wait."""
         self._due_soon = False
         self.before.tell()
-        told, self._told = self._told, []
+        asked, self._asked = self._asked, []
         failed: KeroloxError | None = None
         try:
             self._log.write()
@@ -102,9 +102,9 @@ class Intake:
         except Exception as error:  # nothing of it was stored
             log.exception("log_not_written next='report this defect'")
             failed = StoreError(f"the log was not written, a defect: {type(error).__name__}: {error}")
-        for tell in told:
+        for written in asked:
             try:
-                tell(failed)
+                written(failed)
             except Exception:  # the other callbacks are still called
                 log.exception("written_not_taken")
 
@@ -128,9 +128,9 @@ class Intake:
 
     # --- answer --------------------------------------------------------------------------------------
 
-    def when_safe(self, told: Told) -> None:
-        """Call ``told`` when everything written so far is as safe as the options promise."""
-        self._acks.when_safe(self._log.progress.appended, told)
+    def when_safe(self, on_safe: OnSafe) -> None:
+        """Call ``on_safe`` when everything written so far is as safe as the options promise."""
+        self._acks.when_safe(self._log.progress.appended, on_safe)
 
     async def safe(self, place: Place) -> None:
         """Wait until the message appended at this place is written and safe. Raises if it was not stored, and

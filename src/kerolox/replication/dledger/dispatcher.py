@@ -68,7 +68,7 @@ class Dispatcher:
         self._failed: str | None = None  # why it has to begin anew
         self._quota = Quota(settings.push_bytes_per_s)
         self._commit_sent = NO_INDEX
-        self._commit_s = 0.0  # when it was last told
+        self._commit_s = 0.0  # when it was last answered
         self._failures = 0
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -147,10 +147,10 @@ class Dispatcher:
             lambda answer: None if done.done() else done.set_result(answer),
             self._settings.call_ms / 1000,
         )
-        told = await done
-        if isinstance(told, Exception):
-            raise told
-        answer = PushAnswer.decode(told)
+        answered = await done
+        if isinstance(answered, Exception):
+            raise answered
+        answer = PushAnswer.decode(answered)
         if step.stage is Stage.COMPARE:
             return after_compare(step.at, ledger.begin_index, ledger.end_index, answer)
         if answer.code != LedgerStatus.SUCCESS:
@@ -231,13 +231,13 @@ class Dispatcher:
         window.sent(entries, now_s)
         self._commit_sent, self._commit_s = request.commit_index, now_s
 
-    def _answered(self, window: Window, told: bytes | Exception) -> None:
+    def _answered(self, window: Window, answered: bytes | Exception) -> None:
         if window is not self._window:
             return
         try:
-            if isinstance(told, Exception):
-                raise told
-            answer = PushAnswer.decode(told)
+            if isinstance(answered, Exception):
+                raise answered
+            answer = PushAnswer.decode(answered)
             if answer.code == LedgerStatus.INCONSISTENT_STATE:
                 self._failed = f"entry {answer.index} does not fit: its log ends at {answer.end_index}"
             elif answer.code == LedgerStatus.SUCCESS and isinstance(answer.index, int):
@@ -267,7 +267,7 @@ class Dispatcher:
         line.ask(
             LedgerCode.PUSH,
             encode_push(request, [], batch=False),
-            lambda told: None,
+            lambda answered: None,
             self._settings.call_ms / 1000,
         )
         self._commit_sent, self._commit_s = request.commit_index, now_s

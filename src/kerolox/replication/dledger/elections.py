@@ -218,10 +218,10 @@ class Elections:
 
         async def ask(peer: str) -> None:
             try:
-                told = await self._network.call(
+                data = await self._network.call(
                     peer, LedgerCode.VOTE, request(peer).encode(), settings.call_ms / 1000
                 )
-                answer = VoteAnswer.decode(told)
+                answer = VoteAnswer.decode(data)
                 cast.append(Cast(answer.vote_result, answer.term))
             except KeroloxError as error:
                 log.debug("vote_unanswered peer=%r error=%r", peer, str(error))
@@ -301,7 +301,7 @@ class Elections:
         if pulse is Pulse.FINE:
             self._quorum_s = began_s
         elif pulse is Pulse.HIGHER_TERM:
-            member.campaign("a follower has a higher term", max(told for _, told in answers))
+            member.campaign("a follower has a higher term", max(data for _, data in answers))
             return
         elif pulse is Pulse.AGAIN:
             await self._bell.wait(AT_ONCE_S)
@@ -331,10 +331,10 @@ class Elections:
                 term=term,
             )
             try:
-                told = await self._network.call(
+                data = await self._network.call(
                     peer, LedgerCode.HEART_BEAT, request.encode(), settings.call_ms / 1000
                 )
-                answer = LedgerAnswer.decode(told)
+                answer = LedgerAnswer.decode(data)
             except KeroloxError as error:
                 log.debug("heartbeat_unanswered peer=%r error=%r", peer, str(error))
                 answers.append((0, -1))

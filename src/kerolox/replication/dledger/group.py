@@ -46,7 +46,6 @@ from kerolox.replication.dledger.transfer import Transfer
 log = logging.getLogger(__name__)
 
 Status = LedgerStatus
-Told = Callable[[LedgerMessage], None]
 
 
 class NoPull(KeroloxError):
@@ -118,14 +117,14 @@ class LedgerGroup:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def push(self, body: bytes, told: Callable[[PushAnswer], None]) -> None:
+    def push(self, body: bytes, on_answer: Callable[[PushAnswer], None]) -> None:
         """51004. Raises ProtocolError."""
         request = PushRequest.decode(body)
         refused = self._not_for_us(request.group, request.remote_id)
         if refused is not None:
-            told(PushAnswer(code=refused, group=request.group, term=request.term))
+            on_answer(PushAnswer(code=refused, group=request.group, term=request.term))
         else:
-            self.pushes.take(request, told)
+            self.pushes.take(request, on_answer)
 
     def beat(self, body: bytes) -> LedgerMessage:
         """51002. Raises ProtocolError."""

@@ -90,9 +90,9 @@ class Ledger(Protocol):
     def pause(self, why: str | None) -> None:
         """It may not for now, because leadership is handed over; or, with None, it may again."""
 
-    def append_leader(self, body: bytes, told: Callable[[bool], None]) -> LedgerEntry:
-        """Append what a tool sends (50001). ``told`` once: whether it was committed in time. Raises when the
-        broker may not append, or these bytes are nothing that belongs into its log."""
+    def append_leader(self, body: bytes, on_decided: Callable[[bool], None]) -> LedgerEntry:
+        """Append what a tool sends (50001). ``on_decided`` is called once: was it committed in time? Raises
+        when the broker may not append, or these bytes are nothing that belongs into its log."""
 
     def append_follower(self, entries: Sequence[LedgerEntry]) -> None:
         """Keep what the leader sent. Raises OutOfLedger, with nothing written, unless index, position and

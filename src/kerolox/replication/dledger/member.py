@@ -121,8 +121,8 @@ class Member:
             self.settings.group, self.self_id, role.value, self.role.value, self.term, self.leader, why,
         )  # fmt: skip
         self.role = role
-        for told in self.on_role:
-            told()
+        for observer in self.on_role:
+            observer()
 
     def __repr__(self) -> str:
         return (

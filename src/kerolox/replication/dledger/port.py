@@ -73,10 +73,10 @@ class MemberNetwork:
 
     async def call(self, peer: str, code: int, body: bytes, timeout_s: float) -> bytes:
         answer = await self._dialer.call(self._settings.peers[peer], code, None, body, timeout_s=timeout_s)
-        told = _body_of(answer)
-        if isinstance(told, Exception):
-            raise told
-        return told
+        found = _body_of(answer)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def close(self) -> None:
         await self._dialer.close()
@@ -125,10 +125,10 @@ class MemberPort:
     def _push(self, asked: Request[Any]) -> Answer | None:
         assert self._group is not None
 
-        def told(answer: PushAnswer) -> None:
+        def body(answer: PushAnswer) -> None:
             asked.answer(Answer(code=ANSWERED, body=answer.encode()))
 
-        self._group.push(asked.body, told)
+        self._group.push(asked.body, body)
         return None
 
     def _other(self, asked: Request[Any]) -> Any:

@@ -38,7 +38,7 @@ PARKED_BYTES_MAX = 64 << 20
 QUESTIONS_MAX = 64
 GAP_S_MAX = 1.0  # parked for longer: what is missing before it was lost
 
-Told = Callable[[PushAnswer], None]
+OnAnswer = Callable[[PushAnswer], None]
 Status = LedgerStatus
 
 
@@ -47,7 +47,7 @@ class Parked(NamedTuple):
 
     request: PushRequest
     entries: list[LedgerEntry]
-    told: Told
+    on_answer: OnAnswer
     since_s: float
 
     @property
@@ -72,7 +72,7 @@ class Pushes:
         self._parked: dict[int, Parked] = {}  # by the first index
         self._parked_bytes = 0
         self._written: deque[Parked] = deque()  # in the log, not yet safe: answered when they are
-        self._questions: deque[tuple[PushRequest, Told]] = deque()
+        self._questions: deque[tuple[PushRequest, OnAnswer]] = deque()
         self._worker: asyncio.Task[None] | None = None
         self._drain_soon = False
         self._look: TimerHandle | None = None
@@ -101,19 +101,19 @@ class Pushes:
 
     # --- what comes ---------------------------------------------------------------------------
 
-    def take(self, request: PushRequest, told: Told) -> None:
-        """One request of a leader. ``told`` is called once, now or later."""
+    def take(self, request: PushRequest, on_answer: OnAnswer) -> None:
+        """One request of a leader. ``on_answer`` is called once, now or later."""
         refused = self._refuses(request)
         if refused is not None:
-            self._answer(request, told, refused)
+            self._answer(request, on_answer, refused)
         elif request.type is PushType.APPEND:
-            self._park(request, told)
+            self._park(request, on_answer)
         elif len(self._questions) >= QUESTIONS_MAX:
-            self._answer(request, told, Status.PUSH_REQUEST_IS_FULL)
+            self._answer(request, on_answer, Status.PUSH_REQUEST_IS_FULL)
         else:
             if request.type is not PushType.COMMIT:
                 self._refuse_parked(Status.INCONSISTENT_STATE)
-            self._questions.append((request, told))
+            self._questions.append((request, on_answer))
             if self._worker is None:
                 self._worker = asyncio.get_running_loop().create_task(self._work())
 
@@ -138,22 +138,22 @@ class Pushes:
 
     # --- entries ------------------------------------------------------------------------------
 
-    def _park(self, request: PushRequest, told: Told) -> None:
+    def _park(self, request: PushRequest, on_answer: OnAnswer) -> None:
         try:
             entries = request.entries
         except ProtocolError as error:
             log.warning("push_refused leader=%r error=%r", request.leader_id, str(error))
-            self._answer(request, told, Status.UNEXPECTED_ARGUMENT)
+            self._answer(request, on_answer, Status.UNEXPECTED_ARGUMENT)
             return
         if not entries or not is_run(entries):
-            self._answer(request, told, Status.UNEXPECTED_ARGUMENT)
+            self._answer(request, on_answer, Status.UNEXPECTED_ARGUMENT)
             return
-        parked = Parked(request, entries, told, self._clock.monotonic_s())
+        parked = Parked(request, entries, on_answer, self._clock.monotonic_s())
         first = entries[0].index
         if first in self._parked:
-            self._answer(request, told, Status.REPEATED_PUSH, entries)
+            self._answer(request, on_answer, Status.REPEATED_PUSH, entries)
         elif len(self._parked) >= PARKED_MAX or self._parked_bytes + parked.size > PARKED_BYTES_MAX:
-            self._answer(request, told, Status.PUSH_REQUEST_IS_FULL, entries)
+            self._answer(request, on_answer, Status.PUSH_REQUEST_IS_FULL, entries)
         else:
             self._parked[first] = parked
             self._parked_bytes += parked.size
@@ -192,12 +192,12 @@ class Pushes:
         except OutOfLedger as error:
             log.warning("push_does_not_fit index=%d error=%r", entries[0].index, str(error))
             for parked in run:
-                self._answer(parked.request, parked.told, Status.INCONSISTENT_STATE, parked.entries)
+                self._answer(parked.request, parked.on_answer, Status.INCONSISTENT_STATE, parked.entries)
             return
         except KeroloxError as error:
             log.error("push_not_kept index=%d error=%r next='look at the disk'", entries[0].index, str(error))
             for parked in run:
-                self._answer(parked.request, parked.told, Status.DISK_ERROR, parked.entries)
+                self._answer(parked.request, parked.on_answer, Status.DISK_ERROR, parked.entries)
             return
         self._note_own(entries)
         self._commit(run[-1].request)
@@ -209,12 +209,12 @@ class Pushes:
         safe = self._ledger.safe_index
         while self._written and self._written[0].last <= safe:
             parked = self._written.popleft()
-            self._answer(parked.request, parked.told, Status.SUCCESS, parked.entries)
+            self._answer(parked.request, parked.on_answer, Status.SUCCESS, parked.entries)
 
     def _compare_known(self, known: list[Parked]) -> None:
-        """They came before, and their answer was lost: told again, if they are the same."""
+        """They came before, and their answer was lost: on_answer again, if they are the same."""
         for parked in known:
-            self._questions.append((parked.request, parked.told))
+            self._questions.append((parked.request, parked.on_answer))
         if self._worker is None:
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
@@ -223,7 +223,7 @@ class Pushes:
     async def _work(self) -> None:
         try:
             while self._questions:
-                request, told = self._questions.popleft()
+                request, on_answer = self._questions.popleft()
                 status = Status.INTERNAL_ERROR
                 try:
                     status = await self._settle(request)
@@ -242,7 +242,7 @@ class Pushes:
                 except Exception:
                     log.exception("push_failed type=%s next='please report it'", request.type.value)
                 finally:
-                    self._answer(request, told, status, _entries_of(request))
+                    self._answer(request, on_answer, status, _entries_of(request))
         finally:
             self._worker = None
             self._drain()
@@ -337,7 +337,11 @@ class Pushes:
     # --- answers ------------------------------------------------------------------------------
 
     def _answer(
-        self, request: PushRequest, told: Told, status: Status, entries: list[LedgerEntry] | None = None
+        self,
+        request: PushRequest,
+        on_answer: OnAnswer,
+        status: Status,
+        entries: list[LedgerEntry] | None = None,
     ) -> None:
         if entries is None:
             entries = _entries_of(request)
@@ -350,19 +354,19 @@ class Pushes:
             index=entries[0].index if entries else UNSET,
             term=request.term,
         )
-        told(answer)
+        on_answer(answer)
 
     def _refuse_parked(self, status: Status) -> None:
         parked, self._parked, self._parked_bytes = self._parked, {}, 0
         for one in parked.values():
-            self._answer(one.request, one.told, status, one.entries)
+            self._answer(one.request, one.on_answer, status, one.entries)
 
     def _forget(self) -> None:
         """The role changed: what waits is not of this leader."""
         self._refuse_parked(Status.INCONSISTENT_STATE)
         written, self._written = self._written, deque()
         for one in written:
-            self._answer(one.request, one.told, Status.INCONSISTENT_STATE, one.entries)
+            self._answer(one.request, one.on_answer, Status.INCONSISTENT_STATE, one.entries)
 
     def _look_later(self) -> None:
         if self._parked and self._look is None and not self._closed:
@@ -377,7 +381,7 @@ class Pushes:
             parked = self._parked[first]
             if self._clock.monotonic_s() - parked.since_s >= GAP_S_MAX:
                 self._unpark(first)
-                self._answer(parked.request, parked.told, Status.INCONSISTENT_STATE, parked.entries)
+                self._answer(parked.request, parked.on_answer, Status.INCONSISTENT_STATE, parked.entries)
         self._look_later()
 
 

@@ -154,7 +154,7 @@ class Transfer:
         log.info("ledger_hands_over to=%r term=%d index=%d", to, term, self._ledger.end_index)
         try:
             own = member.self_id
-            told = await self._network.call(
+            data = await self._network.call(
                 to,
                 LedgerCode.LEADERSHIP_TRANSFER,
                 TransferRequest(
@@ -169,7 +169,7 @@ class Transfer:
                 ).encode(),
                 settings.call_ms / 1000,
             )
-            answer = LedgerAnswer.decode(told)
+            answer = LedgerAnswer.decode(data)
         except KeroloxError as error:
             log.warning("ledger_not_handed_over to=%r error=%r", to, str(error))
             answer = LedgerAnswer(code=Status.TAKE_LEADERSHIP_FAILED, term=member.term)

@@ -59,7 +59,7 @@ def decide_vote(own: Voter, asked: VoteRequest, *, from_self: bool = False) -> V
 
 
 class Cast(NamedTuple):
-    """One member's answer in a round, and the term it told."""
+    """One member's answer in a round, and the term it their_term."""
 
     result: VoteResult
     term: int
@@ -154,7 +154,7 @@ class Pulse(Enum):
 def judge_beats(term: int, quorum: int, answers: Collection[tuple[int, int]]) -> Pulse:
     """Of (status, term) of the others; the leader itself counts."""
     statuses = [status for status, _ in answers]
-    if any(status == LedgerStatus.EXPIRED_TERM and told > term for status, told in answers):
+    if any(status == LedgerStatus.EXPIRED_TERM and their_term > term for status, their_term in answers):
         return Pulse.HIGHER_TERM
     fine = 1 + statuses.count(LedgerStatus.SUCCESS)
     if fine >= quorum:

@@ -17,7 +17,7 @@ from kerolox.store.log.flush import LogFlusher
 from kerolox.store.log.progress import Progress
 from kerolox.store.log.replica_waits import ReplicaWaits
 from kerolox.store.log.replicas import Replicas
-from kerolox.store.log.safe import Safe, Told
+from kerolox.store.log.safe import OnSafe, Safe
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.state import StoreState
 
@@ -99,21 +99,21 @@ class Acks:
         """Return True if an acknowledged message is on followers, too."""
         return self.wait_for_replicas and self.needed > 1
 
-    def when_safe(self, end: int, told: Told) -> None:
-        """Call ``told`` once all data before ``end`` is safe: immediately, if nothing more is promised.
+    def when_safe(self, end: int, on_safe: OnSafe) -> None:
+        """Call ``on_safe`` once all data before ``end`` is safe: immediately, if nothing more is promised.
 
         One list entry for each call, however many messages lie before the offset.
         """
         needed = self.needed
         if needed > 1:
             if self._wait_for_flush:
-                told = Both(told)
-                self._flusher.wait_safe(end, told)
-            self._copies.wait(end, needed, told)
+                on_safe = Both(on_safe)
+                self._flusher.wait_safe(end, on_safe)
+            self._copies.wait(end, needed, on_safe)
         elif self._wait_for_flush:
-            self._flusher.wait_safe(end, told)
+            self._flusher.wait_safe(end, on_safe)
         else:
-            told(Safe.YES)
+            on_safe(Safe.YES)
 
     # --- as a follower -----------------------------------------------------------------------------------
 
@@ -185,18 +185,18 @@ class Both:
     """Combined callback of the flush and the replicas: it passes on the worse result when both are known, and
     a failure immediately."""
 
-    __slots__ = ("_first", "_told")
+    __slots__ = ("_first", "_on_safe")
 
-    def __init__(self, told: Told) -> None:
-        self._told: Told | None = told
+    def __init__(self, on_safe: OnSafe) -> None:
+        self._on_safe: OnSafe | None = on_safe
         self._first: Safe | None = None
 
     def __call__(self, how: Safe) -> None:
-        told, first = self._told, self._first
-        if told is None:
+        on_safe, first = self._on_safe, self._first
+        if on_safe is None:
             return
         if first is None and not how.failed:
             self._first = how
             return
-        self._told = None
-        told(how if first is None else how.and_also(first))
+        self._on_safe = None
+        on_safe(how if first is None else how.and_also(first))

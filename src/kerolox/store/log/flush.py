@@ -17,7 +17,7 @@ from kerolox.observers import Observers
 from kerolox.store.errors import StoreError
 from kerolox.store.failures import Kind
 from kerolox.store.log.commit_log import CommitLog
-from kerolox.store.log.safe import Safe, Told
+from kerolox.store.log.safe import OnSafe, Safe
 from kerolox.store.log.waits import Waits
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.standing_failures import StandingFailures
@@ -113,16 +113,16 @@ class LogFlusher:
         if self._options.transient:
             self._schedule_commit()
 
-    def wait_safe(self, end_offset: int, told: Told) -> None:
-        """Call ``told`` once everything before this offset is on the medium, or when the time limit is
+    def wait_safe(self, end_offset: int, on_safe: OnSafe) -> None:
+        """Call ``on_safe`` once everything before this offset is on the medium, or when the time limit is
         over."""
         if self._state.fenced or self._closed:
-            told(Safe.FAILED)
+            on_safe(Safe.FAILED)
             return
         if self._log.progress.flushed >= end_offset:
-            told(Safe.YES)
+            on_safe(Safe.YES)
             return
-        self._waits.add(end_offset, told)
+        self._waits.add(end_offset, on_safe)
         self._wanted = end_offset
         self.flush_soon()
 

@@ -10,7 +10,7 @@ from kerolox.store.log.acks import Acks
 from kerolox.store.log.flush import LogFlusher
 from kerolox.store.log.majority_waits import TIMEOUT_S, WAITING_MAX, MajorityWaits
 from kerolox.store.log.replicas import Replicas
-from kerolox.store.log.safe import Told
+from kerolox.store.log.safe import OnSafe
 from kerolox.store.options import StoreOptions
 from kerolox.store.state import StoreState
 
@@ -47,8 +47,8 @@ class MajorityAcks(Acks):
     def needed(self) -> int:
         return 1
 
-    def when_safe(self, end: int, told: Told) -> None:
-        self._waits.wait(end, told)
+    def when_safe(self, end: int, on_safe: OnSafe) -> None:
+        self._waits.wait(end, on_safe)
         self.hasten(end)
 
     def cut(self, offset: int, stored_ms: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kerolox.clock import Clock
 from kerolox.store.log.progress import Progress
-from kerolox.store.log.safe import Safe, Told
+from kerolox.store.log.safe import OnSafe, Safe
 from kerolox.store.log.waits import Waits
 
 TIMEOUT_S = 2.5  # the same as Apache's leader
@@ -21,12 +21,12 @@ class MajorityWaits:
         self.idle = waits.idle
         progress.on_confirmed.append(lambda: waits.reach(progress.confirmed))
 
-    def wait(self, end: int, told: Told) -> None:
-        """Call ``told`` when the log is confirmed up to ``end``."""
+    def wait(self, end: int, on_safe: OnSafe) -> None:
+        """Call ``on_safe`` when the log is confirmed up to ``end``."""
         if self._progress.confirmed >= end:
-            told(Safe.YES)
+            on_safe(Safe.YES)
         else:
-            self._waits.add(end, told)
+            self._waits.add(end, on_safe)
 
     def give_up(self) -> None:
         """Report to all waiting writes that their outcome is unknown, because this member no longer leads."""

@@ -28,7 +28,7 @@ class Progress:
 
     __slots__ = (
         "_ends",
-        "_told",
+        "_reported",
         "confirmed",
         "on_committed",
         "on_confirmed",
@@ -46,7 +46,7 @@ class Progress:
         )  # called when ``confirmed`` has grown
         # Called when ``committed`` has grown: there is more to copy
         self.on_committed: Observers[[]] = Observers("messages committed")
-        self._told = 0  # ``committed`` at their last call
+        self._reported = 0  # ``committed`` at their last call
 
     @property
     def appended(self) -> int:
@@ -65,14 +65,14 @@ class Progress:
 
     def reset(self) -> None:
         """Confirm the whole log, after recovery."""
-        self.confirmed = self._told = self._ends.wrote
+        self.confirmed = self._reported = self._ends.wrote
         if self.replicated is not None:
             self.replicated = self.confirmed
 
     def cut(self, offset: int) -> None:
         """Lower the offsets after a cut of the log at ``offset``."""
         self.confirmed = min(self.confirmed, offset)
-        self._told = min(self._told, offset)
+        self._reported = min(self._reported, offset)
         if self.replicated is not None:
             self.replicated = min(self.replicated, offset)
 
@@ -80,8 +80,8 @@ class Progress:
         """Compute the confirmed offset, and call the followers if it has grown. The callbacks in
         ``on_committed`` come first, because they may confirm more."""
         ends = self._ends
-        if ends.committed > self._told:
-            self._told = ends.committed
+        if ends.committed > self._reported:
+            self._reported = ends.committed
             self.on_committed.tell()
         confirmed = ends.flushed if self.wait_for_flush else ends.committed
         if self.replicated is not None and self.replicated < confirmed:

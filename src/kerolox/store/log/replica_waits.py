@@ -6,7 +6,7 @@ from typing import Protocol
 
 from kerolox.clock import Clock
 from kerolox.observers import Observers
-from kerolox.store.log.safe import Safe, Told
+from kerolox.store.log.safe import OnSafe, Safe
 from kerolox.store.log.waits import Waits
 from kerolox.store.options import StoreOptions
 
@@ -41,19 +41,19 @@ class ReplicaWaits:
     def __bool__(self) -> bool:
         return any(self._by_needed.values())
 
-    def wait(self, end: int, needed: int, told: Told) -> None:
-        """Call ``told`` when ``needed`` replicas have the log up to ``end``."""
+    def wait(self, end: int, needed: int, on_safe: OnSafe) -> None:
+        """Call ``on_safe`` when ``needed`` replicas have the log up to ``end``."""
         replicas = self._replicas
         if replicas.having(end) >= needed:
-            told(Safe.YES)
+            on_safe(Safe.YES)
         elif replicas.in_sync(end) < needed:
-            told(Safe.NO_REPLICA)
+            on_safe(Safe.NO_REPLICA)
         else:
             waits = self._by_needed.get(needed)
             if waits is None:
                 waits = Waits(self._clock, self._timeout_s, Safe.REPLICA_TIMEOUT)
                 self._by_needed[needed] = waits
-            waits.add(end, told)
+            waits.add(end, on_safe)
 
     def _timeout_s(self) -> float:
         return self._options.replica_timeout_ms / 1000

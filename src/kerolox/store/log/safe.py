@@ -36,4 +36,4 @@ class Safe(Enum):
         return self if self.code >= other.code else other
 
 
-Told = Callable[[Safe], None]
+OnSafe = Callable[[Safe], None]

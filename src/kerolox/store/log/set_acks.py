@@ -9,7 +9,7 @@ from kerolox.store.log.acks import Acks, Both
 from kerolox.store.log.flush import LogFlusher
 from kerolox.store.log.replica_waits import ReplicaWaits
 from kerolox.store.log.replicas import Replicas
-from kerolox.store.log.safe import Told
+from kerolox.store.log.safe import OnSafe
 from kerolox.store.log.set_copies import ALL, SetCopies
 from kerolox.store.options import StoreOptions
 from kerolox.store.state import StoreState
@@ -57,17 +57,17 @@ class SetAcks(Acks):
     def promises_copies(self) -> bool:
         return self.wait_for_replicas
 
-    def when_safe(self, end: int, told: Told) -> None:
+    def when_safe(self, end: int, on_safe: OnSafe) -> None:
         if not self._set.all_ack:
-            super().when_safe(end, told)
+            super().when_safe(end, on_safe)
             return
         if self._wait_for_flush:
             if self._set.alone:
-                self._flusher.wait_safe(end, told)
+                self._flusher.wait_safe(end, on_safe)
                 return
-            told = Both(told)
-            self._flusher.wait_safe(end, told)
-        self._of_set.wait(end, ALL, told)
+            on_safe = Both(on_safe)
+            self._flusher.wait_safe(end, on_safe)
+        self._of_set.wait(end, ALL, on_safe)
 
     def cut(self, offset: int, stored_ms: int) -> None:
         super().cut(offset, stored_ms)

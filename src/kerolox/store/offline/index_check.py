@@ -21,7 +21,7 @@ from kerolox.store.index.key_index import KeyHasher
 from kerolox.store.offline.layout import INDEX, Finding, Layout, OnlyReading
 
 _CHUNK = 16384
-_TOLD_MAX = 20
+_REPORTED_MAX = 20
 Pair = tuple[int, int]  # hash, log offset
 
 
@@ -45,7 +45,7 @@ class IndexCheck:
         self._stream = self._pairs()
         self._buffer: list[Pair] = []
         self._at = 0
-        self._told = 0
+        self._reported = 0
         self._last = -1  # log offset of the message checked last
         self._missing: tuple[int, int, int] | None = None  # first log offset, last log offset, count
 
@@ -209,8 +209,8 @@ class IndexCheck:
             )
 
     def _tell(self, kind: str, what: str, place: int) -> None:
-        self._told += 1
-        if self._told <= _TOLD_MAX:
+        self._reported += 1
+        if self._reported <= _REPORTED_MAX:
             self._findings.append(Finding(kind, self._layout.path(INDEX), what, self._repair, place))
 
     # After the log
@@ -224,8 +224,8 @@ class IndexCheck:
                         "index: no message", f"an entry points at {place}, after the last message", place
                     )
             self._at = len(self._buffer)
-        if self._told > _TOLD_MAX:
-            what = f"{self._told - _TOLD_MAX} more entries are wrong"
+        if self._reported > _REPORTED_MAX:
+            what = f"{self._reported - _REPORTED_MAX} more entries are wrong"
             self._findings.append(Finding("index", path, what, self._repair))
         if self._missing is None:
             return

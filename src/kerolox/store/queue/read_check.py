@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _LIGHT_QUEUE_PREFIX = "%LMQ%"
 _CRC_MARK = b"__CRC32#\x01"
 _PHYSICAL_AT = 28  # offset in a record
-_TOLD_MAX = 1000
+_REPORTED_MAX = 1000
 
 
 class DamagedMessage(CorruptRecord):
@@ -42,7 +42,7 @@ class ReadCheck:
 
     def __init__(self, log: ReadableLog) -> None:
         self._log = log
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def check(self, queue: ConsumeQueue, first_offset: int, entries: bytes, count: int, data: bytes) -> None:
         """Raise unless these bytes are ``count`` messages that these entries of a queue name."""
@@ -104,7 +104,7 @@ class ReadCheck:
             path=path,
             offset=physical,
         )
-        if physical not in self._told and len(self._told) < _TOLD_MAX:
-            self._told.add(physical)
+        if physical not in self._reported and len(self._reported) < _REPORTED_MAX:
+            self._reported.add(physical)
             log.error("message_damaged error=%r", str(error))
         return error
