@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 TIMEOUT_S = 5.0
+RETRIES = 100  # the timeout ends them: a message that is not sent back holds up the progress of its queue
 ATTEMPTS_MAX = 16
 FIRST_RETRY_LEVEL = 3
 ROOM_BYTES = 2048  # reserved for properties added in transit; a reason is kept only if it fits beside them
@@ -35,7 +36,9 @@ class SendBack:
         self._topic = retry_topic(group)
         self._calls = calls
         self.attempts_max = ATTEMPTS_MAX if attempts_max < 0 else attempts_max
-        self._sender = Sender(client, INNER_PRODUCER, ProducerOptions(timeout_s=TIMEOUT_S, compression=""))
+        self._sender = Sender(
+            client, INNER_PRODUCER, ProducerOptions(timeout_s=TIMEOUT_S, retries=RETRIES, compression="")
+        )
 
     async def give_back(self, message: Received, level: int, reason: str = "") -> bool:
         """Send a message back. Return True if a broker stored it, so that its offset can be committed.
