@@ -20,7 +20,7 @@ from kerolox.net.dialer import Dialer
 from kerolox.net.tls import ClientAuth, ClientTls, TlsMode
 from kerolox.options import change, load
 from kerolox.protocol.batch import encode_batch
-from kerolox.protocol.bodies.groups import GroupConfig, RequestMode, SetRequestMode
+from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.flags import INNER_BATCH
 from kerolox.protocol.headers.send import SendRequestV2
@@ -31,7 +31,7 @@ from tests.broker.talk import Talk, send_fields
 
 # How an operator asks for what is not there.
 ASKED = {
-    "storeType": "defaultRocksDB", "configManagerVersion": "v2", "defaultMessageRequestMode": "POP",
+    "storeType": "defaultRocksDB", "configManagerVersion": "v2",
     "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
 }  # fmt: skip
 
@@ -140,16 +140,12 @@ async def test_what_a_store_from_elsewhere_asks_for_is_said(
 
         put(TopicConfig(topic_name="kept", attributes={"cleanup.policy": "COMPACTION"}))
         put(TopicConfig(topic_name="plain", attributes={"cleanup.policy": "DELETE", "message.type": "FIFO"}))
-        running.broker.tables.modes.put(
-            SetRequestMode(topic="kept", consumer_group="g", mode=RequestMode.POP)
-        )
         with caplog.at_level(logging.WARNING):
             await running.stop()
             await running.start()
     said = [r.getMessage() for r in caplog.records if "without_effect" in r.getMessage()]
-    assert len(said) == 2
+    assert len(said) == 1
     assert "topic='kept' attribute='cleanup.policy' value='COMPACTION'" in said[0]
-    assert "group='g' mode=POP" in said[1]
 
 
 async def test_keys_of_the_black_list_are_not_changed(tmp_path: Path) -> None:

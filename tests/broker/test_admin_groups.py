@@ -149,7 +149,6 @@ async def test_request_modes(talk: Talk, tmp_path: Path) -> None:
 
     await talk.send("t")
     assert await set_mode("t") == 0
-    assert await set_mode("t", mode=RequestMode.POP) == ResponseCode.SYSTEM_ERROR  # nothing would come of it
     assert await set_mode("%RETRY%g") == ResponseCode.NO_PERMISSION
     assert await set_mode("unknown") == ResponseCode.TOPIC_NOT_EXIST
     talk.running.broker.options.auto_create_groups = False

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from kerolox.errors import Refused
 from kerolox.options import Absent
-from kerolox.protocol.bodies.groups import WHY_DISABLED, RequestMode, SetRequestMode
+from kerolox.protocol.bodies.groups import WHY_DISABLED
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import ResponseCode
 from kerolox.protocol.flags import INNER_BATCH
@@ -28,7 +28,7 @@ DUPLICATION = (
 )
 DLEDGER = "the setting for DLedger groups is spelled enableDLegerCommitLog"
 ROCKSDB = "queues, offsets, timers and settings are files in this broker's store, not in RocksDB"
-POP = "POP, where the broker hands out single messages, is not supported yet; consumers pull messages"
+PRIORITY = "priorities and lite topics are not supported yet"
 LITE = "lite topics are not supported yet"
 TIERED = (
     "tiered storage and store plug-ins are not supported; fileReservedTime sets how long messages are kept"
@@ -45,7 +45,6 @@ SETTINGS: Mapping[str, Absent] = {
     "timerRocksDBEnable": Absent(OFF, ROCKSDB),
     "transRocksDBEnable": Absent(OFF, ROCKSDB),
     "popConsumerKVServiceEnable": Absent(OFF, ROCKSDB),
-    "defaultMessageRequestMode": Absent(("", "PULL"), POP),
     "messageStorePlugIn": Absent(("",), TIERED),
     "coldDataFlowControlEnable": Absent(
         OFF,
@@ -86,16 +85,11 @@ def refuse_topic_attribute(name: str, value: str) -> None:
 
 
 def refuse_group_attributes(group: str, attributes: Mapping[str, str]) -> None:
-    """Reject attributes of groups: all that RocketMQ has (``priority.factor``, ``lite.*``) are for POP
-    consumers."""
+    """Reject attributes of groups: all that RocketMQ has are for priorities and lite topics
+    (``priority.factor``, ``lite.*``)."""
     asked = sorted(name for name in attributes if name != WHY_DISABLED)
     if asked:
-        raise _refused(f"group {group!r} with attributes {', '.join(asked)}", POP)
-
-
-def refuse_request_mode(mode: SetRequestMode) -> None:
-    if mode.mode is RequestMode.POP:
-        raise _refused(f"POP for group {mode.consumer_group!r} on topic {mode.topic!r}", POP)
+        raise _refused(f"group {group!r} with attributes {', '.join(asked)}", PRIORITY)
 
 
 def refuse_inner_batch(sys_flag: int) -> None:
@@ -107,10 +101,8 @@ def refuse_inner_batch(sys_flag: int) -> None:
         )
 
 
-def report_from_before(
-    topics: Mapping[str, TopicConfig], modes: Mapping[str, Mapping[str, SetRequestMode]]
-) -> None:
-    """Log the unsupported settings in the tables of a store that another broker wrote."""
+def report_from_before(topics: Mapping[str, TopicConfig]) -> None:
+    """Log the unsupported settings in the topics of a store that another broker wrote."""
     for topic, config in topics.items():
         for name, value in config.attributes.items():
             absent = TOPIC_ATTRIBUTES.get(name)
@@ -119,10 +111,6 @@ def report_from_before(
                     "attribute_without_effect topic=%r attribute=%r value=%r reason=%r",
                     topic, name, value, absent.why,
                 )  # fmt: skip
-    for topic, groups in modes.items():
-        for group, mode in groups.items():
-            if mode.mode is RequestMode.POP:
-                log.warning("mode_without_effect topic=%r group=%r mode=POP reason=%r", topic, group, POP)
 
 
 def _refused(what: str, why: str) -> Refused:

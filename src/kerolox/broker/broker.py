@@ -51,6 +51,7 @@ from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.room import transactions_of
 from kerolox.broker.write.remote_outlet import RemoteOutlet
 from kerolox.broker.write.room import WritePath
+from kerolox.client.nameservers import NameServers
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.front.caller import Caller, CallerEvents
 from kerolox.front.handlers import Handlers
@@ -243,7 +244,11 @@ class Broker(CallerEvents):
             self.leadership.add_acting(outlet, self.transactions, later.delays, later.timers)
         self.ports.followers.accept = replication.leader.accept
         self.consuming = await Consuming.open(base, tables, membership, figures)
-        self.popping = await Popping.open(base, tables, membership, path, later, self.consuming)
+        servers = split_nameservers(self.options.nameservers)
+        self.popping = await Popping.open(
+            base, tables, membership, path, later, self.consuming,
+            NameServers(servers, replication.dialer, clock=self.clock) if servers else None,
+        )  # fmt: skip
         self.leadership.add(self.popping)
         self.producing = Producing(
             base, tables, membership, figures, path, self.transactions, self.unique_keys

@@ -25,6 +25,11 @@ from kerolox.replication.entrance import Network, parse_networks
 from kerolox.store.options import DAY_MS, HOUR_MS, StoreOptions
 
 
+class DefaultMode(enum.Enum):
+    PULL = "PULL"
+    POP = "POP"
+
+
 class BrokerRole(enum.Enum):
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -364,6 +369,18 @@ class BrokerOptions(MetricsOptions, StoreOptions, PlainAclOptions):
     pop_stay_ms: int = option(
         10_000, "Time after which a pop without all acknowledgements is stored, in ms.",
         key="popCkStayBufferTime", low=0, high=HOUR_MS, changeable=True,
+    )  # fmt: skip
+    default_mode: DefaultMode = option(
+        DefaultMode.PULL, "Mode of groups that have none of their own, if the broker assigns their queues.",
+        key="defaultMessageRequestMode", changeable=True,
+    )  # fmt: skip
+    default_share: int = option(
+        -1, "Members of such a group that also pop the queues of a member; 0 or less: all.",
+        key="defaultPopShareQueueNum", low=-1, high=INT32_MAX, changeable=True,
+    )  # fmt: skip
+    server_balance: bool = option(
+        True, "Divide the queues of a group that asks the broker for them; else each member gets all.",
+        key="serverLoadBalancerEnable", changeable=True,
     )  # fmt: skip
     pop_checkpoints_max: int = option(
         200_000, "Pops in memory. Beyond it, stored ones are revived from the log.",

@@ -1,4 +1,4 @@
-"""What consumers that pop say to a broker."""
+"""Requests of consumers that pop."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from kerolox.access.needs.administration import CONSUME_STATS, CREATE_GROUP, CRE
 from kerolox.access.needs.kinds import LOOKS, on
 from kerolox.access.needs.names import DELETE, GET, UPDATE
 from kerolox.access.needs.pop import SET_MODE
-from kerolox.broker.absent import refuse_group_attributes, refuse_request_mode
+from kerolox.broker.absent import refuse_group_attributes
 from kerolox.broker.admin.topic_admin import Settled, offsets_gone, page_names
 from kerolox.broker.bounds import PROGRESS_ROWS_MAX, REQUEST_MODES_MAX, too_many
 from kerolox.broker.figures.stats import Statistics
@@ -190,7 +190,6 @@ class GroupAdmin:
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="subscription group does not exist"
             )
         before = self._modes.find(topic, group)
-        refuse_request_mode(mode)
         count = sum(map(len, self._modes.modes.values()))
         if count >= REQUEST_MODES_MAX and before is None:
             raise too_many("request modes", "REQUEST_MODES_MAX", REQUEST_MODES_MAX)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kerolox.access.needs import pop
 from kerolox.access.needs.administration import CREATE_TOPIC
 from kerolox.access.needs.kinds import CHANGES, LOOKS
 from kerolox.broker import absent
@@ -52,9 +51,5 @@ ROWS = [
     rejected(RequestCode.GET_LITE_CLIENT_INFO, LOOKS, absent.LITE),
     rejected(RequestCode.GET_LITE_GROUP_INFO, LOOKS, absent.LITE),
     rejected(RequestCode.TRIGGER_LITE_DISPATCH, CHANGES, absent.LITE),
-    rejected(RequestCode.QUERY_ASSIGNMENT, pop.ASSIGNMENT, absent.POP),
-    rejected(RequestCode.PEEK_MESSAGE, pop.PEEK, absent.POP),
-    rejected(RequestCode.NOTIFICATION, pop.NOTIFICATION, absent.POP),
-    rejected(RequestCode.POLLING_INFO, pop.POLLING_INFO, absent.POP),
-    rejected(RequestCode.POP_ROLLBACK, CHANGES, absent.POP),
+    rejected(RequestCode.POP_ROLLBACK, CHANGES, absent.ROCKSDB),
 ]

@@ -65,7 +65,7 @@ _PASSED = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING, ReadS
 
 
 class Reading:
-    """What a pop has found so far."""
+    """Messages that a pop has found so far, and queues that it still reads."""
 
     __slots__ = (
         "bytes_left",
@@ -525,7 +525,12 @@ def check_pops(leads: bool, has_timer: bool) -> None:
 
 def share_of(header: PopRequest) -> Hashable:
     """Return the share of a pop: pops of a group with the same queue take turns."""
-    return (POP, header.topic, header.consumer_group, max(header.queue_id, ANY_QUEUE))
+    return share_at(POP, header.topic, header.consumer_group, header.queue_id)
+
+
+def share_at(kind: str, topic: str, group: str, queue_id: int) -> Hashable:
+    """Return the share of waits of one kind for a queue as asked."""
+    return (kind, topic, group, max(queue_id, ANY_QUEUE))
 
 
 def now_and_then(filter: PropertyFilter | None, every: int) -> PropertyFilter | None:

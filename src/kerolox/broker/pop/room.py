@@ -10,16 +10,19 @@ from kerolox.broker.consume.room import Consuming
 from kerolox.broker.later.room import Scheduling
 from kerolox.broker.members.room import Membership
 from kerolox.broker.pop.acks import Acks
+from kerolox.broker.pop.assignments import Assignments
 from kerolox.broker.pop.checkpoint import QueueKey
 from kerolox.broker.pop.keeper import Keeper
+from kerolox.broker.pop.looks import NOTIFY, Looks
 from kerolox.broker.pop.orders import Orders
 from kerolox.broker.pop.outstanding import Outstanding
-from kerolox.broker.pop.pops import POP, Pops
+from kerolox.broker.pop.pops import POP, Pops, share_at
 from kerolox.broker.pop.retries import Retries
 from kerolox.broker.pop.revive_log import ReviveLog
 from kerolox.broker.pop.reviver import Reviver
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.write.room import WritePath
+from kerolox.client.nameservers import NameServers
 from kerolox.front.rows import Row, rows_of
 from kerolox.protocol.pop.retry_topics import normal_topic
 from kerolox.store.tables.pop_order import PopOrders
@@ -37,6 +40,7 @@ class Popping:
         later: Scheduling,
         consuming: Consuming,
         orders: PopOrders,
+        nameservers: NameServers | None,
     ) -> None:
         options, clock, store = base.options, base.clock, base.store
         topics, offsets = tables.topics, tables.offsets
@@ -56,6 +60,10 @@ class Popping:
         self.orders = Orders(orders, offsets, clock, self._released)
         self.pops = Pops(base, consuming.reads, consuming.waits, topics, offsets, self.keeper, self.orders)
         self.acks = Acks(base, topics, offsets, self.keeper, self.orders)
+        self.looks = Looks(
+            base, consuming.reads, consuming.waits, topics, offsets, self.keeper, self.orders, self.pops
+        )
+        self.assignments = Assignments(options, topics, membership.members, tables.modes, nameservers, clock)
         tables.saver.keep(orders, lambda: options.save_offsets_ms)
         topics.on_removed.append(self._topic_removed)
 
@@ -68,13 +76,14 @@ class Popping:
         path: WritePath,
         later: Scheduling,
         consuming: Consuming,
+        nameservers: NameServers | None,
     ) -> Popping:
         orders = PopOrders(base.store.files, base.store.path("config"), clock=base.clock)
         await asyncio.get_running_loop().run_in_executor(base.store.keeper, orders.load)
-        return cls(base, tables, membership, path, later, consuming, orders)
+        return cls(base, tables, membership, path, later, consuming, orders, nameservers)
 
     def rows(self) -> list[Row]:
-        return rows_of(self.pops, self.acks)
+        return rows_of(self.pops, self.acks, self.looks, self.assignments)
 
     async def lead(self) -> None:
         if self._is_served:
@@ -95,7 +104,8 @@ class Popping:
 
     def _released(self, key: QueueKey) -> None:
         for queue_id in (key.queue_id, ANY_QUEUE):
-            self._waits.wake_next(key.topic, queue_id, (POP, key.topic, key.group, queue_id))
+            for kind in (POP, NOTIFY):
+                self._waits.wake_next(key.topic, queue_id, share_at(kind, key.topic, key.group, queue_id))
 
     def _topic_removed(self, topic: str) -> None:
         self.outstanding.forget(lambda key: topic in (key.topic, normal_topic(key.topic, key.group)))

@@ -56,7 +56,7 @@ class Tables:
             made.transaction_counts.load()
 
         await asyncio.get_running_loop().run_in_executor(base.store.keeper, load)
-        report_from_before(made.topics.table.topics, made.modes.modes)
+        report_from_before(made.topics.table.topics)
         made.topics.create_system_topics()
         made.groups.create_system_groups()
         mind_lost_tables(base.store, made.topics, made.groups, made.offsets, made.modes)
