@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,16 +36,13 @@ from kerolox.times import parse_span
 
 if TYPE_CHECKING:
     from kerolox.pipeline.archive.archive import Archive
-    from kerolox.pipeline.archive.destination import Destination
     from kerolox.pipeline.archive.summary import Summary
+    from kerolox.pipeline.flows.definition import ArchiveFlow
     from kerolox.pipeline.lake.iceberg_catalog import CatalogPlace
-    from kerolox.pipeline.lake.storage import Storage
 
 EXAMPLE = (
     "Example: kerolox pipeline archive --topic orders,payments --to /data/archive --follow --interval 15m"
 )
-INTERVAL_S_MIN = 0.1
-EXPIRE_S_MIN = 3600.0  # an hour that is not over still receives messages
 LINES_EVERY_S = 10.0  # if stderr is not a terminal
 
 
@@ -132,44 +128,44 @@ def archive(
     message is lost or duplicated. spark.read.parquet(DIR) and other readers see only committed files. A
     second run adds new messages; without new messages it changes nothing.
     """
-    from kerolox.pipeline.archive.files import Format
+    from kerolox.pipeline.flows.definition import ArchiveFlow, Span
 
-    interval_s = parse_span(interval, "--interval")
-    if interval_s < INTERVAL_S_MIN:
-        raise OptionError("--interval", interval, f"{INTERVAL_S_MIN:g}s or more")
-    expire_s = None if expire is None else parse_span(expire, "--expire")
-    if expire_s is not None and expire_s < EXPIRE_S_MIN:
+    every, age = (
+        parse_span(interval, "--interval"),
+        None if expire is None else parse_span(expire, "--expire"),
+    )
+    if every < ArchiveFlow.EVERY_S_MIN:
+        raise OptionError("--interval", interval, f"{ArchiveFlow.EVERY_S_MIN:g}s or more")
+    if age is not None and age < ArchiveFlow.EXPIRE_S_MIN:
         raise OptionError("--expire", expire, "1h or more")
-    folders = tuple(word.strip() for word in partition_by.split(",")) if partition_by else ()
-    chosen = Format(properties=properties, compression=compression, rows_max=rows_max, partitions=folders)
-    source = {
-        "nameserver": nameserver,
-        "topic": ",".join(topics),
-        "group": group,
-        **pairs("--option", options),
-    }
+    source = pairs("--option", options)
     check_one(to, iceberg, catalog, catalog_uri, catalog_options, warehouse)
-    destination: Callable[[], Destination]
+    place: CatalogPlace | None = None
     if iceberg:
         if delta:
             raise OptionError("--iceberg", iceberg, "no --delta: choose one table format")
         place = catalog_place(catalog, catalog_uri, catalog_options, warehouse)
-        destination = partial(_iceberg, iceberg, place, read_storage_options(storage_options, storage_file))
     else:
-        storage = storage_at("--to", to or "", storage_options, storage_file)
-        destination = partial(_folder, storage, delta)
-    to = to or f"{iceberg} in {place.text}"
-    summary, stopped = _run(
-        source,
-        destination,
-        chosen,
-        None if once else interval_s,
-        master,
-        pairs("--conf", conf),
-        join,
-        None if expire_s is None else round(expire_s * 1000),
-        quiet=json,
+        storage_at("--to", to or "", storage_options, storage_file)
+    chosen = ArchiveFlow(
+        topics=topics,
+        path=to or "",
+        format="iceberg" if iceberg else "delta" if delta else "parquet",
+        table=iceberg or "",
+        every=Span(every),
+        nameserver=nameserver,
+        group=group,
+        partition_by=[word.strip() for word in partition_by.split(",")] if partition_by else [],
+        properties=properties,  # type: ignore[arg-type]  # Format checks it
+        compression=compression,  # type: ignore[arg-type]
+        max_rows_per_file=rows_max,
+        compact=join,
+        expire=None if age is None else Span(age),
+        storage_options=read_storage_options(storage_options, storage_file),
+        options=source,
     )
+    to = to or f"{iceberg} in {place.text if place else ''}"
+    summary, stopped = _run(chosen, place, once, master, pairs("--conf", conf), quiet=json)
     rate = summary.rows / summary.seconds if summary.seconds else 0.0
     document = {
         "to": to,
@@ -216,24 +212,21 @@ def archive(
 
 
 def _run(
-    source: dict[str, str],
-    to: Callable[[], Destination],
-    format: Any,
-    interval_s: float | None,
+    chosen: ArchiveFlow,
+    place: CatalogPlace | None,
+    once: bool,
     master: str,
     conf: dict[str, str],
-    join: bool,
-    expire_ms: int | None,
     *,
     quiet: bool,
 ) -> tuple[Summary, bool]:
-    from kerolox.pipeline.archive.archive import Archive
     from kerolox.pipeline.archive.on_spark import OnSpark, check_shared
+    from kerolox.pipeline.flows.archive_flow import archive_of, archive_options
     from kerolox.spark import session
     from kerolox.spark.source.options import read_wanted
 
+    source = archive_options(chosen.nameserver, chosen)
     wanted = read_wanted(source, "batch")  # raises for invalid options before Spark starts
-    destination = to()
     progress = ArchiveProgress(quiet)
 
     def on_round(summary: Summary, left: int) -> None:
@@ -241,9 +234,7 @@ def _run(
         interrupts.check()
 
     tasks = OnSpark()
-    run = Archive(
-        wanted, destination, tasks, format=format, join=join, expire_ms=expire_ms, on_round=on_round
-    )
+    run = archive_of(chosen, wanted, tasks, place, on_round=on_round)
     with progress, _interrupts() as interrupts:
         # Raises for errors before a JVM starts. The option retryForMs may set how long to wait for servers.
         session.settings(master)
@@ -262,31 +253,18 @@ def _run(
                 tasks.context = spark.sparkContext
                 run.cores = tasks.context.defaultParallelism
                 if session.local_cores(master) is None:
-                    check_shared(tasks.context, destination.storage)
+                    check_shared(tasks.context, run.destination.storage)
                 progress.begins()
-                if interval_s is None:
+                if once:
                     run.once()
                 else:
-                    run.follow(interrupts.wait, interval_s)
+                    run.follow(interrupts.wait, float(chosen.every))
             except KeyboardInterrupt:
                 return run.told(), True
             finally:
                 interrupts.ignore()
                 session.stop()
         return run.told(), False
-
-
-def _folder(storage: Storage, delta: bool) -> Destination:
-    from kerolox.pipeline.archive.delta import DeltaArchive
-    from kerolox.pipeline.archive.log import ParquetArchive
-
-    return (DeltaArchive if delta else ParquetArchive)(storage)
-
-
-def _iceberg(name: str, place: CatalogPlace, storage_options: dict[str, Any]) -> Destination:
-    from kerolox.pipeline.archive.iceberg import IcebergArchive
-
-    return IcebergArchive(name, place, storage_options=storage_options)
 
 
 class Interrupts:

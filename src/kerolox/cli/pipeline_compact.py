@@ -16,7 +16,6 @@ from kerolox.cli.catalog_options import (
     catalog_place,
 )
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output
-from kerolox.cli.pipeline_archive import EXPIRE_S_MIN
 from kerolox.cli.storage_options import StorageFile, StorageOptions, read_storage_options, storage_at
 from kerolox.errors import OptionError
 from kerolox.sizes import size_text
@@ -86,8 +85,10 @@ def expire(
     broker. Files of an Iceberg table are deleted when their snapshots expire: after a day, or after the
     table's history.expire.max-snapshot-age-ms.
     """
+    from kerolox.pipeline.flows.definition import ArchiveFlow
+
     keep_s = parse_span(keep, "--keep")
-    if keep_s < EXPIRE_S_MIN:
+    if keep_s < ArchiveFlow.EXPIRE_S_MIN:
         raise OptionError("--keep", keep, "1h or more")
     place, text = _place(
         address, iceberg, catalog, catalog_uri, catalog_options, warehouse, storage_options, storage_file

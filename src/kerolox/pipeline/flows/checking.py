@@ -132,16 +132,23 @@ def _check_topic_sink(document: Document, place: Place, pipeline: Pipeline, sink
 
 
 def _check_archive(document: Document, place: Place, pipeline: Pipeline, archive: ArchiveFlow) -> None:
-    from kerolox.pipeline.flows.archive_flow import archive_options
+    from kerolox.pipeline.flows.archive_flow import archive_options, format_of
+    from kerolox.pipeline.flows.lake_tables import catalog_place
+    from kerolox.pipeline.flows.probing import check_catalog_file
     from kerolox.spark.source.options import read_wanted
 
-    options = archive_options(pipeline, archive)
+    options = archive_options(pipeline.nameserver_of(archive), archive)
     if not options["nameserver"]:
         document.add(place, "nameserver is missing, here and at the top")
     elif _try(document, place, lambda given: read_wanted(given, "batch"), options):
         wanted = read_wanted(options, "batch")
         _try(document, (*place, "topics"), lambda topics: _find(wanted.cluster, topics), wanted.topics)
-        _try(document, (*place, "path"), _writable, archive.path)
+    _try(document, place, format_of, archive)
+    if archive.format == "iceberg":
+        uri = catalog_place(archive.catalog, archive.path).uri
+        _try(document, (*place, "catalog"), check_catalog_file, uri)
+    else:
+        _try(document, (*place, "path"), partial(_writable, options=archive.storage_options), archive.path)
 
 
 # --- with Spark ---------------------------------------------------------------------------------------

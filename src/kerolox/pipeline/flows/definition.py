@@ -307,11 +307,20 @@ class Check(Entry, frozen=True, kw_only=True):
 
 
 class ArchiveFlow(Entry, frozen=True, kw_only=True):
-    """Archive of topics in a lake, every message once, as with ``kerolox pipeline archive``."""
+    """Archive of topics, every message once. ``kerolox pipeline archive`` makes one of its options."""
+
+    EVERY_S_MIN: ClassVar = 0.1
+    EXPIRE_S_MIN: ClassVar = 3600.0  # an hour that is not over still receives messages
 
     topics: Annotated[list[str], Meta(min_length=1, description="topics to archive")]
-    path: Annotated[str, Meta(description="folder or address of the archive")]
-    format: Annotated[Literal["parquet", "delta"], Meta(description="archive format")] = "parquet"
+    path: Annotated[
+        str, Meta(description="folder or address (for Iceberg: of the warehouse, if the catalog has none)")
+    ] = ""
+    format: Annotated[Literal["parquet", "delta", "iceberg"], Meta(description="archive format")] = "parquet"
+    table: Annotated[str, Meta(description="Iceberg only: table, space.name")] = ""
+    catalog: Annotated[
+        dict[str, str], Meta(description="Iceberg only: uri (or name), warehouse, and pyiceberg's properties")
+    ] = {}
     every: Annotated[Span, Meta(description="time between commits; full rounds come earlier")] = Span(3600)
     nameserver: Nameserver = ""
     group: Annotated[str, Meta(description="consumer group under which progress is committed")] = (
@@ -320,11 +329,28 @@ class ArchiveFlow(Entry, frozen=True, kw_only=True):
     partition_by: Annotated[
         list[str], Meta(description="partitions: topic, date, hour, then tag or property.NAME")
     ] = []
+    properties: Annotated[
+        Literal["map", "string", "none"], Meta(description="column of properties; string: as stored")
+    ] = "map"
+    compression: Annotated[
+        Literal["zstd", "snappy", "gzip", "lz4", "none"], Meta(description="compression of the files")
+    ] = "zstd"
+    max_rows_per_file: Annotated[int, Meta(ge=1, description="maximum number of messages of a file")] = (
+        1_000_000
+    )
     compact: Annotated[bool, Meta(description="join small files of past hours")] = True
     expire: Annotated[Span | None, Meta(description="remove hours that ended longer ago, such as 30d")] = None
+    storage_options: Annotated[
+        dict[str, Any], Meta(description="fsspec options of the address: endpoint_url, key, secret, ...")
+    ] = {}
     options: Annotated[
         dict[str, str], Meta(description="all options of the format rocketmq: docs/SPARK.md#options")
     ] = {}
+
+    @property
+    def place(self) -> str:
+        """Table or address, as it is shown."""
+        return self.table or self.path
 
 
 class Retry(Entry, frozen=True, kw_only=True):

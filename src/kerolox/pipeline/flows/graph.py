@@ -75,7 +75,13 @@ def boxes(plan: Plan, notes: Mapping[str, tuple[str, str]], misfits: list[str]) 
             reads.append(key)
         state, note = notes.get(name, ("", ""))
         found[f"archive {name}"] = Box(
-            name, f"{archive.format} archive", archive.path, f"sink {state}", 1, reads=reads, note=note
+            name,
+            f"{archive.format} archive",
+            archive.place,
+            f"sink {state}",
+            1,
+            reads=reads,
+            note=note,
         )
     if pipeline.bad_rows is not None:
         kind, where = sink_text(pipeline.bad_rows)

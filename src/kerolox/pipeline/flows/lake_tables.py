@@ -27,7 +27,7 @@ from kerolox.pipeline.flows.lake_files import (
     too_long_for_folders,
     write_files,
 )
-from kerolox.pipeline.flows.probing import SQLITE, check_catalog_file, check_writable, sqlite_file
+from kerolox.pipeline.flows.probing import SQLITE, check_catalog_file, check_writable, make_catalog_folder
 from kerolox.pipeline.flows.writers import AllFit, Unfit
 from kerolox.pipeline.lake.shared_delta import SharedDelta
 from kerolox.pipeline.lake.shared_table import SharedTable
@@ -160,9 +160,7 @@ class IcebergWriter(LakeWriter):
         from kerolox.pipeline.lake.shared_iceberg import SharedIceberg
 
         if self._table is None:
-            file = sqlite_file(self._place.uri)
-            if file is not None:  # SQLite creates the file, but not its folder
-                file.parent.mkdir(parents=True, exist_ok=True)
+            make_catalog_folder(self._place.uri)
             self._table = SharedIceberg(self.definition.table, self._place, self.definition.options)
         return self._table
 

@@ -188,7 +188,15 @@ def rows_of(plan: Plan) -> list[tuple[str, str, str, str, str]]:
             if check.of == name:
                 rows.append(("check", check_name, check.kind.replace("_", " "), f"else {check.then}", name))
     for name, archive in pipeline.archives.items():
-        rows.append(("archive", name, f"{archive.format} archive", archive.path, ", ".join(archive.topics)))
+        rows.append(
+            (
+                "archive",
+                name,
+                f"{archive.format} archive",
+                archive.place,
+                ", ".join(archive.topics),
+            )
+        )
     if pipeline.bad_rows is not None:
         rows.append((BAD_ROWS, "", *sink_text(pipeline.bad_rows), ""))
     return rows
@@ -203,7 +211,7 @@ def text_graph(plan: Plan) -> str:
         lines.append(f"{name} ({kind} {where})".replace(" )", ")"))
         _branches(plan, plan.reads[f"sink {name}"], "", lines)
     for name, archive in pipeline.archives.items():
-        lines.append(f"{name} ({archive.format} archive {archive.path})")
+        lines.append(f"{name} ({archive.format} archive {archive.place})")
         for at, topic in enumerate(archive.topics):
             lines.append(f"{'└' if at + 1 == len(archive.topics) else '├'}── topic {topic}")
     return "\n".join(lines)

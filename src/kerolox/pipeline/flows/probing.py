@@ -47,6 +47,13 @@ def sqlite_file(uri: str) -> Path | None:
     return Path(path.partition("?")[0]) if is_file else None
 
 
+def make_catalog_folder(uri: str) -> None:
+    """Create the folder of a SQLite catalog: SQLite creates the file, but not its folder."""
+    file = sqlite_file(uri)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+
+
 def check_catalog_file(uri: str) -> bool:
     """Return False if opening the catalog would create its file. Raises if the file cannot be created."""
     file = sqlite_file(uri)

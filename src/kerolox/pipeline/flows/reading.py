@@ -15,6 +15,7 @@ from kerolox.pipeline.flows.definition import (
     KINDS,
     LAKES,
     NAME,
+    ArchiveFlow,
     ArchiveSource,
     Check,
     Entry,
@@ -232,6 +233,12 @@ def _agree(document: Document, pipeline: Pipeline) -> None:
     for name, sink in pipeline.sinks.items():
         if isinstance(sink, LakeTable):
             _agree_lake(document, sink, ("sinks", name))
+    for name, archive in pipeline.archives.items():
+        _agree_lake(document, archive, ("archives", name))
+        for key, least in (("every", ArchiveFlow.EVERY_S_MIN), ("expire", ArchiveFlow.EXPIRE_S_MIN)):
+            given = getattr(archive, key)
+            if given is not None and given < least:
+                document.add(("archives", name, key), f"{given:g} s: expected {least:g} s or more")
     if pipeline.bad_rows is not None:
         _agree_lake(document, pipeline.bad_rows, ("bad_rows",))
         if pipeline.bad_rows.partition_by:
@@ -273,7 +280,7 @@ def _agree_archive(document: Document, source: ArchiveSource, place: Place) -> N
             document.add((*place, key), f"only Iceberg has it; this is {source.format}")
 
 
-def _agree_lake(document: Document, table: LakeTable, place: Place) -> None:
+def _agree_lake(document: Document, table: LakeTable | ArchiveFlow, place: Place) -> None:
     if table.format == "iceberg":
         if not re.fullmatch(r"[\w-]+(\.[\w-]+)+", table.table):
             document.add((*place, "table"), f"{table.table!r}: expected space.name, for Iceberg")
