@@ -78,7 +78,7 @@ class Receiving:
             order=config.consume_message_orderly,
             attempt_id=asked.attempt_id or None,
         )
-        broker = asked.message_queue.broker.name
+        broker = await self._broker(topic, asked.message_queue.broker.name)
         timeout_s = header.poll_time / 1000 + ASK_S
         popping = asyncio.ensure_future(
             visit.ask(broker, RequestCode.POP_MESSAGE, header, timeout_s=timeout_s)
@@ -87,7 +87,7 @@ class Receiving:
             answer = await asyncio.shield(popping)
         except asyncio.CancelledError:
             # The broker may hand out messages that nobody takes: they are given back when they come.
-            self._run(self._give_back_late(visit, group, topic, popping))
+            self._run(self._give_back_late(visit, group, topic, broker, popping))
             raise
         if answer.code == ResponseCode.POLLING_FULL:
             raise Rejected(Code.TOO_MANY_REQUESTS, "too many requests wait for messages of this topic")
@@ -96,6 +96,13 @@ class Receiving:
         if answer.code != ResponseCode.SUCCESS:
             raise from_remoting(answer)
         await self._deliver(visit, call, asked, config, wanted, self._found(answer, broker))
+
+    async def _broker(self, topic: str, name: str) -> str:
+        """Return the name of the broker to receive from: the one that the client names, or else any."""
+        leaders = [one.broker_name for one in await self._backend.queues(topic) or () if not one.broker_id]
+        if not leaders:
+            raise Rejected(Code.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist, or has no leader")
+        return name if name in leaders else leaders[0]
 
     async def _deliver(
         self, visit: Visit, call: Call, asked: Message, config: GroupConfig, wanted: SubscriptionData,
@@ -159,14 +166,14 @@ class Receiving:
         return found
 
     async def _give_back_late(
-        self, visit: Visit, group: str, topic: str, popping: asyncio.Future[Answer]
+        self, visit: Visit, group: str, topic: str, broker: str, popping: asyncio.Future[Answer]
     ) -> None:
         try:
             answer = await popping
         except KeroloxError:
             return
         if answer.code == ResponseCode.SUCCESS:
-            for _, receipt, _ in self._found(answer, ""):
+            for _, receipt, _ in self._found(answer, broker):
                 await self._give_back(visit, group, topic, receipt)
 
     async def _give_back(self, visit: Visit, group: str, topic: str, receipt: Receipt) -> None:

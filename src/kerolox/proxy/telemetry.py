@@ -117,6 +117,9 @@ class TelemetryCall:
             self._refuse(refused)
         except KeroloxError as error:
             self._finish(GrpcStatus.INTERNAL, str(error))
+        except Exception as error:
+            log.exception("telemetry_failed peer=%s", self._call.peer.address)
+            self._finish(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
 
     def _refuse(self, refused: Rejected) -> None:
         """Tell the client why, in both ways that clients look at, and end the stream."""
