@@ -79,6 +79,9 @@ class GroupReads:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        # Returns the offset to which an administrator has reset a group, once. Without a step in between,
+        # because every pull asks.
+        self.take_reset = offsets.take_reset
         self._filters = filters
         self._waits = waits
         # for statistics: group, topic, queue id, messages, bytes, bytes behind the end of the log
@@ -209,10 +212,6 @@ class GroupReads:
             if not self._leadership.leads:
                 self._offsets.keep(topic, group, queue_id)
 
-    def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Return the offset to which an administrator has reset the group, once; None without one."""
-        return self._offsets.take_reset(topic, group, queue_id)
-
     def bounds(self, topic: str, queue_id: int) -> Bounds:
         """Return the minimum and maximum offset of a queue; 0 and 0 if it is empty."""
         return self._store.queues.bounds(topic, queue_id)
@@ -239,7 +238,7 @@ class GroupReads:
             unit_filter=by_unit,
             record_filter=by_record,
             bytes_max=bytes_max,
-            limits=self._limits(scan_bytes),
+            limits=self._limits(scan_bytes) if scan_bytes else None,
         )
 
     async def read_in_thread(
@@ -263,14 +262,14 @@ class GroupReads:
             unit_filter=by_unit,
             record_filter=by_record,
             bytes_max=bytes_max,
-            limits=self._limits(scan_bytes),
+            limits=self._limits(scan_bytes) if scan_bytes else None,
             limited=True,
         )
         self.on_cold_read((self._clock.monotonic_s() - began_s) * 1000)
         return found
 
-    def _limits(self, scan_bytes: int | None) -> ReadLimits | None:
-        return ReadLimits.of_scans(self._store.options, scan_bytes) if scan_bytes else None
+    def _limits(self, scan_bytes: int) -> ReadLimits | None:
+        return ReadLimits.of_scans(self._store.options, scan_bytes)
 
     def note(self, read: GroupRead, queue_id: int, found: QueueRead) -> None:
         """Note what was read: the offset the group has reached, and its figures."""

@@ -14,7 +14,7 @@ import heapq
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
 from kerolox.clock import Clock, TimerHandle
@@ -78,29 +78,42 @@ class _Line:
 
     def __init__(self) -> None:
         self.each: dict[Wait, int] = {}  # every message ends all of these
-        self.shared: dict[Hashable, dict[Wait, int]] = {}  # a message ends one of each share
+        self.shared: dict[Hashable, dict[Wait, int]] | None = None  # a message ends one of each share
 
     def add(self, wait: Wait, offset: int) -> None:
-        waits = self.each if wait.share is None else self.shared.setdefault(wait.share, {})
-        waits[wait] = offset
+        if wait.share is None:
+            self.each[wait] = offset
+            return
+        if self.shared is None:
+            self.shared = {}
+        self.shared.setdefault(wait.share, {})[wait] = offset
 
-    def remove(self, wait: Wait) -> None:
+    def remove(self, wait: Wait) -> bool:
+        """Remove a wait. Return True if none is left."""
         if wait.share is None:
             self.each.pop(wait, None)
-        elif (waits := self.shared.get(wait.share)) is not None:
+        elif self.shared is not None and (waits := self.shared.get(wait.share)) is not None:
             waits.pop(wait, None)
             if not waits:
                 del self.shared[wait.share]
+        return not self.each and not self.shared
 
     def of(self, share: Hashable) -> dict[Wait, int]:
-        return self.shared.get(share, {})
+        return {} if self.shared is None else self.shared.get(share, {})
 
     def all(self) -> list[Wait]:
-        return [*self.each, *itertools.chain.from_iterable(self.shared.values())]
+        return [*self.each, *itertools.chain.from_iterable((self.shared or {}).values())]
 
     def met(self, news: _News) -> list[Wait]:
         """Return the waits that these messages end."""
-        found = [wait for wait, offset in self.each.items() if _first(wait, offset, news) is not None]
+        last = news[-1][0]  # offsets of one queue ascend
+        found = [
+            wait
+            for wait, offset in self.each.items()
+            if last >= offset and (wait.filter is None or _first(wait, offset, news) is not None)
+        ]
+        if self.shared is None:
+            return found
         for waits in self.shared.values():
             begin = 0
             for wait, offset in waits.items():
@@ -167,12 +180,9 @@ class MessageWaits:
         self._by_caller[wait.caller].discard(wait)
         for topic, queue_id, _ in wait.points:
             key = topic.encode()
-            lines = self._lines.get(key)
-            line = None if lines is None else lines.get(queue_id)
-            if lines is None or line is None:
-                continue  # a queue that was named twice
-            line.remove(wait)
-            if not line.each and not line.shared:
+            lines = self._lines.get(key, {})
+            line = lines.get(queue_id)  # none: a queue that was named twice
+            if line is not None and line.remove(wait):
                 del lines[queue_id]
                 if not lines:
                     del self._lines[key]
@@ -218,10 +228,14 @@ class MessageWaits:
 
     def _end_met(self, news: dict[tuple[bytes, int], _News]) -> None:
         for (topic, queue_id), messages in news.items():
-            for at in (queue_id, ANY_QUEUE):
-                line = self._lines.get(topic, {}).get(at)
-                if line is not None:
-                    self._end(line.met(messages))
+            lines = self._lines.get(topic)
+            if lines is None:
+                continue
+            line, of_topic = lines.get(queue_id), lines.get(ANY_QUEUE)
+            if line is not None:
+                self._end(line.met(messages))
+            if of_topic is not None:
+                self._end(of_topic.met(messages))
 
     # --- other ends --------------------------------------------------------------------------------------
 
@@ -229,7 +243,7 @@ class MessageWaits:
         """End the oldest wait of a share at a queue, or at any queue: more messages are available to it."""
         line = self._line(topic, queue_id)
         if line is not None:
-            self._end(itertools.islice(line.of(share), 1))
+            self._end(list(itertools.islice(line.of(share), 1)))
 
     def wake_queue(self, topic: str, queue_id: int) -> None:
         """End all waits for a queue that was reset or deleted."""
@@ -240,7 +254,7 @@ class MessageWaits:
 
     def wake_all(self) -> None:
         """End every wait: the broker stops, or its role changed."""
-        self._end(itertools.chain.from_iterable(map(tuple, self._by_caller.values())))
+        self._end(list(itertools.chain.from_iterable(self._by_caller.values())))
 
     async def truncated(self, cut: Cut) -> None:
         """End every wait after a truncation of the log: reads beyond the end of their queue get its new
@@ -263,9 +277,9 @@ class MessageWaits:
         self._ready.clear()
         self.held = 0
 
-    def _end(self, waits: Iterable[Wait]) -> None:
+    def _end(self, waits: list[Wait]) -> None:
         """Remove waits, and continue their requests in the next turns of the loop."""
-        for wait in tuple(waits):
+        for wait in waits:
             if wait.ended:
                 continue
             self._remove(wait)

@@ -95,7 +95,11 @@ class ConsumerOffsets(Table):
         return dict(self.offsets.get(f"{topic}@{group}", {}))
 
     def note_pull(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        self._pulls.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+        key = f"{topic}@{group}"
+        queues = self._pulls.get(key)
+        if queues is None:
+            queues = self._pulls[key] = {}
+        queues[queue_id] = offset
 
     def pull_offset(self, topic: str, group: str, queue_id: int) -> int:
         """Return the offset of the group's last pull, else its consume offset; -1 without either."""
@@ -129,6 +133,8 @@ class ConsumerOffsets(Table):
 
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
         """Return the reset offset of a group, once; None without one."""
+        if not self._resets:  # nearly always: asked by every pull
+            return None
         key = f"{topic}@{group}"
         queues = self._resets.get(key)
         if queues is None:
