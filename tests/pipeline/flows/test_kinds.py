@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kerolox.client.messages import Message
+from kerolox.pipeline.archive.upkeep import compact
 from kerolox.testing.threads import BrokerThread
 from tests.pipeline.archiving import archive
 from tests.pipeline.flows.flowing import checked, run_once
+from tests.pipeline.lake.flow_tables import KINDS, place, texts
 from tests.spark.store_maker import StoreMaker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.long
 
 Send = Callable[[list[Message]], object]
 WRITE = """\
@@ -79,6 +79,43 @@ def json_rows(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for file in folder.glob("*.json") for line in file.read_text().splitlines()]
 
 
+TABLES = """\
+name: tables
+storage: ${DIR}/state
+nameserver: ${NS}
+sources:
+  messages: {topic: "${TOPIC}", columns: [tags, body], options: {startingOffsets: earliest}}
+steps:
+  texts: {sql: "SELECT tags AS tag, CAST(body AS STRING) AS text FROM messages"}
+sinks:
+  delta: {from: texts, format: delta, path: "${DIR}/delta", partition_by: [tag]}
+  iceberg: {from: texts, format: iceberg, table: shop.texts, path: "${DIR}/iceberg", partition_by: [tag]}
+  parquet: {from: texts, format: parquet, path: "${DIR}/parquet", partition_by: [tag]}
+"""
+
+
+def test_streams_to_each_table_format(
+    spark: SparkSession, broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    """Each message is there once after every run, and when the small files are joined."""
+    file = tmp_path / "tables.yaml"
+    file.write_text(TABLES)
+    given = {"DIR": str(tmp_path), "NS": broker.nameserver_address, "TOPIC": topic}
+    sent: list[str] = []
+    for _ in range(2):
+        more = [f"{len(sent) + number}" for number in range(6)]
+        send([Message(topic, text, tags="ä/b" if int(text) % 2 else "") for text in more])
+        sent += more
+        made = run_once(spark, file, **given)
+        assert {name: flow.state for name, flow in made.figures.flows.items()} == dict.fromkeys(KINDS, "done")
+        for kind in KINDS:
+            assert texts(kind, tmp_path / kind) == Counter(sent)
+    for kind in KINDS:
+        assert compact(place(kind, tmp_path / kind), older_than_ms=-7_200_000) >= 4
+        assert texts(kind, tmp_path / kind) == Counter(sent)
+
+
+@pytest.mark.long
 def test_every_kind(
     spark: SparkSession, broker: BrokerThread, topic: str, send: Send, tmp_path: Path
 ) -> None:

@@ -56,7 +56,7 @@ def table(kind: str, path: Path) -> Any:
     if kind == "parquet":
         import pyarrow.dataset as ds
 
-        return ds.dataset(path, schema=COLUMNS).to_table()
+        return ds.dataset(path).to_table()
     if kind == "delta":
         from deltalake import DeltaTable
 
