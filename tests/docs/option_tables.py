@@ -1,4 +1,4 @@
-"""The tables of options in docs/SPARK.md, made of the declarations.
+"""The tables of options and columns in docs/SPARK.md, made of the declarations.
 
 ``python -m tests.docs.option_tables`` writes them anew.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from kerolox.spark.option_table import CLUSTER, OptionTable
 
 PAGE = Path(__file__).parents[2] / "docs" / "SPARK.md"
-PLACE = re.compile(r"(?<=<!-- options: )(\w+) -->\n(.*?)(?=<!-- end -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- (options|columns): (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 def declared() -> dict[str, OptionTable]:
@@ -40,10 +40,28 @@ def rendered(table: OptionTable) -> str:
     return "\n".join(lines) + "\n"
 
 
+def columns(which: str) -> str:
+    """The table of the columns of messages, or of rows that are sent."""
+    from kerolox.spark.columns import COLUMNS, SPARK_TYPES
+    from kerolox.spark.sink import row_columns
+
+    lines = ["| column | type | |", "|---|---|---|"]
+    if which == "source":
+        rows = [(name, SPARK_TYPES[column.type], column.doc) for name, column in COLUMNS.items()]
+    else:
+        rows = [(name, column.types, column.doc) for name, column in row_columns.COLUMNS.items()]
+    return "\n".join([*lines, *(f"| `{name}` | {kind} | {doc} |" for name, kind, doc in rows)]) + "\n"
+
+
 def written() -> str:
     """The page with its tables as they must be."""
     tables = declared()
-    return PLACE.sub(lambda found: f"{found[1]} -->\n{rendered(tables[found[1]])}", PAGE.read_text())
+
+    def table(found: re.Match[str]) -> str:
+        name = found[3]
+        return found[1] + (rendered(tables[name]) if found[2] == "options" else columns(name))
+
+    return PLACE.sub(table, PAGE.read_text())
 
 
 if __name__ == "__main__":

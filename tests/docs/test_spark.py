@@ -21,8 +21,6 @@ from kerolox.client.messages import Message
 from kerolox.client.sockets.socket_cluster import SocketCluster
 from kerolox.errors import OptionError
 from kerolox.spark import session as sessions
-from kerolox.spark.columns import COLUMNS
-from kerolox.spark.sink.options import COLUMNS as SINK_COLUMNS
 from kerolox.spark.source.options import SOURCE
 from kerolox.testing import BrokerThread, broker_in_thread
 from tests.docs import option_tables
@@ -136,22 +134,8 @@ def run_command(line: str) -> None:
     assert result.exit_code == 0, f"{line}\n{result.output}"
 
 
-def test_tables_of_options_are_those_declared() -> None:
+def test_tables_of_options_and_columns_are_those_declared() -> None:
     assert PAGE.read_text() == option_tables.written(), "python -m tests.docs.option_tables writes them anew"
-
-
-@pytest.mark.parametrize(
-    ("begin", "end", "columns"),
-    [
-        ("## Columns", "## Options", COLUMNS),
-        ("## Write to a topic", "A batch query writes", SINK_COLUMNS),
-    ],
-)
-def test_columns_are_those_there_are(begin: str, end: str, columns: dict[str, Any]) -> None:
-    text = PAGE.read_text()
-    rows = re.findall(r"^\| (`.*?) \|", text[text.index(begin) : text.index(end)], re.MULTILINE)
-    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
-    assert sorted(named) == sorted(columns)
 
 
 def test_options_of_kafkas_connector_are_what_the_page_says() -> None:

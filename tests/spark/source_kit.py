@@ -36,7 +36,7 @@ _TYPES: dict[pa.DataType, DataType] = {
 def schema(*names: str) -> StructType:
     made = StructType()
     for name in names or COLUMNS:
-        made.add(name, _TYPES[COLUMNS[name]])
+        made.add(name, _TYPES[COLUMNS[name].type])
     return made
 
 

@@ -11,7 +11,8 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import types as kinds
 
-from kerolox.spark.sink.options import COLUMNS, WrongColumns, check_columns, read_settings
+from kerolox.spark.sink.options import WrongColumns, check_columns, read_settings
+from kerolox.spark.sink.row_columns import COLUMNS
 from kerolox.spark.sink.sink import BatchSink, StreamSink, check_attempts
 
 CLUSTER = {"nameserver": "127.0.0.1:9"}

@@ -7,7 +7,7 @@ The core fills the buffers of Arrow arrays: each needed byte is copied once, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +16,7 @@ import pyarrow as pa
 from kerolox.compiled import compiled
 from kerolox.protocol.compression import decompress
 from kerolox.protocol.hosts import host_text
-from kerolox.spark.columns import MAP
-
-_PACKED: Final = "packed"  # properties as packed text
-# Columns in the order of their numbers in the core. Texts first.
-_KINDS: Final = (
-    "topic", "body", _PACKED, "properties", "keys", "tags", "msg_id", "offset_msg_id", "born_host",
-    "store_host", "queue_id", "queue_offset", "physical_offset", "born_timestamp", "store_timestamp",
-    "reconsume_times", "sys_flag", "flag",
-)  # fmt: skip
-_KIND: Final = {name: number for number, name in enumerate(_KINDS)}
+from kerolox.spark.columns import COLUMNS, MAP, PACKED
 
 # Text column: number of nulls, validity bitmap, offsets, bytes.
 Texts = tuple[int, bytes | None, bytes, bytes]
@@ -53,7 +44,7 @@ def at_once(
     inflate: Callable[[bytes, int], bytes] = decompress,
 ) -> pa.RecordBatch | None:
     """Return the columns of ``schema`` for the records at these positions; None if numpy must do it."""
-    kinds = bytes([_KIND[_name(field)] for field in schema if field.name != "broker"])
+    kinds = bytes([number for field in schema if (number := _number(field)) is not None])
     found = record_columns(block, np.ascontiguousarray(positions, np.int64), kinds, inflate, host_text)
     if found is None:
         return None
@@ -68,8 +59,9 @@ def at_once(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _name(field: pa.Field) -> str:
-    return _PACKED if field.name == "properties" and field.type != MAP else field.name
+def _number(field: pa.Field) -> int | None:
+    is_packed = field.name == "properties" and field.type != MAP
+    return PACKED if is_packed else COLUMNS[field.name].number
 
 
 def _array(kind: pa.DataType, count: int, made: Any) -> pa.Array:

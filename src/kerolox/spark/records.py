@@ -28,9 +28,8 @@ from kerolox.protocol.compression import decompress
 from kerolox.protocol.flags import COMPRESSED
 from kerolox.protocol.hosts import host_text
 from kerolox.protocol.limits import INFLATED_BLOCK_BYTES_MAX
-from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.record import decode_record
-from kerolox.spark.columns import MAP, TIMESTAMP
+from kerolox.spark.columns import COLUMNS, MAP, TIMESTAMP
 from kerolox.spark.record_columns import at_once
 
 Numbers = npt.NDArray[np.int64]
@@ -460,31 +459,8 @@ def _slowly(
                 for message in messages
             ]
         else:
-            values = [_SLOW[field.name](message) for message in messages]
+            read = COLUMNS[field.name].read
+            assert read is not None
+            values = [read(message) for message in messages]
         arrays.append(pa.array(values, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _microseconds(ms: int) -> int:
-    """Return microseconds wrapped to 64 bits, for any value in the record."""
-    return (ms * 1000 + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-_SLOW: dict[str, Callable[[StoredMessage], object]] = {
-    "topic": lambda message: message.topic,
-    "queue_id": lambda message: message.queue_id,
-    "queue_offset": lambda message: message.queue_offset,
-    "physical_offset": lambda message: message.physical_offset,
-    "msg_id": lambda message: message.message_id,
-    "offset_msg_id": lambda message: message.offset_id,
-    "keys": lambda message: message.properties.get(names.KEYS),
-    "tags": lambda message: message.properties.get(names.TAGS),
-    "properties": lambda message: list(message.properties.items()),
-    "born_timestamp": lambda message: _microseconds(message.born_timestamp),
-    "store_timestamp": lambda message: _microseconds(message.store_timestamp),
-    "born_host": lambda message: host_text(message.born_host),
-    "store_host": lambda message: host_text(message.store_host),
-    "reconsume_times": lambda message: message.reconsume_times,
-    "sys_flag": lambda message: message.sys_flag,
-    "flag": lambda message: message.flag,
-}

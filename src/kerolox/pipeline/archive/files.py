@@ -33,7 +33,7 @@ from kerolox.pipeline.archive.folders import (
 from kerolox.pipeline.lake.storage import Storage
 from kerolox.pipeline.lake.table_file import WHOLE_DAY, LakeFile, TableFileWriter
 from kerolox.pipeline.lake.upkeep import JoinTask, TaskResult, join_files
-from kerolox.spark.columns import COLUMNS, arrow_schema
+from kerolox.spark.columns import COLUMNS, MAP, arrow_schema, column_names
 from kerolox.spark.source.options import Wanted
 from kerolox.spark.source.ranges import Range
 from kerolox.spark.source.reading import read_range
@@ -41,13 +41,6 @@ from kerolox.spark.source.reading import read_range
 BUFFERED_BYTES = 192 << 20  # of all open files of a task
 OPEN_FILES = 48  # two days of hours; beyond, the least recently used file is closed
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
-# Columns of few distinct values, which a dictionary makes tiny. For the others a dictionary only costs time.
-_DICTIONARY = [
-    "broker", "queue_id", "tags", "born_host", "store_host", "reconsume_times", "sys_flag", "flag",
-    "properties.key_value.key",
-]  # fmt: skip
-# Columns by which readers skip row groups. Statistics of bodies are useless and may be large.
-_STATISTICS = ["broker", "queue_id", "queue_offset", "keys", "tags", "born_timestamp", "store_timestamp"]
 
 
 @dataclass(frozen=True)
@@ -85,18 +78,19 @@ class Format:
 
     @property
     def dictionary(self) -> tuple[str, ...]:
-        names = self.schema().names
-        return tuple(name for name in _DICTIONARY if name.split(".")[0] in names)
+        """Columns whose values repeat. For the others a dictionary only costs time."""
+        schema = self.schema()
+        keys = ["properties.key_value.key" for field in schema if field.type == MAP]
+        return (*keys, *(name for name in schema.names if COLUMNS[name].repeats))
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        return tuple(name for name in _STATISTICS if name in self.schema().names)
+        return tuple(name for name in self.schema().names if COLUMNS[name].skips)
 
     def schema(self) -> pa.Schema:
         """Return the columns of a file: those of the source except ``topic``, which is in the folder name."""
-        names = [name for name in COLUMNS if name != "topic"]
-        if self.properties == "none":
-            names.remove("properties")
+        names = column_names(self.properties)
+        names.remove("topic")
         return arrow_schema(names, properties=self.properties)
 
 

@@ -41,7 +41,7 @@ from kerolox.pipeline.lake.storage import Storage, StoredFile
 from kerolox.pipeline.lake.table_file import WHOLE_DAY, Bounds, LakeFile
 from kerolox.pipeline.lake.unnamed_metadata import forget_old
 from kerolox.pipeline.lake.upkeep import Expired, JoinTask, OthersCameFirst, remove_old
-from kerolox.spark.columns import COLUMNS, arrow_schema
+from kerolox.spark.columns import arrow_schema
 from kerolox.spark.last_read import LastReads
 from kerolox.spark.offsets import (
     QueueOffsets,
@@ -128,7 +128,7 @@ class IcebergArchive:
                 "partition-by", ",".join(format.partitions),
                 "topic,date or topic,date,hour: an Iceberg table finds other columns by its statistics",
             )  # fmt: skip
-        columns = _columns(format.properties)
+        columns = arrow_schema(properties=format.properties)
         self.table.make(
             columns,
             [("topic", "identity"), ("store_timestamp", "hour" if format.by_hour else "day")],
@@ -468,8 +468,3 @@ def _as_placed(file: WrittenFile) -> WrittenFile:
     """Return the file at the path where its task wrote it: nothing is moved in an Iceberg table."""
     bounds = file.bounds | {"topic": Bounds(file.topic, file.topic, 0)}
     return replace(file, path=file.staged, bounds=bounds)
-
-
-def _columns(properties: str) -> pa.Schema:
-    names = [name for name in COLUMNS if name != "properties" or properties != "none"]
-    return arrow_schema(names, properties=properties)

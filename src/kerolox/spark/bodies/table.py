@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from kerolox.errors import KeroloxError, OptionError, sentences
 from kerolox.spark.bodies.declared import Declared
 from kerolox.spark.bodies.format import Decoded
-from kerolox.spark.columns import COLUMNS, arrow_schema, not_inflated
+from kerolox.spark.columns import COLUMNS, arrow_schema, column_names, not_inflated
 
 BODY: Final = "body"
 ERROR: Final = "body_error"
@@ -79,7 +79,7 @@ class BodyTable:
 
 def whole_schema(declared: Declared, *, properties: str = "map") -> StructType:
     """Return the schema of the table with all columns."""
-    names = [name for name in COLUMNS if name != "properties" or properties != "none"]
+    names = column_names(properties)
     if not declared.keep_bad:
         names.remove(BODY)
     return chosen_schema(declared, names, properties="map" if properties == "none" else properties)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql import types as kinds
 
 from kerolox.client.names import check_group, check_topic_for_sending, with_namespace
@@ -15,6 +16,7 @@ from kerolox.errors import KeroloxError, OptionError
 from kerolox.protocol.limits import MESSAGE_BODY_BYTES_MAX
 from kerolox.sizes import size_bytes
 from kerolox.spark.bodies.options import OF_SINKS, find_declared
+from kerolox.spark.columns import MAP, TIMESTAMP
 from kerolox.spark.option_table import (
     CLUSTER,
     SPAN,
@@ -29,6 +31,7 @@ from kerolox.spark.option_table import (
     text,
 )
 from kerolox.spark.sink.requests import BATCH_BYTES, BATCH_BYTES_MAX, BATCH_COUNT
+from kerolox.spark.sink.row_columns import COLUMNS, LIST
 
 if TYPE_CHECKING:
     from kerolox.spark.bodies.declared import Declared
@@ -145,49 +148,28 @@ def read_settings(given: Mapping[str, str]) -> SinkSettings:
 
 # --- columns ------------------------------------------------------------------------------------------
 
-ColumnCheck = Callable[[kinds.DataType], bool]
-
-# Whether a column, an element or a value may be null is never asked: a table has both kinds. A NULL without a
-# type is void; so are the elements of array().
+_NUMBERS = (kinds.ByteType, kinds.ShortType, kinds.IntegerType, kinds.LongType)
 
 
-def _is_text(kind: kinds.DataType) -> bool:
-    return isinstance(kind, kinds.StringType | kinds.NullType)
+def _fits(kind: kinds.DataType, form: pa.DataType) -> bool:
+    """Return True for a type of Spark whose values become this type.
 
-
-def _is_number(kind: kinds.DataType) -> bool:
-    return isinstance(
-        kind, kinds.ByteType | kinds.ShortType | kinds.IntegerType | kinds.LongType | kinds.NullType
-    )
-
-
-def _is_keys(kind: kinds.DataType) -> bool:
-    return _is_text(kind) or (isinstance(kind, kinds.ArrayType) and _is_text(kind.elementType))
-
-
-def _is_properties(kind: kinds.DataType) -> bool:
-    return _is_text(kind) or (
-        isinstance(kind, kinds.MapType) and _is_text(kind.keyType) and _is_text(kind.valueType)
-    )
-
-
-def _is_moment(kind: kinds.DataType) -> bool:
-    return isinstance(kind, kinds.TimestampType | kinds.NullType)
-
-
-COLUMNS: Final[dict[str, tuple[ColumnCheck, str]]] = {
-    "body": (lambda kind: isinstance(kind, kinds.StringType | kinds.BinaryType), "binary or string"),
-    "topic": (_is_text, "string"),
-    "tags": (_is_text, "string"),
-    "keys": (_is_keys, "string or array<string>"),
-    "properties": (_is_properties, "map<string,string>, or a packed string"),
-    "ordering_key": (_is_text, "string"),
-    "queue_id": (_is_number, "int"),
-    "broker": (_is_text, "string"),
-    "delay_level": (_is_number, "int"),
-    "deliver_at": (_is_moment, "timestamp"),
-    "flag": (_is_number, "int"),
-}
+    Columns, elements and values may be null or not: a table has both kinds. A NULL without a type is void; so
+    are the elements of array().
+    """
+    if form == pa.binary():
+        return isinstance(kind, kinds.StringType | kinds.BinaryType)  # a body is never null
+    if isinstance(kind, kinds.NullType):
+        return True
+    if form == LIST:
+        return isinstance(kind, kinds.ArrayType) and _fits(kind.elementType, pa.string())
+    if form == MAP:
+        return isinstance(kind, kinds.MapType) and all(
+            _fits(each, pa.string()) for each in (kind.keyType, kind.valueType)
+        )
+    if form == TIMESTAMP:
+        return isinstance(kind, kinds.TimestampType)
+    return isinstance(kind, kinds.StringType if form == pa.string() else _NUMBERS)
 
 
 NO_ZONE: Final = (
@@ -205,7 +187,7 @@ def check_columns(schema: kinds.StructType, settings: SinkSettings) -> None:
         from kerolox.spark.bodies.rows import check_fields
 
         schema = check_fields(schema, settings.bodies, COLUMNS)
-    shown = ", ".join(f"{name} ({what})" for name, (_, what) in COLUMNS.items())
+    shown = ", ".join(f"{name} ({column.types})" for name, column in COLUMNS.items())
     given = schema.fieldNames()
     if "body" not in given:
         raise WrongColumns(
@@ -219,11 +201,11 @@ def check_columns(schema: kinds.StructType, settings: SinkSettings) -> None:
             "into the body (to_json(struct(*)) as body)"
         )
     for field in schema.fields:
-        fits, what = COLUMNS[field.name]
-        if not fits(field.dataType):
+        column = COLUMNS[field.name]
+        if not any(_fits(field.dataType, form) for form in column.forms):
             raise WrongColumns(
-                f"column {field.name} is {field.dataType.simpleString()}; it has to be {what}. Nothing was "
-                f"sent{NO_ZONE if isinstance(field.dataType, kinds.TimestampNTZType) else ''}"
+                f"column {field.name} is {field.dataType.simpleString()}; it has to be {column.types}. "
+                f"Nothing was sent{NO_ZONE if isinstance(field.dataType, kinds.TimestampNTZType) else ''}"
             )
     if "topic" not in given and settings.topic is None:
         raise WrongColumns("no topic: give the option topic, or a column of that name")

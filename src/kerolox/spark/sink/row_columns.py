@@ -7,7 +7,7 @@ are brought into one form here, so that what follows knows that one only.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,27 +17,39 @@ from kerolox.spark.columns import MAP, TIMESTAMP
 
 LIST: Final = pa.list_(pa.string())
 
-# Accepted types of each column; the first also for columns of nulls.
-FORMS: Final[dict[str, tuple[pa.DataType, ...]]] = {
-    "body": (pa.binary(),),
-    "topic": (pa.string(),),
-    "tags": (pa.string(),),
-    "keys": (pa.string(), LIST),
-    "properties": (pa.string(), MAP),
-    "ordering_key": (pa.string(),),
-    "queue_id": (pa.int64(),),
-    "broker": (pa.string(),),
-    "delay_level": (pa.int64(),),
-    "deliver_at": (TIMESTAMP,),
-    "flag": (pa.int64(),),
-}
 INT_MAX: Final = (1 << 31) - 1
-# Ranges of a message's numbers; a larger one would be truncated silently.
-RANGES: Final = {
-    "queue_id": (0, INT_MAX),
-    "delay_level": (0, INT_MAX),
-    "flag": (-INT_MAX - 1, INT_MAX),
-}
+_TEXT: Final = pa.string()
+_INT: Final = pa.int64()
+
+
+class RowColumn(NamedTuple):
+    """Column of a table that is sent."""
+
+    types: str  # accepted types, for people
+    forms: tuple[pa.DataType, ...]  # types of its values here; the first also for columns of nulls
+    doc: str = ""  # meaning, in docs/SPARK.md
+    range: tuple[int, int] | None = None  # of numbers; a larger one would be truncated silently
+
+
+COLUMNS: Final[dict[str, RowColumn]] = {
+    "body": RowColumn("binary or string", (pa.binary(),), "neither null nor empty"),
+    "topic": RowColumn("string", (_TEXT,), "if the option `topic` is not given"),
+    "tags": RowColumn("string", (_TEXT,), "one"),
+    "keys": RowColumn("string or array<string>", (_TEXT, LIST)),
+    "properties": RowColumn(
+        "map<string,string>, or a packed string", (_TEXT, MAP),
+        "packed as the source gives it with `properties=string`",
+    ),
+    "ordering_key": RowColumn(
+        "string", (_TEXT,),
+        "rows with the same go to the same queue, in their order within a partition of the table",
+    ),
+    "queue_id": RowColumn("int", (_INT,), "a certain queue", (0, INT_MAX)),
+    "broker": RowColumn("string", (_TEXT,), "the broker of that queue"),
+    "delay_level": RowColumn("int", (_INT,), "delivered later", (0, INT_MAX)),
+    "deliver_at": RowColumn("timestamp", (TIMESTAMP,), "delivered then"),
+    "flag": RowColumn("int", (_INT,), "", (-INT_MAX - 1, INT_MAX)),
+}  # fmt: skip
 
 
 def in_one_form(batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
@@ -48,8 +60,8 @@ def in_one_form(batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
     """
     arrays = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        arrays.append(_formed(column, FORMS[field.name]))
-        if field.name in RANGES:
+        arrays.append(_formed(column, COLUMNS[field.name].forms))
+        if COLUMNS[field.name].range is not None:
             _check_range(field.name, arrays[-1], first_row)
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
@@ -64,7 +76,7 @@ def _formed(column: pa.Array, forms: tuple[pa.DataType, ...]) -> pa.Array:
 
 
 def _check_range(name: str, column: pa.Array, first_row: int) -> None:
-    low, high = RANGES[name]
+    low, high = COLUMNS[name].range or (0, 0)
     numbers = np.asarray(column.fill_null(0))
     wrong = (numbers < low) | (numbers > high)
     if wrong.any():

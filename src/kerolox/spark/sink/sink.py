@@ -1,7 +1,7 @@
 """The sink of the format ``rocketmq``: rows become messages, in batch and streaming queries.
 
 ``body`` is needed and may be neither null nor empty; of all other columns null means that a message has none.
-See :data:`kerolox.spark.sink.options.COLUMNS` and ``SINK`` for columns and options.
+See :data:`kerolox.spark.sink.row_columns.COLUMNS` and ``SINK`` for columns and options.
 
 ``at-least-once``: a task returns when brokers have stored all its rows, so nothing is lost; a task or batch
 that is run again sends all of them again. The copies have the same message ids. ``effectively-once``: it
@@ -41,9 +41,10 @@ from kerolox.protocol.reserved import TEMPLATE_TOPIC
 from kerolox.spark.short_errors import tells_shortly
 from kerolox.spark.sink.effectively_once import Beginning, QueueEnds, Stored, ends_of
 from kerolox.spark.sink.notes import LocalFolder, Notes, open_folder
-from kerolox.spark.sink.options import COLUMNS, EFFECTIVELY_ONCE, SinkSettings, check_columns, read_settings
+from kerolox.spark.sink.options import EFFECTIVELY_ONCE, SinkSettings, check_columns, read_settings
 from kerolox.spark.sink.outgoing import Encoder
 from kerolox.spark.sink.requests import Packer
+from kerolox.spark.sink.row_columns import COLUMNS
 from kerolox.spark.sink.row_ids import RowIds
 
 if TYPE_CHECKING:

@@ -67,7 +67,7 @@ def close_clusters() -> None:
 
 def chosen_columns(schema: StructType) -> pa.Schema:
     """The columns a user's schema asks for. Raises OptionError for one there is not, or of another type."""
-    table = {name: SPARK_TYPES[kind] for name, kind in COLUMNS.items()}
+    table = {name: SPARK_TYPES[column.type] for name, column in COLUMNS.items()}
     text = False
     for field in schema.fields:
         found = field.dataType.simpleString()
@@ -123,7 +123,7 @@ def read_range(wanted: Wanted, columns: pa.Schema, task: Range) -> Iterator[pa.R
     queue = task.queue
     needed = columns
     if wanted.tags and "tags" not in columns.names:
-        needed = columns.append(pa.field("tags", COLUMNS["tags"]))
+        needed = columns.append(pa.field("tags", COLUMNS["tags"].type))
     start = task.start
     while start < task.end:
         try:
