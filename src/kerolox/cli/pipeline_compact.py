@@ -29,7 +29,10 @@ EXPIRE_EXAMPLE = "Example: kerolox pipeline expire s3://lake/archive --keep 30d"
 
 Address = Annotated[
     str | None,
-    typer.Argument(help="Archive, Parquet or Delta: a folder or s3://BUCKET/FOLDER.", show_default=False),
+    typer.Argument(
+        help="Archive or table of a pipeline, Parquet or Delta: a folder or s3://BUCKET/FOLDER.",
+        show_default=False,
+    ),
 ]
 
 
@@ -49,9 +52,10 @@ def compact(
     storage_file: StorageFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Compact the small files of an archive now.
+    """Compact the small files of an archive, or of a table that a pipeline writes, now.
 
-    The archive command compacts automatically when an hour has many files. Needs no Spark and no broker.
+    The archive command compacts automatically when an hour has many files. The hour is that of storage in an
+    archive, and that of writing in a table of a pipeline, which may be running. Needs no Spark and no broker.
     Readers never see a message twice. If the run is killed at any point, the next run continues.
     """
     over_s = parse_span(older_than, "--older-than")
@@ -78,11 +82,11 @@ def expire(
     storage_file: StorageFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Delete old hours and unreferenced files from an archive.
+    """Delete old hours and unreferenced files from an archive, or from a table that a pipeline writes.
 
     A commit removes the hours, then their files are deleted; if the run is killed at any point, the next run
-    continues. The progress of each queue is kept, so no message is archived again. Needs no Spark and no
-    broker. Files of an Iceberg table are deleted when their snapshots expire: after a day, or after the
+    continues. The progress of each queue, or flow, is kept, so nothing is written again. Needs no Spark and
+    no broker. Files of an Iceberg table are deleted when their snapshots expire: after a day, or after the
     table's history.expire.max-snapshot-age-ms.
     """
     from kerolox.pipeline.flows.definition import ArchiveFlow
