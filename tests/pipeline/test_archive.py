@@ -28,7 +28,7 @@ from kerolox.pipeline.archive.archive import Archive, bins
 from kerolox.pipeline.archive.files import Format, WriteTask, write
 from kerolox.pipeline.archive.folders import NO_VALUE, folder_of
 from kerolox.pipeline.archive.log import ParquetArchive
-from kerolox.pipeline.archive.on_spark import ArchiveFailed
+from kerolox.pipeline.archive.tasks import ArchiveFailed
 from kerolox.pipeline.lake import upkeep
 from kerolox.pipeline.lake.local_folder import LocalFolder
 from kerolox.pipeline.lake.parquet_table import TableDamaged

@@ -21,8 +21,9 @@ from kerolox.cli.storage_options import pairs
 from kerolox.client.messages import Message, Receipt
 from kerolox.errors import OptionError
 from kerolox.pipeline.archive.files import Format
-from kerolox.pipeline.archive.on_spark import OnSpark, check_shared
+from kerolox.pipeline.archive.tasks import ArchiveTasks, check_shared
 from kerolox.pipeline.lake.local_folder import LocalFolder
+from kerolox.pipeline.runner import OnSpark
 from kerolox.sizes import size_text
 from kerolox.testing.threads import BrokerThread
 
@@ -45,7 +46,12 @@ def test_tasks_on_spark(
 ) -> None:
     """Spark reads what it wrote: no message twice, dates and hours as such, nothing of our log."""
     send(numbered(topic, range(100)))
-    how = {"run": OnSpark(spark.sparkContext), "cores": 2, "format": Format(rows_max=30), "kind": kind}
+    how = {
+        "run": ArchiveTasks(OnSpark(spark.sparkContext)),
+        "cores": 2,
+        "format": Format(rows_max=30),
+        "kind": kind,
+    }
     told = archive(tmp_path, broker.nameserver_address, topic, round_rows=60, **how)
     assert (told.rows, told.rounds) == (100, 2)
     assert told.files >= 4
@@ -60,9 +66,9 @@ def test_tasks_on_spark(
     }.items() <= dict(found.dtypes).items()
     counted = found.selectExpr("count(*)", "count(DISTINCT queue_id, queue_offset)", "min(topic)").collect()
     assert counted == [(100, 100, topic)]
-    check_shared(spark.sparkContext, LocalFolder(tmp_path))
+    check_shared(OnSpark(spark.sparkContext), LocalFolder(tmp_path))
     with pytest.raises(OptionError, match="every executor"):
-        check_shared(spark.sparkContext, LocalFolder(tmp_path / "nowhere"))
+        check_shared(OnSpark(spark.sparkContext), LocalFolder(tmp_path / "nowhere"))
 
 
 def running(pids: Sequence[int]) -> list[psutil.Process]:
@@ -82,12 +88,15 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 @pytest.mark.xdist_group("spark")
 @pytest.mark.long
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
-def test_a_following_run(end: int, broker: BrokerThread, topic: str, send: Send, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["spark", "processes"])
+def test_a_following_run(
+    kind: str, end: int, broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
     """It archives what comes. When it ends, by Ctrl-C or a kill, nothing of it keeps running."""
     send(numbered(topic, range(50)))
     process = subprocess.Popen(
         [*COMMAND, "-n", broker.nameserver_address, "--topic", topic, "--to", str(tmp_path), "--follow",
-         "--interval", "200ms", "--master", "local[2]", "--json"],
+         "--interval", "200ms", "--master", "local[2]", "--runner", kind, "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         # Whoever runs the tests in the background has it ignored, which children inherit.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -97,7 +106,7 @@ def test_a_following_run(end: int, broker: BrokerThread, topic: str, send: Send,
         send(numbered(topic, range(50, 80)))
         wait_for(lambda: len(list(tmp_path.glob("topic=*/*/*/*"))) >= 2, process)
         children = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-        assert len(children) >= 2  # the JVM, and Python workers below it
+        assert len(children) >= (2 if kind == "spark" else 1)  # the JVM, and Python workers below it
         send(numbered(topic, range(80, 90)))
         process.send_signal(end)
         out, err = process.communicate(timeout=120)
@@ -114,6 +123,20 @@ def test_a_following_run(end: int, broker: BrokerThread, topic: str, send: Send,
 
 
 runner = CliRunner()
+
+
+def test_processes_of_this_machine_archive_the_same(
+    broker: BrokerThread, topic: str, send: Send, tmp_path: Path
+) -> None:
+    send(numbered(topic, range(100)))
+    words = ["pipeline", "archive", "-t", topic, "--to", str(tmp_path), "-n", broker.nameserver_address]
+    for wanted in (100, 0):
+        done = runner.invoke(app, [*words, "--runner", "processes", "--json"])
+        assert done.exit_code == 0, done.output
+        shown = json.loads(done.stdout)
+        assert shown["messages"] == wanted
+        assert shown["runner"].endswith("of this machine")
+    assert bodies(tmp_path).total() == 100
 
 
 def test_what_is_wrong_is_told_before_spark_starts(tmp_path: Path) -> None:

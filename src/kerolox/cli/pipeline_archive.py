@@ -21,7 +21,14 @@ from kerolox.cli.catalog_options import (
 )
 from kerolox.cli.nameservers import DEFAULT_ADDRESS, NameServerOption
 from kerolox.cli.output import JsonFlag, OutputTable, one_line_errors, output, say
-from kerolox.cli.pipeline_job import INTERRUPTED, ConfOption, MasterOption
+from kerolox.cli.pipeline_job import (
+    INTERRUPTED,
+    ConfOption,
+    MasterOption,
+    RunnerKind,
+    RunnerOption,
+    started,
+)
 from kerolox.cli.progress import bars
 from kerolox.cli.storage_options import (
     StorageFile,
@@ -120,6 +127,7 @@ def archive(
     storage_file: StorageFile = None,
     master: MasterOption = "local[*]",
     conf: ConfOption = None,
+    runner: RunnerOption = RunnerKind.SPARK,
     json: JsonFlag = False,
 ) -> None:
     """Archive topics to Parquet files or a table, exactly once, partitioned by topic and hour of storage.
@@ -165,7 +173,7 @@ def archive(
         options=source,
     )
     to = to or f"{iceberg} in {place.text if place else ''}"
-    summary, stopped = _run(chosen, place, once, master, pairs("--conf", conf), quiet=json)
+    summary, stopped = _run(chosen, place, once, runner, master, pairs("--conf", conf), quiet=json)
     rate = summary.rows / summary.seconds if summary.seconds else 0.0
     document = {
         "to": to,
@@ -181,6 +189,7 @@ def archive(
         "leftoverBytesRemoved": summary.swept.bytes,
         "commits": summary.rounds,
         "seconds": round(summary.seconds, 3),
+        "runner": summary.runner,
         "messagesPerSecond": round(rate),
         "complete": not stopped or not once,
         "unreachable": summary.unreachable,
@@ -215,12 +224,13 @@ def _run(
     chosen: ArchiveFlow,
     place: CatalogPlace | None,
     once: bool,
+    kind: RunnerKind,
     master: str,
     conf: dict[str, str],
     *,
     quiet: bool,
 ) -> tuple[Summary, bool]:
-    from kerolox.pipeline.archive.on_spark import OnSpark, check_shared
+    from kerolox.pipeline.archive.tasks import ArchiveTasks, check_shared
     from kerolox.pipeline.flows.archive_flow import archive_of, archive_options
     from kerolox.spark import session
     from kerolox.spark.source.options import read_wanted
@@ -233,7 +243,7 @@ def _run(
         progress.told(summary, left)
         interrupts.check()
 
-    tasks = OnSpark()
+    tasks = ArchiveTasks()
     run = archive_of(chosen, wanted, tasks, place, on_round=on_round)
     with progress, _interrupts() as interrupts:
         # Raises for errors before a JVM starts. The option retryForMs may set how long to wait for servers.
@@ -242,23 +252,17 @@ def _run(
         with run:
             run.check()
             try:
-                spark = session.session(
-                    "kerolox-archive",
-                    session.with_retries(master),
-                    conf={**session.QUICK, **conf},
-                    sources=False,
-                )
-                interrupts.install()  # again, because PySpark has replaced the handlers
-                interrupts.archive = run
-                tasks.context = spark.sparkContext
-                run.cores = tasks.context.defaultParallelism
-                if session.local_cores(master) is None:
-                    check_shared(tasks.context, run.destination.storage)
-                progress.begins()
-                if once:
-                    run.once()
-                else:
-                    run.follow(interrupts.wait, float(chosen.every))
+                with started(kind, "kerolox-archive", session.with_retries(master), conf) as runner:
+                    interrupts.install()  # again, because PySpark has replaced the handlers
+                    interrupts.archive = run
+                    tasks.runner, run.cores, run.summary.runner = runner, runner.cores, runner.name
+                    if not runner.is_here:
+                        check_shared(runner, run.destination.storage)
+                    progress.begins()
+                    if once:
+                        run.once()
+                    else:
+                        run.follow(interrupts.wait, float(chosen.every))
             except KeyboardInterrupt:
                 return run.told(), True
             finally:
@@ -357,6 +361,6 @@ def _sentence(summary: Summary, rate: float, to: str) -> str:
     files = "1 file" if summary.files == 1 else f"{summary.files:,} files"
     joined = f"; {summary.files_joined} small files compacted" if summary.files_joined else ""
     return (
-        f"{summary.rows:,} messages in {files} ({size_text(summary.bytes)}) in {summary.seconds:.1f} s, "
-        f"{rate:,.0f} per second{joined}: {to}"
+        f"{summary.rows:,} messages in {files} ({size_text(summary.bytes)}) in {summary.seconds:.1f} s "
+        f"on {summary.runner}, {rate:,.0f} per second{joined}: {to}"
     )

@@ -16,12 +16,13 @@ from kerolox.client.messages import Message, Queue, Receipt
 from kerolox.errors import KeroloxError
 from kerolox.pipeline.archive.files import Format
 from kerolox.pipeline.archive.log import ParquetArchive
-from kerolox.pipeline.archive.on_spark import OnSpark, check_shared
+from kerolox.pipeline.archive.tasks import ArchiveTasks, check_shared
 from kerolox.pipeline.lake import upkeep
 from kerolox.pipeline.lake.delta_options import delta_options
 from kerolox.pipeline.lake.remote_store import RemoteStore
 from kerolox.pipeline.lake.storage import Storage, StorageError
 from kerolox.pipeline.lake.upkeep import TaskResult
+from kerolox.pipeline.runner import OnSpark
 from kerolox.testing.threads import BrokerThread
 from tests.pipeline.archiving import KINDS, STEPS, archive, bodies, here
 from tests.pipeline.test_archive import expected, messages
@@ -230,12 +231,16 @@ def test_tasks_on_spark(
 ) -> None:
     sent = messages(topic, 100)
     send(sent)
-    how: dict[str, Any] = {"run": OnSpark(spark.sparkContext), "cores": 2, "format": Format(rows_max=30)}
+    how: dict[str, Any] = {
+        "run": ArchiveTasks(OnSpark(spark.sparkContext)),
+        "cores": 2,
+        "format": Format(rows_max=30),
+    }
     storage = s3.storage()
     told = archive(storage, broker.nameserver_address, topic, round_rows=60, kind=kind, **how)
     assert (told.rows, told.rounds) == (100, 2)
     assert bodies(storage, kind) == expected(*sent)
-    check_shared(spark.sparkContext, storage)
+    check_shared(OnSpark(spark.sparkContext), storage)
 
 
 @pytest.mark.long

@@ -30,8 +30,8 @@ from kerolox.errors import KeroloxError
 from kerolox.pipeline.archive.destination import Destination, Runner
 from kerolox.pipeline.archive.files import Format, WriteTask, WrittenFile
 from kerolox.pipeline.archive.log import OffsetRanges
-from kerolox.pipeline.archive.on_spark import ArchiveFailed
 from kerolox.pipeline.archive.summary import Summary, TopicCount
+from kerolox.pipeline.archive.tasks import ArchiveFailed
 from kerolox.pipeline.lake.upkeep import join, usual_rule
 from kerolox.spark.last_read import LastReads
 from kerolox.spark.offsets import QueueOffsets, queue_text

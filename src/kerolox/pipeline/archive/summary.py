@@ -24,6 +24,7 @@ class Summary:
     topics: dict[str, TopicCount] = field(default_factory=dict)
     rounds: int = 0
     seconds: float = 0.0
+    runner: str = ""  # name of the runner of the tasks
     files_joined: int = 0
     files_expired: int = 0
     swept: Swept = NOTHING  # removed files of killed runs

@@ -83,16 +83,16 @@ def archive_work(
     once: bool,
 ) -> Callable[[threading.Event], None]:
     """Return the work of an archive's thread, which runs until it is done or halted."""
-    from kerolox.pipeline.archive.on_spark import OnSpark
+    from kerolox.pipeline.archive.tasks import ArchiveTasks
+    from kerolox.pipeline.runner import OnSpark
     from kerolox.spark.source.options import read_wanted
 
     wanted = read_wanted(archive_options(pipeline.nameserver_of(archive), archive), "batch")
 
     def work(halted: threading.Event) -> None:
         seen = _Rounds(name, figures)
-        run = archive_of(
-            archive, wanted, OnSpark(context), cores=context.defaultParallelism, on_round=seen.told
-        )
+        runner = OnSpark(context)
+        run = archive_of(archive, wanted, ArchiveTasks(runner), cores=runner.cores, on_round=seen.told)
         with run:
             if once:
                 run.once()
