@@ -7,10 +7,18 @@ import os
 import pytest
 from hypothesis import settings
 
+from .leaks import Leaks
+
 # The gate tries the same examples every time; others are for `make fuzz`, which looks for faults.
 settings.register_profile("same", derandomize=True, print_blob=True)
 settings.register_profile("random", derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("KEROLOX_EXAMPLES", "same"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    leaks = Leaks()
+    config.pluginmanager.register(leaks, "kerolox-leaks")
+    leaks.start()
 
 
 @pytest.hookimpl(trylast=True)

@@ -270,7 +270,6 @@ async def test_what_the_follower_had_not_got_comes_from_the_leader(tmp_path: Pat
             await until(
                 lambda topic=topic, home=home: home.queues.max_offset(topic, 0) == 1,
                 lambda topic=topic: topic,
-                lambda topic=topic: topic,
             )
             assert await c.bodies(c.leader, topic) == [b"not copied"]
             assert await c.bodies(c.other, topic) == [b"copied"]
