@@ -18,7 +18,7 @@ from kerolox.protocol.hosts import host_bytes
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record_scan import Entry
 from kerolox.protocol.subscription import tag_hash
-from kerolox.store.dispatch import queues
+from kerolox.store.dispatch import entries as rule
 from kerolox.store.index.key_index import KeyHasher
 
 SOURCE = Path(kerolox.__file__).parent
@@ -81,7 +81,7 @@ def test_long_tags_of_queue_entries_are_not_kept() -> None:
     def fill() -> None:
         for number in range(300):
             tagged = pack({"TAGS": f"{number:05d}" * 6000, "KEYS": "k"})
-            queues._queue_runs([entry(0, tagged)], ())
+            rule._queue_runs([entry(0, tagged)], ())
             tag_hash(f"{number:05d}" * 6000)
 
     assert kept_bytes(fill) < MIB

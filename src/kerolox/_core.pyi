@@ -9,8 +9,8 @@ from kerolox.protocol.plain_sends import Park, SendTarget, Taken
 from kerolox.protocol.record_scan import Entry, LogBytes
 from kerolox.protocol.send_rules import SendRules
 from kerolox.protocol.signature import Signer
+from kerolox.store.dispatch.entries import QueueRun
 from kerolox.store.dispatch.log_runs import LogRuns
-from kerolox.store.dispatch.queues import QueueRun
 from kerolox.store.index.index_file import IndexItem
 from kerolox.store.queue.property_scan import Scanned
 from kerolox.store.queue.reading import EntryRun

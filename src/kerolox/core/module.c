@@ -11,7 +11,7 @@ static PyMethodDef methods[] = {
     {"split_frames", FAST(split_frames), "See protocol/frame.py."},
     {"take_sends", FAST(take_sends), "See protocol/plain_sends.py."},
     {"signature_of", FAST(signature_of), "See protocol/signature.py."},
-    {"queue_runs", FAST(queue_runs), "See store/dispatch/queues.py."},
+    {"queue_runs", FAST(queue_runs), "See store/dispatch/entries.py."},
     {"key_items", key_items, METH_O, "See store/dispatch/keys.py."},
     {"index_entries", FAST(index_entries), "See store/index/index_file.py."},
     {"log_runs", FAST(log_runs), "See store/dispatch/log_runs.py."},

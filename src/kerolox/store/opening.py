@@ -94,7 +94,7 @@ class Opening:
                 store.consume_queues.truncate_to_physical(cut.end)
         else:
             self._judge_queues(sums, crashed)
-        store.queue_filler.deleted = notes.deleted.load()
+        store.queue_filler.rule.deleted = notes.deleted.load()
         store.index.load(
             after_crash=crashed,
             checkpoint_ms=notes.checkpoint.index_ms,
@@ -109,7 +109,7 @@ class Opening:
             found = Recovered(crashed=crashed, start=0, end=0, stop="a new log")
         else:
             found = self._recover_all(marks, crashed, progress)
-        store.queue_filler.deleted = {}  # from here on all messages are new
+        store.queue_filler.rule.deleted = {}  # from here on all messages are new
         if store.ledger is not None:
             found.end = store.ledger.begin(found.end)
         store.consume_queues.correct_min_offsets(store.log.min_offset)
@@ -483,7 +483,7 @@ class Opening:
         comparison = Comparison(store.consume_queues, store.log)
         levels = parse_levels(store.options.delay_levels)
         filler = comparison.filler(levels, multi_dispatch=store.options.multi_dispatch)
-        filler.deleted = store.queue_filler.deleted
+        filler.rule.deleted = store.queue_filler.rule.deleted
         dispatch_found(store.segments, found, kept, self._with_bound(filler.fill), start)
         if comparison.unlike:
             store.notes.note_unfinished(start)

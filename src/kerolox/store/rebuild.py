@@ -18,7 +18,6 @@ import msgspec
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.errors import ProtocolError
 from kerolox.protocol import json_dialect
-from kerolox.protocol.flags import INNER_BATCH
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, SYS_FLAG, TOPIC, Entry
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.disk.checkpoint import Checkpoint
@@ -27,7 +26,7 @@ from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes, ProgressNo
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.dispatch.keys import KeyFiller
-from kerolox.store.dispatch.queues import QueueFiller, begins_anew
+from kerolox.store.dispatch.queues import QueueFiller, add_holes, begins_anew
 from kerolox.store.errors import FileMissing, StoreError
 from kerolox.store.index.key_index import KeyIndex
 from kerolox.store.offline.layout import (
@@ -111,48 +110,18 @@ class MendingFiller(QueueFiller):
         super().__init__(queues, layout.delay_levels, multi_dispatch=layout.light_queues)
         self._mending = queues
 
-    def _append_with_care(
-        self,
-        queue: ConsumeQueue,
-        physical: int,
-        size: int,
-        code: int,
-        queue_offset: int,
-        sys_flag: int,
-        properties: bytes,
-    ) -> None:
-        if queue.next_offset < queue_offset:
-            self._mend(queue, physical, size, code, queue_offset)
-        super()._append_with_care(queue, physical, size, code, queue_offset, sys_flag, properties)
-
-    def enter(
-        self,
-        queue: ConsumeQueue,
-        physical: int,
-        size: int,
-        code: int,
-        queue_offset: int,
-        sys_flag: int,
-        properties: bytes,
-    ) -> None:
-        """Add one entry: after a hole, to a queue that begins anew, or not at all if the queue has it."""
-        if sys_flag & INNER_BATCH or queue.next_offset < queue_offset:
-            self._append_with_care(queue, physical, size, code, queue_offset, sys_flag, properties)
-        else:
-            queue.append(physical, size, code, queue_offset)
-
-    def _mend(self, queue: ConsumeQueue, physical: int, size: int, code: int, queue_offset: int) -> None:
+    def _fill_gap(self, queue: ConsumeQueue, physical: int, size: int, code: int, queue_offset: int) -> bool:
         of = self._mending
         if queue.max_physical < 0:
             if of.log_min:
-                return  # the earlier messages were deleted with their log files
+                return True  # the earlier messages were deleted with their log files
             # The log exists from offset 0, so the earlier messages are lost. RocketMQ would leave blank
             # entries, and later lose messages over them.
             queue._set_end(queue_offset - queue_offset % of.entries_per_file)
             queue.min_offset = queue.next_offset
         missing = queue_offset - queue.next_offset
         if not missing:
-            return
+            return True
         if missing * RECORD_BYTES_MIN > physical - of.log_min:
             raise DamagedLog(
                 f"the message at log offset {physical} has queue offset {queue_offset} in queue "
@@ -160,11 +129,9 @@ class MendingFiller(QueueFiller):
                 "no room for that many lost messages. Inspect the log file: kerolox store inspect.",
                 offset=physical,
             )
-        # Entries of delayed messages hold the due time in place of the tag hash; it must stay.
-        mark = code if queue.topic == SCHEDULE_TOPIC else HOLE_TAGS
-        queue.extend(queue.format.pack(physical, size, mark) * missing, queue.next_offset)
-        queue.max_physical = physical  # the entry of the message itself follows
+        add_holes(queue, physical, size, code, missing)
         of.holes += missing
+        return True
 
 
 def rebuild(
@@ -194,7 +161,7 @@ def rebuild(
     if queues:
         filler = MendingFiller(new_queues, layout)
         left_out = topics_left_out(layout)
-        filler.deleted = DeletedTopics(files, layout.root).load()  # the filler skips them
+        filler.rule.deleted = DeletedTopics(files, layout.root).load()  # the filler skips them
         followers.append(lambda records: _fill(filler, records, left_out, made))
     if index:
         followers.append(KeyFiller(new_index, clock).fill)
@@ -243,8 +210,8 @@ def _fill(filler: QueueFiller, records: list[Entry], left_out: set[bytes], made:
         kept = [record for record in records if record[TOPIC] not in left_out]
         made.left_out += len(records) - len(kept)
         records = kept
-    if filler.deleted:
-        before = filler.deleted.get
+    if filler.rule.deleted:
+        before = filler.rule.deleted.get
         made.left_out += sum(record[PHYSICAL_OFFSET] < before(record[TOPIC], 0) for record in records)
     filler.fill(records)
 

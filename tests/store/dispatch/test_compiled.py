@@ -12,18 +12,19 @@ from hypothesis import strategies as st
 from kerolox.compiled import load
 from kerolox.protocol.java import index_hash, java_hash
 from kerolox.protocol.record_scan import Entry
-from kerolox.store.dispatch import keys, queues
+from kerolox.store.dispatch import entries as rule
+from kerolox.store.dispatch import keys
 from kerolox.store.queue.entry import SIMPLE
 
 CORE = load()
 
-RUNS: list[Any] = [pytest.param(queues._queue_runs, id="python")]
+RUNS: list[Any] = [pytest.param(rule._queue_runs, id="python")]
 ITEMS: list[Any] = [pytest.param(keys._key_items, id="python")]
 if CORE is not None:
     RUNS.append(pytest.param(CORE.queue_runs, id="compiled"))
     ITEMS.append(pytest.param(CORE.key_items, id="compiled"))
 
-QueueRuns = Callable[[list[Entry], tuple[bytes, ...]], "list[queues.QueueRun] | None"]
+QueueRuns = Callable[[list[Entry], tuple[bytes, ...]], "list[rule.QueueRun] | None"]
 KeyItems = Callable[[list[Entry]], list[tuple[int, int, int]]]
 
 
@@ -114,7 +115,7 @@ def test_compiled_and_python_agree(given_entries: list[Entry]) -> None:
     assert CORE.key_items(given_entries) == keys._key_items(given_entries)
     plain = [(*one[:5], one[5] & 0x73B, *one[6:]) for one in given_entries]
     for some in (given_entries, plain):
-        assert CORE.queue_runs(some, (b"K7",)) == queues._queue_runs(some, (b"K7",))
+        assert CORE.queue_runs(some, (b"K7",)) == rule._queue_runs(some, (b"K7",))
 
 
 @pytest.mark.skipif(CORE is None, reason="the core is not compiled")

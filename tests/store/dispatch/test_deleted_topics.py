@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.store.dispatch.kit import Rig, props, read_all, rig_at
+from tests.store.dispatch.kit import Rig, messages, props, read_all, rig_at
 
 from kerolox.store.message_store import MessageStore
 from kerolox.store.offline.layout import find_layout
@@ -157,3 +157,17 @@ async def test_a_note_that_does_not_read_is_said_so(rig: Rig, caplog: pytest.Log
     (rig.path / "kerolox.deleted").write_bytes(b'{"Gone": 1}\n0000000001\n')
     await rig.open()
     assert "deleted_topics_unknown" in caplog.text
+
+
+async def test_light_queues_of_a_deleted_topic_are_verified(rig: Rig) -> None:
+    store = await rig.open(light_queues=True, fill_light_queues=True)
+    for number in range(6):
+        await store.put("Gone", 0, b"%d" % number, props(INNER_MULTI_DISPATCH="%LMQ%a"))
+    assert await store.delete_topic("Gone")
+    await store.put("Kept", 0, b"6", props(INNER_MULTI_DISPATCH="%LMQ%a"))
+    assert [m.body for m in messages(await store.queues.read("%LMQ%a", 0, 0))] == [
+        b"%d" % n for n in range(7)
+    ]
+    await store.close()
+    report = verify(find_layout(rig.path, rig.options), clock=rig.clock)
+    assert report.findings == []

@@ -20,7 +20,6 @@ from kerolox.pipeline.rebuild.pieces import (
     piece_path,
     write_piece,
 )
-from kerolox.protocol import properties as names
 from kerolox.protocol.ledger_scan import Mark
 from kerolox.protocol.record_scan import (
     CHECK_BODY,
@@ -35,8 +34,9 @@ from kerolox.protocol.record_scan import (
 )
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.disk.segments import Segments
+from kerolox.store.dispatch.entries import QueueRun
 from kerolox.store.dispatch.log_runs import log_runs, packed_keys
-from kerolox.store.dispatch.queues import QueueFiller, QueueRun
+from kerolox.store.dispatch.queues import QueueFiller
 from kerolox.store.errors import StoreError
 from kerolox.store.index.index_file import ITEM
 from kerolox.store.log.framing import head_bytes, scan_at, term_at
@@ -53,7 +53,6 @@ BLOCK_BYTES = 4 << 20
 CARE_RECORDS = 512  # records scanned one by one before the fast path is tried again
 _KEYS_BYTES = 4 << 20
 _SPECIAL_TOPICS = (SCHEDULE_TOPIC.encode(),)
-_INNER_BATCH = 0x80
 NOT_FOUND = -1  # no record found in a part without knowing the end of the part before
 
 
@@ -118,13 +117,9 @@ class PieceFiller(QueueFiller):
 
     def __init__(self, queues: ConsumeQueues, layout: Layout) -> None:
         super().__init__(queues, layout.delay_levels, multi_dispatch=layout.light_queues)
-        self.deleted = DeletedTopics(OnlyReading(), layout.root).load()
+        self.rule.deleted = DeletedTopics(OnlyReading(), layout.root).load()
         self._not_wanted = topics_left_out(layout)
         self.left_out = 0  # messages of deleted topics
-
-    @property
-    def stops(self) -> tuple[bytes, ...]:
-        return self._stops
 
     def extend(self, runs: list[QueueRun]) -> None:
         known = self._known
@@ -138,7 +133,7 @@ class PieceFiller(QueueFiller):
                 queue = known[topic, queue_id] = self._queue(topic, queue_id, SIMPLE.at(packed)[0])
             if queue is None:
                 continue
-            before = self.deleted.get(topic, 0)
+            before = self.rule.deleted.get(topic, 0)
             gone = sum(entry[0] < before for entry in SIMPLE.each(packed)) if before else 0
             self.left_out += gone
             assert isinstance(queue, PieceQueue)
@@ -150,25 +145,16 @@ class PieceFiller(QueueFiller):
         if self._not_wanted:
             entries = [entry for entry in entries if entry[TOPIC] not in self._not_wanted]
         self.left_out += count - len(entries)
-        if self.deleted:
-            before = self.deleted.get
+        if self.rule.deleted:
+            before = self.rule.deleted.get
             self.left_out += sum(entry[PHYSICAL_OFFSET] < before(entry[TOPIC], 0) for entry in entries)
         self._fill_each(entries)
 
-    def _append_with_care(
-        self,
-        queue: ConsumeQueue,
-        physical: int,
-        size: int,
-        code: int,
-        queue_offset: int,
-        sys_flag: int,
-        properties: bytes,
+    def enter(
+        self, queue: ConsumeQueue, physical: int, size: int, code: int, queue_offset: int, taken: int
     ) -> None:
         assert isinstance(queue, PieceQueue)
-        number = names.find(properties, names.AT_INNER_NUM) if sys_flag & _INNER_BATCH else None
-        extra = int(number) - 1 if number is not None and number.isdigit() and 1 < int(number) <= size else 0
-        queue.add(SIMPLE.pack(physical, size, code), queue_offset, extra)
+        queue.add(SIMPLE.pack(physical, size, code), queue_offset, taken - 1)
 
 
 class PartReader:
@@ -279,7 +265,7 @@ class PartReader:
     def _take_fast(self, data: bytes, at: int, end: int, position: int) -> int:
         """Take ordinary records by the fast path. A record that begins before ``end`` may end after it."""
         runs, keys, at, records, last_ms = log_runs(
-            data, at, end, len(data), position, self._filler.stops, _SPECIAL_TOPICS, self._tags_too
+            data, at, end, len(data), position, self._filler.rule.stops, _SPECIAL_TOPICS, self._tags_too
         )
         if records:
             self._filler.extend(runs)

@@ -14,7 +14,6 @@ from zlib import crc32
 import msgspec
 
 from kerolox.pipeline.rebuild.pieces import EntriesFile, PieceRun, key_at, keys_of, read_piece
-from kerolox.protocol.flags import INNER_BATCH
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.errors import StoreError
@@ -94,14 +93,12 @@ def _add(filler: MendingFiller, queue: ConsumeQueue, run: PieceRun, packed: byte
     if not run.extra and queue.next_offset == run.first and physical >= queue.max_physical:
         queue.extend(packed, run.first)
         return
-    flag = INNER_BATCH if run.extra else 0
-    properties = b"INNER_NUM\x01%d\x02" % (run.extra + 1) if run.extra else b""
     for number, (physical, size, code) in enumerate(SIMPLE.each(packed), run.first):
-        if not flag and queue.next_offset == number and physical >= queue.max_physical:
+        if not run.extra and queue.next_offset == number and physical >= queue.max_physical:
             # The entries after a repaired one are appended together.
             queue.extend(packed[(number - run.first) * SIMPLE.size :], number)
             return
-        filler.enter(queue, physical, size, code, number, flag, properties)
+        filler.enter(queue, physical, size, code, number, run.extra + 1)
 
 
 # --- the index ---------------------------------------------------------------------------------------

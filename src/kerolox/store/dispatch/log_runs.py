@@ -29,8 +29,8 @@ from kerolox.protocol.record_scan import (
     Entry,
     scan,
 )
+from kerolox.store.dispatch.entries import FLAGS_QUEUED, QueueRun, queue_runs
 from kerolox.store.dispatch.keys import key_items
-from kerolox.store.dispatch.queues import FLAGS_QUEUED, QueueRun, queue_runs
 from kerolox.store.index.index_file import ITEM
 
 # Entries by queue; packed keys; offset at which it stopped; number of records; latest store time.

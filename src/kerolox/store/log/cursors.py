@@ -16,6 +16,10 @@ from kerolox.protocol.record_scan import Entry
 from kerolox.protocol.reserved import LIGHT_PREFIX as LIGHT_PREFIX
 from kerolox.protocol.reserved import RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 
+# Transaction flags of half and rolled back messages as old brokers stored them
+IN_NO_QUEUE = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+_LIGHT_PREFIX = LIGHT_PREFIX.encode()
+
 
 class AppendRefused(KeroloxError):
     """Message that exceeds a limit of the store. Sending it again cannot help."""
@@ -58,19 +62,39 @@ def check_queue(topic: str, queue_id: int) -> None:
 
 def next_offsets(entry: Entry) -> dict[tuple[str, int], int]:
     """Return the next offset of each queue that a record enters."""
-    _, _, queue_id, queue_offset, _, sys_flag, _, topic, properties = entry
-    if sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
-        return {}  # as old brokers stored them, in no queue
+    size, _, queue_id, queue_offset, _, sys_flag, _, topic, properties = entry
+    if sys_flag & TRANSACTION_MASK in IN_NO_QUEUE:
+        return {}
     name = topic.decode("utf-8", "replace")
-    count = names.find(properties, names.AT_INNER_NUM) if sys_flag & INNER_BATCH else None
-    found = {(name, queue_id): queue_offset + (int(count) if count is not None and count.isdigit() else 1)}
-    if names.AT_INNER_MULTI_DISPATCH[1:] in properties and names_light_queues(name):
-        light = (names.find(properties, names.AT_INNER_MULTI_DISPATCH) or b"").split(b",")
-        offsets = (names.find(properties, names.AT_INNER_MULTI_QUEUE_OFFSET) or b"").split(b",")
-        for queue, offset in zip(light, offsets, strict=False):
-            if offset.isdigit():
-                found[queue.decode("utf-8", "replace"), 0] = int(offset) + 1
+    found = {(name, queue_id): queue_offset + offsets_taken(sys_flag, properties, size)}
+    if names.AT_INNER_MULTI_DISPATCH[1:] in properties:
+        for light, offset in light_offsets(topic, properties):
+            found[light.decode("utf-8", "replace"), 0] = offset + 1
     return found
+
+
+def offsets_taken(sys_flag: int, properties: bytes, size: int) -> int:
+    """Return the number of queue offsets that a record takes: more than one for a batch kept as one."""
+    text = names.find(properties, names.AT_INNER_NUM) if sys_flag & INNER_BATCH else None
+    count = int(text) if text is not None and text.isdigit() else 1
+    return count if 1 < count <= size else 1
+
+
+def light_offsets(topic: bytes, properties: bytes) -> list[tuple[bytes, int]]:
+    """Return the light queues that a record names, with its offset in each."""
+    if not names_light_queues(topic.decode("utf-8", "replace")):
+        return []
+    light = (names.find(properties, names.AT_INNER_MULTI_DISPATCH) or b"").split(b",")
+    offsets = (names.find(properties, names.AT_INNER_MULTI_QUEUE_OFFSET) or b"").split(b",")
+    if len(light) != len(offsets):
+        return []
+    return [
+        (name, int(offset))
+        for name, offset in zip(light, offsets, strict=True)
+        if name.startswith(_LIGHT_PREFIX)
+        and offset.isdigit()
+        and fit_for_directory(name.decode("utf-8", "replace"), 0)
+    ]
 
 
 def names_light_queues(topic: str) -> bool:

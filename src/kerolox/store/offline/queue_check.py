@@ -11,18 +11,13 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from kerolox.protocol import properties as names
-from kerolox.protocol.java import java_hash
-from kerolox.protocol.record_scan import Entry
-from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.store.delay_table import due_ms
+from kerolox.protocol.record_scan import PHYSICAL_OFFSET, TOPIC, Entry
 from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
+from kerolox.store.dispatch.entries import LogEntries, QueueRun
 from kerolox.store.errors import StoreError
-from kerolox.store.log.cursors import names_light_queues
 from kerolox.store.offline.layout import (
     BATCH_QUEUES,
-    LIGHT_QUEUE_PREFIX,
     QUEUES,
     Finding,
     Layout,
@@ -35,11 +30,8 @@ from kerolox.store.queue.deleted_topics import DeletedTopics
 from kerolox.store.queue.entry import BLANK_SIZE, HOLE_TAGS, SIMPLE
 from kerolox.store.queue.extension import is_address
 
-_SCHEDULE = SCHEDULE_TOPIC.encode()
 _CHUNK = 4096
 _RANGES_MAX = 20  # reported per queue; the rest is counted
-_TAGS_MAX = 8192
-_AT_LIGHT = names.AT_INNER_MULTI_DISPATCH[1:]
 
 
 class Ranges:
@@ -124,8 +116,8 @@ class QueueCheck:
         self._queues: dict[tuple[bytes, int], _Queue | None] = {}
         # Number of messages, log offset of the first
         self._unqueued: dict[tuple[bytes, int], tuple[int, int]] = {}
-        self._tags: dict[bytes, int] = {}
-        self._deleted = DeletedTopics(files, layout.root).load()
+        self._rule = LogEntries(layout.delay_levels, light_queues=layout.light_queues)
+        self._rule.deleted = DeletedTopics(files, layout.root).load()
         self._of_deleted: Counter[bytes] = Counter()  # messages of deleted topics
         self._batch_topics = set(files.list_dir(layout.path(BATCH_QUEUES)))
         self._load()
@@ -172,68 +164,34 @@ class QueueCheck:
 
     def check(self, records: list[Entry]) -> None:
         """Check the next records of the log."""
-        runs: dict[tuple[bytes, int], tuple[int, list[bytes], list[int]]] = {}
-        tags = self._tags
-        find = names.find
-        pack = SIMPLE.pack
-        light = self._layout.light_queues
-        for size, _, queue_id, queue_offset, physical, sys_flag, stored_ms, topic, properties in records:
-            if sys_flag & 0xC in (0x4, 0xC):
-                continue
-            if self._deleted and physical < self._deleted.get(topic, 0) and not light:
-                self._of_deleted[topic] += 1
-                continue
-            tag = find(properties, b"\x02TAGS\x01")
-            if tag is None:
-                code = 0
-            else:
-                found = tags.get(tag)
-                code = self._hash(tag) if found is None else found
-            if topic == _SCHEDULE:
-                code = self._due(properties, stored_ms, code)
-            entry = pack(physical, size, code)
-            key = (topic, queue_id)
-            run = runs.get(key)
+        before = self._rule.deleted
+        for entry in records if before else ():
+            if entry[PHYSICAL_OFFSET] < before.get(entry[TOPIC], 0):
+                self._of_deleted[entry[TOPIC]] += 1
+        runs = self._rule.runs(records)
+        for topic, queue_id, first, packed in self._runs(records) if runs is None else runs:
+            self._compare((topic, queue_id), first, packed)
+
+    def _runs(self, records: list[Entry]) -> Iterator[QueueRun]:
+        """Yield the entries that follow each other in a queue together."""
+        runs: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
+        for topic, queue_id, queue_offset, physical, size, code, _ in self._rule.each(records):
+            run = runs.get((topic, queue_id))
             if run is None or run[0] + len(run[1]) != queue_offset:
                 if run is not None:
-                    self._compare(key, run)
-                run = runs[key] = (queue_offset, [], [])
-            run[1].append(entry)
-            run[2].append(physical)
-            if light and _AT_LIGHT in properties:
-                self._check_light(topic, properties, physical, entry)
-        for key, run in runs.items():
-            self._compare(key, run)
+                    yield topic, queue_id, run[0], b"".join(run[1])
+                run = runs[topic, queue_id] = (queue_offset, [])
+            run[1].append(SIMPLE.pack(physical, size, code))
+        for (topic, queue_id), (first, packed) in runs.items():
+            yield topic, queue_id, first, b"".join(packed)
 
-    def _hash(self, tag: bytes) -> int:
-        if len(self._tags) >= _TAGS_MAX:
-            self._tags.clear()
-        code = self._tags[tag] = java_hash(tag.decode("utf-8", "replace"))
-        return code
-
-    def _due(self, properties: bytes, stored_ms: int, code: int) -> int:
-        text = names.find(properties, names.AT_DELAY) or b""
-        level = int(text) if text.isdigit() and len(text) < 10 else 0
-        return due_ms(self._layout.delay_levels, level, stored_ms) if level > 0 else code
-
-    def _check_light(self, topic: bytes, properties: bytes, physical: int, entry: bytes) -> None:
-        if not names_light_queues(topic.decode("utf-8", "replace")):
-            return
-        wanted = (names.find(properties, names.AT_INNER_MULTI_DISPATCH) or b"").split(b",")
-        offsets = (names.find(properties, names.AT_INNER_MULTI_QUEUE_OFFSET) or b"").split(b",")
-        if len(wanted) != len(offsets):
-            return
-        for name, offset in zip(wanted, offsets, strict=True):
-            if name.startswith(LIGHT_QUEUE_PREFIX.encode()) and b"/" not in name and offset.isdigit():
-                self._compare((name, 0), (int(offset), [entry], [physical]))
-
-    def _compare(self, key: tuple[bytes, int], run: tuple[int, list[bytes], list[int]]) -> None:
-        first, entries, places = run
+    def _compare(self, key: tuple[bytes, int], first: int, expected: bytes) -> None:
+        total, place = SIMPLE.count(expected), SIMPLE.at(expected)[0]
         queue = self._queues.get(key)
         if queue is None:
             if key[0].decode("utf-8", "replace") not in self._batch_topics:
-                count, place = self._unqueued.get(key, (0, places[0]))
-                self._unqueued[key] = (count + len(entries), place)
+                count, place = self._unqueued.get(key, (0, place))
+                self._unqueued[key] = (count + total, place)
             return
         if queue.next < 0:
             queue.first = first
@@ -248,23 +206,21 @@ class QueueCheck:
                 queue.wrong = Ranges()
                 queue.missing = 0
             else:
-                queue.wrong.add("number taken", first, f"a second message has it, at log offset {places[0]}")
+                queue.wrong.add("number taken", first, f"a second message has it, at log offset {place}")
                 return
-        queue.next = first + len(entries)
-        expected = b"".join(entries)
-        actual = queue.read(first, len(entries))
+        queue.next = first + total
+        actual = queue.read(first, total)
         if actual == expected:
-            self.entries += len(entries)
+            self.entries += total
             return
-        self._compare_each(queue, first, entries, actual)
+        self._compare_each(queue, first, expected, actual)
 
-    def _compare_each(self, queue: _Queue, first: int, entries: list[bytes], actual: bytes) -> None:
-        for number, entry in enumerate(entries):
-            found = actual[number * SIMPLE.size : (number + 1) * SIMPLE.size]
-            if found == entry:
+    def _compare_each(self, queue: _Queue, first: int, expected: bytes, actual: bytes) -> None:
+        for number, (physical, size, code) in enumerate(SIMPLE.each(expected)):
+            found = SIMPLE.part(actual, number, number + 1)
+            if found == SIMPLE.part(expected, number, number + 1):
                 self.entries += 1
                 continue
-            physical, size, code = SIMPLE.at(entry)
             if not found.strip(b"\0"):
                 if not queue.missing:
                     queue.missing_from = (first + number, physical)
