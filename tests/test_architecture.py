@@ -103,7 +103,7 @@ ROOMS = {
         "admin",
         "remoting",
         "proxy",
-        "exporter broker",
+        "listeners broker",
     ),
     "access": (
         "resources",

@@ -15,8 +15,7 @@ class Rig:
     def __init__(self) -> None:
         self.table: dict[str, int] = {}
         self.saves: list[Then] = []
-        self.unsaved: Unsaved[str, int] = Unsaved(self._put_back)
-        self.unsaved.save = self.saves.append
+        self.unsaved: Unsaved[str, int] = Unsaved(self._put_back, self.saves.append)
 
     def put(self, name: str, value: int) -> None:
         before = self.table.get(name)

@@ -54,8 +54,8 @@ class Unsaved(Generic[K, V]):
     unit tests, every change counts as written.
     """
 
-    def __init__(self, put_back: Callable[[K, V | None], None]) -> None:
-        self.save: Save | None = None
+    def __init__(self, put_back: Callable[[K, V | None], None], save: Save | None) -> None:
+        self._save = save
         self._put_back = put_back
         self._changes: dict[K, list[_Change[V]]] = {}  # oldest first
 
@@ -67,11 +67,11 @@ class Unsaved(Generic[K, V]):
 
     def changed(self, key: K, before: V | None) -> None:
         """Record that the table has changed: save it, then keep or undo the change."""
-        if self.save is None:
+        if self._save is None:
             return
         change = _Change(before)
         self._changes.setdefault(key, []).append(change)
-        self.save(lambda error: self._ended(key, change, error))
+        self._save(lambda error: self._ended(key, change, error))
 
     def when_saved(self, key: K, then: Then) -> None:
         """Call back when the last change of this key is final; at once if none is pending."""

@@ -95,7 +95,7 @@ class Company:
         await until(lambda: self.follower.broker.replication.follower.copying)
         await until(lambda: ours.log.max_offset == theirs.log.max_offset, lambda: self.leader.address)
         await ours.flusher.flush_all()
-        copy = self.follower.broker.table_copy
+        copy = self.follower.broker.copies.copy
         for _ in range(2):
             before = copy.passes
             copy.copy_now()

@@ -58,7 +58,7 @@ class DelayRig:
         self.leadership = Leadership(self.store, BrokerRole.SLAVE if follows else BrokerRole.ASYNC_MASTER)
         await self.store.open()
         self.intake = Intake(self.store.log, self.store.acks)
-        topics = Topics(TopicTable(self.store.files, self.store.path("config")), options)
+        topics = Topics(TopicTable(self.store.files, self.store.path("config")), options, None)
         self.delivery = Delivery(self.intake, topics, self.store.notes.deleted, self.clock)
         self.offsets = DelayOffsets(self.store.files, self.store.path("config"), clock=self.clock)
         self.offsets.load()

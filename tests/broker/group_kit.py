@@ -16,12 +16,15 @@ from kerolox.broker.consume.group_reads import GroupReads
 from kerolox.broker.consume.message_waits import MessageWaits
 from kerolox.broker.consume.pulls import Pulls
 from kerolox.broker.endpoints import Endpoints
+from kerolox.broker.fellows.lock_requests import LockRequests
+from kerolox.broker.members.compiled_filters import CompiledFilters
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.members.heartbeats import Heartbeats
 from kerolox.broker.members.members import Members
 from kerolox.broker.members.queue_locks import QueueLocks
 from kerolox.broker.options import BrokerOptions
 from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.tables.room import Tables
 from kerolox.broker.tables.topics import Topics
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Request
@@ -73,15 +76,18 @@ class Part:
         self.clock = ManualClock()
         self.options = options_for(path, **changes)
         config = path / "config"
-        self.topics = Topics(TopicTable(Files(), config, clock=self.clock), self.options)
+        self.topics = Topics(TopicTable(Files(), config, clock=self.clock), self.options, None)
         self.members = Members(self.options, self.clock)
-        self.groups = Groups(GroupTable(Files(), config, clock=self.clock), self.members, self.options)
+        self.groups = Groups(GroupTable(Files(), config, clock=self.clock), self.members, self.options, None)
         self.offsets = ConsumerOffsets(Files(), config, clock=self.clock)
         self.store = MessageStore(self.options, clock=self.clock)
         self.leadership = Leadership(self.store, self.options.role)
         self.waits = MessageWaits(self.clock)
-        self.heartbeats = Heartbeats(self.members, self.groups, self.topics, self.options)
+        self.heartbeats = Heartbeats(
+            self.members, self.groups, self.topics, self.options, CompiledFilters(), None
+        )
         self.locks = QueueLocks(self.clock)
+        self.lock_requests = LockRequests(self.locks, None)
         bloom = BloomFilter(self.options.filter_error_percent, self.options.filter_users)
         self.filters = Filters(
             FilterTable(
@@ -90,12 +96,13 @@ class Part:
                 clock=self.clock,
                 bits=bloom.bits,
                 places=bloom.places,
-                dead_kept_ms=self.options.filter_keep_ms,
+                dead_kept_ms=lambda: self.options.filter_keep_ms,
             ),
             bloom,
             self.options,
             self.clock,
         )
+        tables = Tables(self.store, self.options, self.clock)
         self.base = Base(
             self.options,
             self.clock,
@@ -103,10 +110,13 @@ class Part:
             lanes_of(self.options, self.clock),
             Endpoints("127.0.0.1", 10911, 10909, 10912),
             self.leadership,
-            Access(self.options, str(path), self.clock).guard,
+            Access(self.options, self.clock, lambda: tables).guard,
+            Dialer(clock=self.clock),
         )
         self.group_offsets = GroupOffsets(self.base, self.topics, self.groups, self.offsets)
-        self.resets = Resets(self.base, self.topics, self.groups, self.members, self.offsets, self.waits)
+        self.resets = Resets(
+            self.base, self.topics, self.groups, self.members, self.offsets, self.waits, None
+        )
         self.reads = GroupReads(self.base, self.topics, self.groups, self.offsets, self.filters, self.waits)
         self.pulls = Pulls(self.base, self.reads)
         self.store.dispatcher.listeners.append(self.waits.arrived)
@@ -115,7 +125,7 @@ class Part:
     def handlers(self) -> RemotingHandlers:
         handlers = RemotingHandlers()
         lane = Lane("test")
-        rows = rows_of(self.heartbeats, self.locks, self.group_offsets, self.resets, self.pulls)
+        rows = rows_of(self.heartbeats, self.lock_requests, self.group_offsets, self.resets, self.pulls)
         handlers.serve([row._replace(lane="test") for row in rows], {"test": lane})
         return handlers
 

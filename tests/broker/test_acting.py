@@ -282,7 +282,7 @@ async def test_what_the_leader_delivered_last_does_not_come_again(tmp_path: Path
         for running in (c.leader, c.other):
             await running.create_topic("T", queues=1)
         await c.copied()
-        await c.follower.broker.table_copy.close()
+        await c.follower.broker.copies.copy.close()
         for number in NUMBERS:
             await c.send("T", b"first " + number, {**KEY, "DELAY": "1"})
         home, copy = c.leader.broker.store, c.follower.broker.store
@@ -322,7 +322,7 @@ async def test_the_next_one_acts_when_the_lowest_goes_too(tmp_path: Path, old: b
             directory=tmp_path / "a2", nameserver=c.nameserver, brokerRole="SLAVE", brokerId=2, **ACTING
         ) as third:
             await c.copied()
-            await until(lambda: set(third.broker.group_watch.members) == {0, 1, 2})
+            await until(lambda: set(third.broker.fellowship.watch.members) == {0, 1, 2})
             await c.leader_goes()
             await c.acts()
             assert not third.broker.leadership.acts
@@ -336,9 +336,9 @@ async def test_the_next_one_acts_when_the_lowest_goes_too(tmp_path: Path, old: b
 async def test_a_follower_that_copies_does_not_act_whatever_name_servers_know(tmp_path: Path) -> None:
     async with company(tmp_path) as c:
         await c.copied()
-        watch, routes = c.follower.broker.group_watch, c.nameserver.routes
+        watch, routes = c.follower.broker.fellowship.watch, c.nameserver.routes
         # As a name server that was started again, and has heard of the follower first.
-        await c.leader.broker.registrations.close()
+        await c.leader.broker.nameservers.registrations.close()
         await until(lambda: set(routes.groups["broker-a"].addresses) == {1})
         await until(lambda: set(watch.members) == {1})
         looks = watch.looks
@@ -397,7 +397,7 @@ async def test_a_notice_that_was_wrong_heals_when_a_leader_is_registered(tmp_pat
         )
         answer = await c.dialer.call(c.follower.address, RequestCode.EXCHANGE_BROKER_HA_INFO, wrong)
         assert answer.code == 0
-        follower.registrations.register_all()
+        follower.nameservers.registrations.register_all()
         await until(lambda: link.leader == leader.endpoints.ha_address and link.copying)
 
 
@@ -408,7 +408,7 @@ async def test_a_follower_that_is_promoted_meanwhile_does_not_copy_from_a_leader
     async with company(tmp_path) as c:
         await c.copied()
         follower = c.follower.broker
-        monkeypatch.setattr(follower.group_watch, "leader_returns", follower.leadership.lead)
+        monkeypatch.setattr(follower.fellowship.watch, "leader_returns", follower.leadership.lead)
         claim = HaInfo(
             master_ha_address="127.0.0.1:1", master_address=c.leader.address, master_flush_offset=0
         )
@@ -439,7 +439,7 @@ async def test_what_brokers_and_name_servers_tell_each_other(tmp_path: Path) -> 
             code = RequestCode.RESET_MASTER_FLUSH_OFFSET
             assert (await c.dialer.call(running.address, code, reset)).code == 0
             assert running.broker.store.notes.checkpoint.master_flushed_offset == offset
-        watch = c.follower.broker.group_watch
+        watch = c.follower.broker.fellowship.watch
         c.follower.broker.options.members_ms = 60_000
         looks = watch.looks
         await until(lambda: watch.looks > looks)  # the pause that was under way is over
@@ -499,7 +499,7 @@ async def test_a_name_server_tells_brokers_and_is_believed_at_once(tmp_path: Pat
     ):
         await until(lambda: follower.broker.leadership.leader is not None)
         await leader.stop()
-        await until(lambda: follower.broker.group_watch.members == {1: follower.address})
+        await until(lambda: follower.broker.fellowship.watch.members == {1: follower.address})
 
 
 async def test_a_leader_that_is_killed_is_acted_for_and_takes_over_again(tmp_path: Path) -> None:
@@ -533,7 +533,7 @@ async def test_a_leader_that_is_killed_is_acted_for_and_takes_over_again(tmp_pat
             assert (await dialer.call(address, RequestCode.SEND_MESSAGE_V2, header, number)).code == 0
         await until(lambda: ours.store.queues.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 5)
         # One that says that it returns has half a minute. It has returned when it was seen.
-        await until(lambda: 0 in ours.group_watch.members)
+        await until(lambda: 0 in ours.fellowship.watch.members)
         leader.kill()
         await until(lambda: other.broker.store.queues.max_offset("T", 0) == 5)
         assert ours.leadership.acts

@@ -315,9 +315,9 @@ async def test_metrics_and_health_are_served_where_asked_for(tmp_path: Path) -> 
         Dialer() as dialer,
     ):
         await Talk(dialer, running).send("T")
-        assert running.broker.exporter is not None
+        assert running.broker.figures.exporter is not None
         for path, wanted in (("/healthz", b"ok"), ("/metrics", b'topic="T"')):
-            reader, writer = await asyncio.open_connection("127.0.0.1", running.broker.exporter.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.broker.figures.exporter.port)
             writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             page = await reader.read()
             writer.close()

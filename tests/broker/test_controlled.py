@@ -310,10 +310,10 @@ async def test_topics_are_not_copied_from_who_does_not_lead(tmp_path: Path) -> N
         await group.until(
             lambda: TOPIC in topics.table.topics and TOPIC in queues, "topic and message at the follower"
         )
-        await follower.table_copy.close()  # nothing is copied in between
-        await follower.table_copy._topics(AllTopics(data_version=DataVersion(counter=99, timestamp=1)))
+        await follower.copies.copy.close()  # nothing is copied in between
+        await follower.copies.copy._topics(AllTopics(data_version=DataVersion(counter=99, timestamp=1)))
         assert TOPIC in topics.table.topics
         assert [queue.max_offset for queue in queues[TOPIC].values()] == [1]
         told = DataVersion(counter=99, state_version=topics.table.state_version, timestamp=1)
-        await follower.table_copy._topics(AllTopics(data_version=told))  # who leads may remove one
+        await follower.copies.copy._topics(AllTopics(data_version=told))  # who leads may remove one
         assert TOPIC not in topics.table.topics

@@ -108,10 +108,10 @@ async def test_it_registers_and_learns_who_leads(tmp_path: Path) -> None:
         heard: list[LeaderAddress | None] = []
         follower.leadership.on_leader.append(heard.append)
         await first.stop()
-        follower.registrations.register_all()
+        follower.nameservers.registrations.register_all()
         await until(lambda: heard == [None])
         await first.start()
-        follower.registrations.register_all()
+        follower.nameservers.registrations.register_all()
         await until(lambda: len(heard) == 2)
         assert heard[1] == LeaderAddress(leader.address, leader.endpoints.ha_address)
         info = await dialer.call(follower.address, RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -195,9 +195,9 @@ async def test_a_leader_that_came_back_empty_takes_nothing_from_the_better_copy(
         broker = follower.broker
         await until(lambda: broker.replication.follower.state is LinkState.LEADER_BEHIND)
         assert leader.broker.tables.topics.find("T") is None
-        broker.table_copy.copy_now()
+        broker.copies.copy.copy_now()
         await asyncio.sleep(0.5)  # more than it takes to copy them all
-        assert broker.table_copy.passes == 0
+        assert broker.copies.copy.passes == 0
         assert broker.tables.topics.find("T") is not None
         assert broker.tables.offsets.offset("T", "g", 0) == 1
         assert sum(queue.next_offset for queue in broker.store.queues.by_topic["T"].values()) == 1
@@ -212,7 +212,7 @@ async def test_a_table_that_cannot_be_had_stays_and_the_others_come(
         leader.tables.topics.table.bump()
         leader.tables.groups.put(GroupConfig(group_name="g"))
         before = dict(follower.tables.topics.table.topics)
-        follower.table_copy.copy_now()
+        follower.copies.copy.copy_now()
         await until(lambda: "table_not_copied table='topics'" in caplog.text)
         await until(lambda: "g" in follower.tables.groups.groups)
         assert follower.tables.topics.table.topics == before

@@ -296,7 +296,7 @@ async def test_consumers_go_on_while_their_new_group_cannot_be_saved(talk: Talk,
     files.make_room()
     assert (await talk.heartbeat("made", subscribed("T"))).code == 0
     await talk.running.broker.tables.group_saver.saved()
-    await talk.running.broker.settled()
+    await talk.running.broker.nameservers.settled()
     saved = on_disk(talk)
     assert "made" in saved["subscriptionGroup.json"]["subscriptionGroupTable"]
     assert RETRY_PREFIX + "made" in saved["topics.json"]["topicConfigTable"]

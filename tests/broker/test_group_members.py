@@ -60,15 +60,15 @@ async def test_one_that_never_answers_is_waited_for_once_and_asked_for_routes(
 ) -> None:
     caplog.set_level(logging.INFO)
     clock = ManualClock()
-    known: set[str] = set()
     options = BrokerOptions(broker_name="broker-a", cluster="C")
     async with Dialer(clock=clock) as dialer:
-        asking = asyncio.ensure_future(GroupMembers(dialer, options, known).ask(old.server.address, 3.0))
+        members = GroupMembers(dialer, options)
+        asking = asyncio.ensure_future(members.ask(old.server.address, 3.0))
         await old.asked.wait()
         await clock.advance(ANSWER_S)
         assert await asking == {0: "a:1", 1: "a:2"}
         # Whoever asks for this broker next does not wait.
-        assert await GroupMembers(dialer, options, known).ask(old.server.address, 3.0) == {0: "a:1", 1: "a:2"}
+        assert await members.ask(old.server.address, 3.0) == {0: "a:1", 1: "a:2"}
     assert old.questions == 1
     assert caplog.text.count("nameserver_is_old") == 1
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kerolox.broker.members.compiled_filters import CompiledFilters
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.heartbeat import (
     CheckClient,
@@ -247,7 +246,6 @@ async def test_filters_by_tag_are_always_good(part: Part) -> None:
 
 
 async def test_other_filters_are_checked_when_they_are_on(part: Part) -> None:
-    part.heartbeats.filters = CompiledFilters()
     good, bad = (check(subscription("t", text, 1, "SQL92")) for text in ("a > 1", "a >"))
     async with clients(part, "c") as (client,):
         off = await client.call(RequestCode.CHECK_CLIENT_CONFIG, body=good)

@@ -67,11 +67,11 @@ async def asked_for_two(
     in_sync.joined(2)
     in_sync.acked(2, 0)
     options: Any = SimpleNamespace(broker_name="b", in_sync_check_ms=600_000)
-    elections: Any = SimpleNamespace(mastership=Mastership(epoch=3, id=1, address="a:1"), id=1)
-    leads: Any = SimpleNamespace(leads=True)
-    changes = InSyncChanges(
-        in_sync, controller, elections, known or Kept(), leads, options, clock, look_now=lambda: None,  # type: ignore[arg-type]
-    )  # fmt: skip
+    elections: Any = SimpleNamespace(
+        mastership=Mastership(epoch=3, id=1, address="a:1"), id=1, known=known or Kept()
+    )
+    base: Any = SimpleNamespace(leadership=SimpleNamespace(leads=True), options=options, clock=clock)
+    changes = InSyncChanges(base, in_sync, controller, elections, lambda: None)  # type: ignore[arg-type]
     changes.start()
     for _ in range(100):
         if not controller.answers:

@@ -52,9 +52,9 @@ async def fetch(address: str, request: bytes) -> tuple[str, str]:
 
 
 async def get(talk: Talk, path: str) -> tuple[str, str]:
-    assert talk.running.broker.exporter is not None
+    assert talk.running.broker.figures.exporter is not None
     return await fetch(
-        talk.running.broker.exporter.address, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        talk.running.broker.figures.exporter.address, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
     )
 
 
@@ -159,7 +159,7 @@ async def test_names_labels_and_bounds_are_those_of_rocketmq(tmp_path: Path) -> 
         "transaction_check_ms": 1000, "transaction_timeout_ms": 1000,
     }  # fmt: skip
     async with running_broker(directory=tmp_path, **settings) as running:
-        http = running.broker.exporter
+        http = running.broker.figures.exporter
         assert http is not None
         ours = shapes(await story(running.nameserver_address, running.address, http.port))
     assert without_ours(ours) == apache_shapes()
@@ -212,8 +212,8 @@ async def test_kinds_of_messages(talk: Talk) -> None:
 
 async def test_off_unless_switched_on_and_then_for_this_machine_alone() -> None:
     async with running_broker() as running:
-        assert running.broker.exporter is None
-        assert running.broker.producing.sends.meter is running.broker.remoting.send_runs.meters is None
+        assert running.broker.figures.exporter is None
+        assert running.broker.figures.meters is None
         assert running.broker.ports.handlers.answered is None
     options = load(BrokerOptions, file_text="metricsExporterType=prom\nmetricsLabel=zone:a,rack:7\n").options
     assert (options.metrics_host, options.metrics_port) == ("127.0.0.1", 5557)

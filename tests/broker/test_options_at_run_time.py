@@ -117,7 +117,7 @@ async def test_topics_are_created_once_that_is_allowed() -> None:
 async def test_members_are_looked_for_once_locks_are_strict() -> None:
     async with running_broker(members_ms=10) as running, Dialer() as dialer:
         talk = Talk(dialer, running)
-        looks = running.broker.group_watch
+        looks = running.broker.fellowship.watch
         assert looks.looks == 0
         await change(talk, lockInStrictMode="true")
         await until(lambda: looks.looks > 0)

@@ -61,9 +61,9 @@ async def test_what_waits_comes_once_after_a_promotion(tmp_path: Path) -> None:
         done_ms = clock.wall_ms()
         await pass_until(clock, lambda: follower.later.timers.read_ms >= done_ms, 20)
         for _ in range(2):  # one may be under way
-            before = follower.table_copy.passes
-            follower.table_copy.copy_now()
-            await pass_until(clock, lambda before=before: follower.table_copy.passes > before, 60)
+            before = follower.copies.copy.passes
+            follower.copies.copy.copy_now()
+            await pass_until(clock, lambda before=before: follower.copies.copy.passes > before, 60)
         await pass_until(clock, lambda: follower.store.log.max_offset == leader.store.log.max_offset, 10)
         assert leader.store.queues.max_offset("T", 0) == 10
         stopping = asyncio.ensure_future(one.stop())

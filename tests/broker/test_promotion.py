@@ -98,7 +98,7 @@ async def has_all(follower: RunningBroker, leader: RunningBroker) -> None:
     """It has the log, the tables, and knows how far its leader is."""
     end = leader.broker.store.log.max_offset
     await until(lambda: follower.broker.store.log.max_offset == end)
-    copy = follower.broker.table_copy
+    copy = follower.broker.copies.copy
     for _ in range(2):
         before = copy.passes
         copy.copy_now()
@@ -160,7 +160,7 @@ async def test_it_is_refused_while_a_leader_lives(tmp_path: Path) -> None:
         assert f"{leader.address} leads and answers" in text
         assert "Stop it first" in text
         # The name server has lost sight of it, and it is there all the same.
-        await leader.broker.registrations.close()
+        await leader.broker.nameservers.registrations.close()
         await until(lambda: 0 not in g.registered)
         text = await g.refused(follower, accept_loss=True)
         assert f"{leader.address}, which leads, answers though no name server lists it" in text
@@ -188,7 +188,7 @@ async def test_it_is_refused_when_messages_would_be_lost(tmp_path: Path) -> None
         lacking = leader.broker.store.log.max_offset - end
         assert lacking > 0
         await until(lambda: follower.broker.replication.follower.lacking == lacking)
-        await leader.broker.registrations.close()
+        await leader.broker.nameservers.registrations.close()
         serving = leader.broker.replication.leader
         assert serving._look is not None
         serving._look.cancel()
@@ -301,17 +301,17 @@ async def test_a_leader_that_was_cut_off_gives_way_to_the_one_that_was_promoted(
         await follower.leaders_end.keep(LeaderNote("127.0.0.1:1", follower.leaders_end.note.end))
         assert (await g.change(new)).code == 0
         assert old.broker.leadership.leads
-        old.broker.registrations.register_all()  # the network is whole again
+        old.broker.nameservers.registrations.register_all()  # the network is whole again
         await until(lambda: not old.broker.leadership.leads)
         assert g.registered == {0: new.address}
-        line = old.broker.registrations.lines[0]
+        line = old.broker.nameservers.registrations.lines[0]
         await until(lambda: f"{new.address} leads under this name" in line.last_error)
         assert "kerolox store resync" in line.last_error
         async with Producer(g.nameserver.address, group="p") as producer:
             await producer.send(Message("T", b"taken by the new one"))
         # The new one stays when it registers again.
-        new.broker.registrations.register_all()
-        await new.broker.registrations.settled()
+        new.broker.nameservers.registrations.register_all()
+        await new.broker.nameservers.registrations.settled()
         assert g.registered == {0: new.address}
         # It follows now, whatever its settings say: it can be promoted as any other follower, or not.
         assert (await shown_role(g, old)) == "SLAVE"
@@ -340,7 +340,7 @@ async def test_a_leader_that_gave_way_leads_again_when_the_other_one_is_lost(tmp
         await follower.stop()
         await follower.leaders_end.keep(LeaderNote("127.0.0.1:1", follower.leaders_end.note.end))
         assert (await g.change(new)).code == 0
-        old.broker.registrations.register_all()  # the network is whole again
+        old.broker.nameservers.registrations.register_all()  # the network is whole again
         await until(lambda: not old.broker.leadership.leads)
         await gone(g, new)
         text = (await g.change(old)).remark or ""
@@ -375,8 +375,8 @@ async def test_clocks_do_not_decide_which_of_two_leaders_gives_way(tmp_path: Pat
         assert (await g.change(new)).code == 0
         acknowledged = await send(g.nameserver.address, 200)
         assert old.broker.leadership.leads
-        new.broker.registrations.register_all()
-        old.broker.registrations.register_all()  # the network is whole again
+        new.broker.nameservers.registrations.register_all()
+        old.broker.nameservers.registrations.register_all()  # the network is whole again
         await until(lambda: not old.broker.leadership.leads)
         assert new.broker.leadership.leads
         assert (await g.change(old, b"brokerRole=SLAVE\nbrokerId=1\n")).code == 0
@@ -386,8 +386,8 @@ async def test_clocks_do_not_decide_which_of_two_leaders_gives_way(tmp_path: Pat
         ends = {id: queue.max_offset for id, queue in store.queues.by_topic["T"].items()}
         assert all(offset < ends[queue_id] for queue_id, offset in acknowledged)
         # What the old one copied says who was promoted last: promoted itself, it comes after the other.
-        assert new.broker.promotions.number == 1
-        await until(lambda: old.broker.promotions.number == 1)
+        assert new.broker.tables.promotions.number == 1
+        await until(lambda: old.broker.tables.promotions.number == 1)
 
 
 async def test_a_promoted_broker_is_never_told_to_put_its_log_aside(tmp_path: Path) -> None:
@@ -425,10 +425,10 @@ async def test_a_follower_that_is_started_as_the_leader_counts_as_promoted(tmp_p
         await new.stop()
         new.broker.options.role, new.broker.options.broker_id = BrokerRole.ASYNC_MASTER, 0
         await new.start()
-        assert new.broker.promotions.number == 1
+        assert new.broker.tables.promotions.number == 1
         await new.stop()
         await new.start()
-        assert new.broker.promotions.number == 1  # it led before
+        assert new.broker.tables.promotions.number == 1  # it led before
 
 
 async def test_a_follower_that_never_heard_of_its_leader_but_by_the_log_counts_as_promoted(
@@ -446,7 +446,7 @@ async def test_a_follower_that_never_heard_of_its_leader_but_by_the_log_counts_a
         await new.kill()
         new.broker.options.role, new.broker.options.broker_id = BrokerRole.ASYNC_MASTER, 0
         await new.start()
-        assert new.broker.promotions.number == 1
+        assert new.broker.tables.promotions.number == 1
         assert new.broker.tables.topics.find("T") is not None
 
 

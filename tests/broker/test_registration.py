@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from kerolox.broker.members import heartbeats as heartbeats_of_members
-from kerolox.broker.nameservers.registrations import split_nameservers
+from kerolox.broker.nameservers.group_members import split_nameservers
 from kerolox.broker.options import BrokerOptions
 from kerolox.front.lanes import Lane
 from kerolox.front.requests import Answer, Request
@@ -144,7 +144,7 @@ async def test_a_changed_topic_takes_no_other_off_a_name_server_that_deletes(
         for number in range(count):
             running.broker.tables.topics.put(TopicConfig(topic_name=f"T{number}", read_queue_nums=3))
         await until(lambda: {f"T{number}" for number in range(count)} <= nameserver.routes.topics.keys())
-        await running.broker.registrations.settled()
+        await running.broker.nameservers.registrations.settled()
         assert running.broker.tables.topics.table.topics.keys() <= nameserver.routes.topics.keys()
         route = await Talk(dialer, running).route("T0")
         assert route is not None
@@ -156,7 +156,7 @@ async def test_a_topic_made_by_a_send_reaches_the_name_server_at_once() -> None:
         talk = Talk(dialer, running)
         assert await talk.route("new") is None
         await talk.send("new", default_topic_queue_nums=3)
-        await running.broker.settled()
+        await running.broker.nameservers.settled()
         route = await talk.route("new")
         assert route is not None
         assert [(q.read_queue_nums, q.perm) for q in route.queue_datas] == [(3, 6)]
@@ -177,12 +177,12 @@ async def test_every_name_server_is_told_and_one_that_is_away_holds_nobody_up(
         away = "127.0.0.1:1"
         addresses = f"{away};{one.address},{two.address};{one.address}"
         async with running_broker(nameservers=addresses) as running:
-            assert [line.address for line in running.broker.registrations.lines] == [
+            assert [line.address for line in running.broker.nameservers.registrations.lines] == [
                 away, one.address, two.address,
             ]  # fmt: skip
             assert (len(one.told), len(two.told)) == (1, 1)
             running.broker.tables.topics.put(TopicConfig(topic_name="new"))
-            await running.broker.settled()
+            await running.broker.nameservers.settled()
             assert one.topics[1] == two.topics[1] == {"new"}
     failures = [record for record in caplog.records if "register_failed" in record.message]
     assert len(failures) == 1  # said once, however often it is tried
@@ -191,7 +191,7 @@ async def test_every_name_server_is_told_and_one_that_is_away_holds_nobody_up(
 
 async def test_a_name_server_that_comes_back_is_told_everything() -> None:
     async with running_broker(nameservers="127.0.0.1:1") as running:
-        (line,) = running.broker.registrations.lines
+        (line,) = running.broker.nameservers.registrations.lines
         assert not line.knows_us
         running.broker.tables.topics.put(TopicConfig(topic_name="meanwhile"))
         async with listening() as listener:
@@ -215,7 +215,7 @@ async def test_what_a_name_server_refuses_is_told_again() -> None:
         running.broker.tables.topics.put(TopicConfig(topic_name="new"))
         await until(lambda: len(listener.told) >= 3)
         listener.answer = Answer()
-        await until(lambda: running.broker.registrations.lines[0].knows_us)
+        await until(lambda: running.broker.nameservers.registrations.lines[0].knows_us)
         assert "new" in listener.topics[-1]
         assert len(listener.topics[-1]) > 2  # all of it, since nobody knows what was kept
 
@@ -240,7 +240,7 @@ async def test_the_name_servers_word_on_ordered_topics_counts() -> None:
                 return config is not None and config.order
 
             await until(lambda: ordered("o"))
-            await running.broker.settled()
+            await running.broker.nameservers.settled()
             assert not ordered("p")
 
 

@@ -28,7 +28,7 @@ async def ready(c: Company) -> None:
     await c.leader.create_topic("T", queues=4)
     await c.copied()
     for running in (c.leader, c.follower):
-        watch = running.broker.group_watch
+        watch = running.broker.fellowship.watch
         await until(lambda watch=watch: set(watch.members) == {0, 1})
 
 
@@ -59,7 +59,7 @@ async def test_a_lock_that_one_of_two_grants_does_not_count(tmp_path: Path) -> N
         assert await lock(c.dialer, c.leader.address, "one") == QUEUES
         # With one of two gone there is no majority.
         await c.follower.stop()
-        await until(lambda: set(c.leader.broker.group_watch.members) == {0})
+        await until(lambda: set(c.leader.broker.fellowship.watch.members) == {0})
         assert await lock(c.dialer, c.leader.address, "one") == frozenset()
 
 

@@ -63,7 +63,7 @@ class Changes:
 
 
 async def watched(leader: RunningBroker, count: int = 1) -> None:
-    await until(lambda: len(leader.broker.table_watch.followers) == count)
+    await until(lambda: len(leader.broker.copies.watch.followers) == count)
 
 
 async def sync_pair_changes(both: Pair) -> Changes:
@@ -133,7 +133,7 @@ async def test_a_change_that_does_not_arrive_is_answered_so(tmp_path: Path) -> N
         assert follower.tables.topics.find("T") is None
         link.heal()
         await until(lambda: follower.tables.topics.find("T") is not None)
-        await until(lambda: both.leader.broker.table_watch.followers == [follower.address])
+        await until(lambda: both.leader.broker.copies.watch.followers == [follower.address])
         answer = await changes.topic("T")  # repeated: it waits for what is there
         assert (answer.code, answer.remark) == (0, None)
 
@@ -142,7 +142,7 @@ async def test_without_followers_the_answer_says_that_there_is_no_copy(tmp_path:
     async with pair(tmp_path, sync=True) as both:
         changes = await sync_pair_changes(both)
         await both.follower.stop()
-        await until(lambda: not both.leader.broker.table_watch.followers)
+        await until(lambda: not both.leader.broker.copies.watch.followers)
         await until(lambda: not any(both.leader.broker.store.replicas))
         answer = await changes.topic("T")
         assert answer.code == 0
@@ -154,7 +154,7 @@ async def test_a_follower_that_goes_while_a_change_waits_for_it_ends_the_wait(tm
         changes = await sync_pair_changes(both)
         both.cluster.link("broker-a", 1).cut(one_way="to_follower")
         asked = asyncio.ensure_future(changes.topic("T"))
-        await until(lambda: both.leader.broker.table_watch._waits)
+        await until(lambda: both.leader.broker.copies.watch._waits)
         both.cluster.link("broker-a", 1).cut()
         answer = await asked
         assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
@@ -209,11 +209,11 @@ async def test_a_change_waits_for_a_dead_follower_until_it_cannot_be_elected(tmp
         await two.stop_controller()  # the set stays as it is
         await two.kill(3 - number)
         asked = asyncio.ensure_future(Changes(dialer, leader).topic("T"))
-        await until(lambda: leader.broker.table_watch._waits)
+        await until(lambda: leader.broker.copies.watch._waits)
         await two.start_controller()
         answer = await asked
         assert (answer.code, answer.remark) == (0, None)
-        assert leader.broker.table_watch.followers == []
+        assert leader.broker.copies.watch.followers == []
 
 
 async def test_a_change_waits_for_a_follower_in_sync_that_has_not_asked_yet(
@@ -230,7 +230,7 @@ async def test_a_change_waits_for_a_follower_in_sync_that_has_not_asked_yet(
         leader = await two.leading()
         await two.in_sync(2)
         asked = asyncio.ensure_future(Changes(dialer, leader).topic("T"))
-        await until(lambda: leader.broker.table_watch._waits)
+        await until(lambda: leader.broker.copies.watch._waits)
         may_ask.set()
         answer = await asked
         assert (answer.code, answer.remark) == (0, None)
@@ -265,7 +265,7 @@ async def test_a_leader_that_does_not_know_the_question_is_left_alone_for_a_minu
 async def test_members_of_a_ledger_group_have_what_was_answered(tmp_path: Path) -> None:
     async with ledger_brokers(tmp_path) as group, Dialer() as dialer:
         leader = await group.leader()
-        await until(lambda: len(leader.broker.table_watch.followers) == 2, timeout_s=30)
+        await until(lambda: len(leader.broker.copies.watch.followers) == 2, timeout_s=30)
         changes = Changes(dialer, leader)
         assert (await changes.topic("T")).code == 0
         assert (await changes.group("g")).code == 0
@@ -296,7 +296,7 @@ async def test_a_question_is_held_no_longer_than_asked(tmp_path: Path, hold_mill
         first = WatchTablesRequest(broker_id=9, broker_address="127.0.0.1:9")
         answer = await both.dialer.call(both.leader.address, RequestCode.WATCH_TABLES, first)
         assert answer.code == 0
-        watch = both.leader.broker.table_watch
+        watch = both.leader.broker.copies.watch
         again = WatchTablesRequest(
             broker_id=9, broker_address="127.0.0.1:9", life=watch._life, serial=watch._serial,
             hold_millis=hold_millis,

@@ -36,7 +36,7 @@ async def bodies(dialer: Dialer, broker: RunningBroker, topic: str = TOPIC) -> l
 async def made_late(g: Group, leader: RunningBroker, follower: RunningBroker, count: int = 24) -> list[bytes]:
     """The follower has a copy of the log, and of no table that changed since."""
     await has_all(follower, leader)
-    await follower.broker.table_copy.close()
+    await follower.broker.copies.copy.close()
     topic = TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
     before = follower.broker.tables.topics.find(TOPIC)
     leader.broker.tables.topics.put(topic)
@@ -93,7 +93,7 @@ async def test_a_promoted_follower_reads_the_queues_that_a_topic_was_given_last(
 async def test_a_follower_that_acts_makes_topics_of_its_log(tmp_path: Path) -> None:
     async with company(tmp_path) as c:
         await c.copied()
-        await c.follower.broker.table_copy.close()
+        await c.follower.broker.copies.copy.close()
         await c.send(TOPIC, b"1")
         end = c.leader.broker.store.log.max_offset
         await until(lambda: c.follower.broker.store.log.max_offset == end)

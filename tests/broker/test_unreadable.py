@@ -61,7 +61,7 @@ async def parts(tmp_path: Path) -> AsyncIterator[tuple[Talk, FaultyFiles]]:
 
 
 async def page(running: RunningBroker, name: str) -> tuple[int, str]:
-    exporter = running.broker.exporter
+    exporter = running.broker.figures.exporter
     assert exporter is not None
 
     def get() -> tuple[int, str]:

@@ -105,7 +105,7 @@ async def test_queues_of_a_known_topic_are_waited_for() -> None:
             await unregister(running)
             client.nameservers.addresses[:] = [running.nameserver_address]
             asking = await still_waits(consumer.queues("orders"))
-            running.broker.registrations.register_all()
+            running.broker.nameservers.registrations.register_all()
             assert await asking == queues
 
 

@@ -91,11 +91,11 @@ async def test_our_follower_acts_under_apaches_name_server_and_sends_to_apaches_
             assert (await payer.send(timed, number, {**key, "TIMER_DELAY_MS": "5000"})).code == 0
             await payer.prepare(number, key, topic=paid, born_timestamp=SYSTEM_CLOCK.wall_ms())
         await until(lambda: ours.store.log.max_offset == leader.broker.store.log.max_offset)
-        await until(lambda: ours.table_copy.passes)
+        await until(lambda: ours.copies.copy.passes)
         producer.outcome = COMMIT
         await producer.come()
         ports = await stopped(leader)
-        await until(lambda: ours.leadership.acts, lambda: ours.group_watch.members)
+        await until(lambda: ours.leadership.acts, lambda: ours.fellowship.watch.members)
 
         shown = await route_of(dialer, nameserver.address, delayed)
         assert shown is not None

@@ -53,7 +53,7 @@ class Replica:
         self.mode = EpochMode(self.history, self.in_sync, id)
         self.leader = Leader(store, self.settings, clock, mode=self.mode, trust=trust)
         self.port = HaPort("127.0.0.1", 0)
-        self.port.accept = self.leader.accept
+        self.port.open(self.leader.accept)
         self.dialer = Dialer()
         self.follower = Follower(
             store,

@@ -116,7 +116,7 @@ class Leading:
             store.replicas = self.told
         self.leader = Leader(store, self.settings, clock, trust=trust)
         self.port = HaPort("127.0.0.1", 0, tls=tls)
-        self.port.accept = self.leader.accept
+        self.port.open(self.leader.accept)
 
     @property
     def address(self) -> str:

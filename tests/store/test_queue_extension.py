@@ -12,7 +12,6 @@ from tests.store.dispatch.kit import Rig, messages, props, rig_at
 from kerolox.protocol.java import java_hash
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.disk.files import Files
-from kerolox.store.dispatch.queue_units import UnitFiller
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
 from kerolox.store.queue.entry import SIMPLE
@@ -219,10 +218,8 @@ async def put(store: MessageStore, first: int, count: int) -> None:
 
 
 async def test_tags_and_bits_filter_what_is_read(rig: Rig) -> None:
+    rig.bits_of = lambda topic, properties: b"\x01" if b"\x01a\x02" in properties else b"\x02"
     store = await rig.open()
-    filler = store.queue_filler
-    assert isinstance(filler, UnitFiller)
-    filler.bits_of = lambda topic, properties: b"\x01" if b"\x01a\x02" in properties else b"\x02"
     await put(store, 0, 20)
     even = [b"%d" % number for number in range(0, 20, 2)]
     wanted = java_hash("a")

@@ -1,9 +1,12 @@
-"""Inputs of every room of the broker: settings, clock, store, and the lanes by which requests arrive."""
+"""Inputs of every room of the broker: settings, clock, store, the lanes by which requests arrive, and the
+connections to other servers. Interface of a room."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from kerolox.access.guard import Guard
 from kerolox.broker.endpoints import Endpoints
@@ -11,6 +14,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.role.leadership import Leadership
 from kerolox.clock import Clock
 from kerolox.front.lanes import BODY_BYTES_MAX, Lane
+from kerolox.net.dialer import Dialer
 from kerolox.store.message_store import MessageStore
 
 
@@ -20,8 +24,49 @@ def new_start() -> int:
     return random.getrandbits(62) + 1
 
 
+class Started(Protocol):
+    """What starts and closes in the order that the broker gives."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Room:
+    """Parts of the broker for one noun. The constructor makes and connects them. The broker starts its rooms
+    in their order, and closes those that were started in the opposite order."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+Action = Callable[[], Awaitable[None]]
+
+
+async def _nothing() -> None: ...
+
+
+class Step(Room):
+    """One place in the order of the rooms, for a part that starts or stops at another time than its room."""
+
+    def __init__(self, start: Action = _nothing, close: Action = _nothing) -> None:
+        self._start = start
+        self._close = close
+
+    async def start(self) -> None:
+        await self._start()
+
+    async def close(self) -> None:
+        await self._close()
+
+
 @dataclass(frozen=True, slots=True)
 class Base:
+    """``dialer``: connections to other brokers and name servers, shared by all parts but those that must know
+    when a connection ends, or that must end their own: registrations, controllers, members of DLedger
+    groups."""
+
     options: BrokerOptions
     clock: Clock
     store: MessageStore
@@ -29,6 +74,7 @@ class Base:
     endpoints: Endpoints
     leadership: Leadership
     guard: Guard
+    dialer: Dialer
     start: int = field(default_factory=new_start)
 
 

@@ -176,13 +176,11 @@ class Controller(CallerEvents):
         # wait.
         lane = Lane("controller", running_max=1000, body_bytes_max=BODY_BYTES_MAX, clock=self._clock)
         own = OptionHandlers(self.options, self._config_file, lambda: self.port, self.options.black_listed)
-        handlers = RemotingHandlers()
-        handlers.guard = self.access.guard
+        figures = self._figures
+        handlers = RemotingHandlers(self.access.guard, None if figures is None else figures.answered)
         parts = GroupHandlers(self, self.live, self.options), ControllerHandlers(self, self.options), own
         for part in parts:
             handlers.serve(rows_of(part), {lane.name: lane})
-        if self._figures is not None:
-            handlers.answered = self._figures.answered
         return handlers
 
     # --- leading ------------------------------------------------------------------------------

@@ -54,17 +54,21 @@ class Guard(Protocol):
 
 
 class Handlers:
-    """The handlers of a server or client, by request code."""
+    """The handlers of a server or client, by request code.
 
-    def __init__(self) -> None:
+    ``guard``: None allows every request. ``answered`` is called for every answer, for metrics.
+    """
+
+    def __init__(
+        self, guard: Guard | None = None, answered: Callable[[Request[Any], Answer], None] | None = None
+    ) -> None:
+        self.guard = guard
+        self.answered = answered
         self.routes: dict[int, HandlerRoute] = {}
         self.gates: tuple[Gate, ...] = ()
-        self.guard: Guard | None = None  # None: every request is allowed
         # Called at the end of every pass, in which a transport handles all requests that have arrived: a
         # handler may defer work to do it once for the whole pass.
         self.after_pass: list[Callable[[], None]] = []
-        # Called for every answer, for metrics.
-        self.answered: Callable[[Request[Any], Answer], None] | None = None
 
     def add(
         self,
@@ -89,6 +93,9 @@ class Handlers:
     def add_gate(self, gate: Gate) -> None:
         """Let this gate check every request before it is handled."""
         self.gates += (gate,)
+
+    def remove_gate(self, gate: Gate) -> None:
+        self.gates = tuple(one for one in self.gates if one is not gate)
 
     def handle(self, asked: Request[Any], now_s: float) -> None:
         """Decode the request's header and answer the request: now, or when its handler has an answer; or

@@ -47,8 +47,7 @@ class KvConfig:
         self._tables: KvTable = {}
         self._characters = 0  # of all names and values
         self._file = LatestSave(self.path)
-        self._unsaved: Unsaved[tuple[str, str], str] = Unsaved(self._put_back)
-        self._unsaved.save = self._save
+        self._unsaved: Unsaved[tuple[str, str], str] = Unsaved(self._put_back, self._save)
         self.on_change: Observers[[str, str]] = Observers("key changed")  # called with namespace and key
 
     async def load(self) -> None:

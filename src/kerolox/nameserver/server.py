@@ -163,8 +163,7 @@ class NameServer(CallerEvents):
             self.options.black_listed,
             self.routes.options_changed,
         )
-        handlers = RemotingHandlers()
-        handlers.guard = self.access.guard
+        handlers = RemotingHandlers(self.access.guard)
         for part in (
             RouteHandlers(self.routes, opening),
             BrokerHandlers(self.routes, self.changes, self.kv, self.options, self._clock, self._tell),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kerolox.front.handlers import Gate, Handlers
+from kerolox.front.handlers import Gate, Guard, Handlers
 from kerolox.front.lanes import Lane
+from kerolox.front.requests import Answer, Request
 
 if TYPE_CHECKING:
     from kerolox.net.peer import Peer
@@ -29,8 +30,10 @@ class Hook:
 class RemotingHandlers(Handlers):
     """The handlers of a server or dialer."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(
+        self, guard: Guard | None = None, answered: Callable[[Request[Any], Answer], None] | None = None
+    ) -> None:
+        super().__init__(guard, answered)
         self.hooks: list[Hook] = []
         # First bytes of a header → the handler of runs of such requests, and its lane.
         self.runs: dict[bytes, tuple[RunHandler, Lane]] = {}

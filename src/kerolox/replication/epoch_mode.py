@@ -19,3 +19,7 @@ class EpochMode:
     start: int | None = None  # number of this process; distinguishes processes with the same id
     is_learner: bool = False  # asyncLearner: this broker never joins the in-sync set
     from_last_file: bool = False  # syncFromLastFile: an empty log begins with the leader's last file
+
+    def known_as(self, id: int) -> None:
+        """Note the id that the controller gave this broker."""
+        self.own_id = id

@@ -18,7 +18,7 @@ PLAIN = ServerTls(mode=TlsMode.DISABLED)
 
 
 class HaPort:
-    """Listener. ``accept`` creates the protocol of each connection once the log is available."""
+    """Listener. The log accepts the connections once it is available."""
 
     def __init__(
         self,
@@ -29,9 +29,9 @@ class HaPort:
         silent_s_max: Callable[[], float] = lambda: SILENT_S_MAX,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.accept: Callable[[], asyncio.BaseProtocol] = _TurnedAway
+        self._accept: Callable[[], asyncio.BaseProtocol] = _TurnedAway
         self._listener = Listener(
-            lambda: self.accept(),
+            lambda: self._accept(),
             host=host,
             port=port,
             tls=tls,
@@ -51,6 +51,10 @@ class HaPort:
     async def start(self) -> None:
         """Bind the port and listen. Raises ListenFailed."""
         await self._listener.start()
+
+    def open(self, accept: Callable[[], asyncio.BaseProtocol]) -> None:
+        """Let ``accept`` create the protocol of each connection from now on."""
+        self._accept = accept
 
     async def close(self) -> None:
         """Stop accepting connections. Existing ones are closed by their owner."""

@@ -26,7 +26,7 @@ from kerolox.store.disk.segment import OpenFiles
 from kerolox.store.disk.segments import Segments
 from kerolox.store.dispatch.dispatcher import Dispatcher
 from kerolox.store.dispatch.keys import KeyFiller
-from kerolox.store.dispatch.queue_units import UnitFiller
+from kerolox.store.dispatch.queue_units import BitsOf, UnitFiller
 from kerolox.store.dispatch.queues import QueueFiller
 from kerolox.store.errors import StoreError
 from kerolox.store.expiry import Expiry
@@ -76,12 +76,13 @@ class MessageStore:
         controlled: bool = False,
         epoch_path: str = "",
         alone: bool = True,
+        bits_of: BitsOf | None = None,
     ) -> None:
         """Set up the store without opening it.
 
         ``controlled``: a controller elects the leader. Readers then see only confirmed messages, also during
         the start, and the log has epochs, in ``epoch_path`` or in the store. ``alone``: with a DLedger log,
-        the group has no other member.
+        the group has no other member. ``bits_of`` returns the results of filters, for extensions of queues.
         """
         self.options = options
         self.controlled = controlled
@@ -175,7 +176,7 @@ class MessageStore:
 
         # In this order: a message is in its queue before any listener is notified.
         self.dispatcher = Dispatcher(self.log, self.failing)
-        filler = UnitFiller if options.queue_extension else QueueFiller
+        filler = partial(UnitFiller, bits_of=bits_of) if options.queue_extension else QueueFiller
         self.queue_filler: QueueFiller = filler(
             self.consume_queues, parse_levels(options.delay_levels), multi_dispatch=options.multi_dispatch
         )

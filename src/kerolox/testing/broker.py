@@ -146,7 +146,9 @@ async def bury(broker: Broker) -> None:
         replication.follower.link.close()
     # Without its connection it cannot unregister at the name servers.
     await asyncio.gather(
-        broker.registrations._dialer.close(), broker.ports.followers.close(), *map(Server.close, servers)
+        broker.nameservers.registrations._dialer.close(),
+        broker.ports.followers.close(),
+        *map(Server.close, servers),
     )
     try:
         await broker.close()

@@ -178,7 +178,7 @@ class _Pair:
         acked = [one.acked for one in self._leader.replication.leader.followers if one.joined]
         if not link.copying or not any(offset >= self._goal for offset in acked):
             return f"it has all {has} bytes, but its leader got no acknowledgement. Its state: {link.text}"
-        copy = self._follower.table_copy
+        copy = self._follower.copies.copy
         if self._passes is None:
             self._passes = copy.passes + 2  # one may be under way with older data
         if copy.passes < self._passes:

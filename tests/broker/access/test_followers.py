@@ -31,7 +31,7 @@ async def test_users_and_rules_are_copied(tmp_path: Path) -> None:
         there = follower.broker.access.book
         async with asyncio.timeout(20):
             while "alice" not in there.policies:
-                follower.broker.table_copy.copy_now()
+                follower.broker.copies.copy.copy_now()
                 await asyncio.sleep(0.02)
         assert there.users == leader.broker.access.book.users
         assert there.policies == leader.broker.access.book.policies
@@ -63,7 +63,7 @@ async def test_a_file_that_is_shared_is_never_put_back(
         follower = cluster.followers("broker-a")[1].broker
         async with asyncio.timeout(20):
             while len(made) < 6:
-                follower.table_copy.copy_now()
+                follower.copies.copy.copy_now()
                 await asyncio.sleep(0.02)
     kept = BookFile(path, SYSTEM_CLOCK)
     await kept.load()

@@ -16,6 +16,7 @@ from kerolox.access.plain.guard import ACL_EXCEPTION, PlainGuard
 from kerolox.access.plain.yaml_file import AclFileBroken
 from kerolox.broker.access.room import Access
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.tables.room import Tables
 from kerolox.client.consume.consumer_options import PushOptions
 from kerolox.client.consume.outcomes import Retry
 from kerolox.client.consume.push_consumer import PushConsumer
@@ -84,7 +85,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         running = await stack.enter_async_context(running_broker(directory=tmp_path / "store", **options))
         place = Place(running, path, stack)
         await (await place.talk(ADMIN)).send("orders", b"hello")  # which makes the topic
-        await running.broker.settled()
+        await running.broker.nameservers.settled()
         yield place
 
 
@@ -307,7 +308,7 @@ async def test_followers_copy_with_an_administrators_key(tmp_path: Path, name: s
         assert (await Talk(dialer, leader).send("orders")).code == 0
         logs = leader.broker.store.log, follower.store.log
         await until(lambda: logs[0].max_offset == logs[1].max_offset > 0, 20.0)
-        follower.table_copy.copy_now()
+        follower.copies.copy.copy_now()
         await until(lambda: follower.tables.topics.find("orders") is not None, 20.0)
 
 
@@ -321,7 +322,11 @@ async def test_followers_copy_with_an_administrators_key(tmp_path: Path, name: s
 )
 def test_settings_that_contradict_each_other(tmp_path: Path, settings: dict[str, Any], why: str) -> None:
     with pytest.raises(OptionError, match=why):
-        Access(BrokerOptions(**settings), str(tmp_path), ManualClock())
+        Access(BrokerOptions(**settings), ManualClock(), _no_tables)
+
+
+def _no_tables() -> Tables:
+    raise AssertionError("the options are checked first")
 
 
 async def test_a_file_that_cannot_be_read_refuses_the_start(tmp_path: Path) -> None:

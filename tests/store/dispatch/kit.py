@@ -11,6 +11,7 @@ from pathlib import Path
 from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.properties import pack
 from kerolox.protocol.record import decode_records
+from kerolox.store.dispatch.queue_units import BitsOf
 from kerolox.store.message_store import MessageStore
 from kerolox.store.options import FlushMode, StoreOptions
 from kerolox.store.queue.reading import QueueRead, ReadStatus
@@ -48,11 +49,17 @@ class Rig:
         self.boot = "first"
         self._boots = 1
         self.stores: list[MessageStore] = []
+        self.bits_of: BitsOf | None = None  # results of filters, for extensions of queues
 
     def make(self, **changes: object) -> MessageStore:
         options = self.options if not changes else options_for(self.path, **{**vars(self.options), **changes})
         store = MessageStore(
-            options, files=self.disk, clock=self.clock, boot=self.boot, controlled=self.controlled
+            options,
+            files=self.disk,
+            clock=self.clock,
+            boot=self.boot,
+            controlled=self.controlled,
+            bits_of=self.bits_of,
         )
         self.stores.append(store)
         return store

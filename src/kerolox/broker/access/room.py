@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 
 from kerolox.access.plain.files import AclFiles
 from kerolox.access.plain.guard import PlainGuard
@@ -11,11 +12,11 @@ from kerolox.access.plain.migration import left_over_white, migrate_into
 from kerolox.access.plain.requests import AccountRequests
 from kerolox.access.server_access import ServerAccess
 from kerolox.broker.access.users import UserRequests
+from kerolox.broker.base import Room
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.tables.topics import Topics
+from kerolox.broker.tables.room import Tables
 from kerolox.clock import Clock
 from kerolox.front.rows import Row, declared, rejected, rows_of
-from kerolox.store.tables.groups import GroupTable
 
 log = logging.getLogger(__name__)
 
@@ -27,16 +28,15 @@ class BrokerView:
 
     dead_letters_are_topics = False
 
-    def __init__(self, cluster: str) -> None:
+    def __init__(self, cluster: str, tables: Callable[[], Tables]) -> None:
         self.cluster = cluster
-        self.topics: Topics | None = None
-        self.groups: GroupTable | None = None
+        self._tables = tables
 
     def has_topic(self, name: str) -> bool:
-        return self.topics is not None and self.topics.find(name) is not None
+        return self._tables().topics.find(name) is not None
 
     def has_group(self, name: str) -> bool:
-        return self.groups is not None and name in self.groups.groups
+        return name in self._tables().groups.groups
 
 
 _NO_ACCOUNTS = (
@@ -49,19 +49,23 @@ _NO_USERS = (
 )
 
 
-class Access(ServerAccess):
+class Access(ServerAccess, Room):
     """Users of a broker: a table of its store, unless the options name a file; or the accounts of RocketMQ
-    4."""
+    4. ``tables`` returns the tables; the guard exists before them, because the ports need it."""
 
-    def __init__(self, options: BrokerOptions, store_root: str, clock: Clock) -> None:
-        self.view = BrokerView(options.cluster)
-        super().__init__(options, self.view, clock, os.path.join(store_root, FILE))
+    def __init__(self, options: BrokerOptions, clock: Clock, tables: Callable[[], Tables]) -> None:
+        view = BrokerView(options.cluster, tables)
+        path = os.path.join(os.path.abspath(options.store_path), FILE)
+        super().__init__(options, view, clock, path)
         self._broker_options = options
         self._accounts: AclFiles | None = None
         if options.acl or options.migrate_acl:
             self._accounts = AclFiles(*options.acl_places(options.config_path), clock)
             if options.acl:
-                self.guard = PlainGuard(self._accounts, self.view, options, clock)
+                self.guard = PlainGuard(self._accounts, view, options, clock)
+
+    async def start(self) -> None:
+        await self.open()
 
     async def _bring(self) -> None:
         files = self._accounts

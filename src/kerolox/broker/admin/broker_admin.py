@@ -8,15 +8,14 @@ import os
 from collections.abc import Callable, Mapping
 
 from kerolox.access.needs.kinds import CHANGES, CHANGES_OPTIONS, LOOKS
-from kerolox.broker.admin.topic_admin import Settled
+from kerolox.broker.base import Base
 from kerolox.broker.configured.role_changes import RoleChanges
+from kerolox.broker.consume.filters import bloom_of
 from kerolox.broker.figures.runtime_info import RuntimeInfo
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.later.timers import Timers
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.nameservers.registrations import Registrations
 from kerolox.broker.role.settings import ROLE_KEYS, RoleChange, role_asked, role_at_start
-from kerolox.clock import Clock
 from kerolox.config_file import ConfigFile
 from kerolox.errors import Refused
 from kerolox.front.own_options import settings_asked
@@ -31,7 +30,6 @@ from kerolox.protocol.headers.admin import (
     BrokerStatsRequest,
     UpdateBrokerConfigRequest,
 )
-from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -41,38 +39,33 @@ _MACHINE = f"clientCallbackExecutorThreads={os.cpu_count() or 1}\n"
 
 class BrokerAdmin:
     """Requests that show and change the broker's options, show its figures, and clean up its files.
-
-    ``found`` are values that the options leave open; ``changed`` is called with the options that took new
-    values. Both use our names.
-    """
+    ``changed`` is called with the options that took new values, by our names."""
 
     def __init__(
         self,
-        store: MessageStore,
-        found: Mapping[str, object],
+        base: Base,
         stats: Statistics,
         runtime_info: RuntimeInfo,
-        options: BrokerOptions,
-        settled: Settled,
-        changed: Callable[[Mapping[str, object]], None],
+        timers: Timers,
+        registrations: Registrations,
         roles: RoleChanges,
-        leadership: Leadership,
-        clock: Clock,
+        changed: Callable[[Mapping[str, object]], None],
     ) -> None:
-        self._store = store
-        self._found = found
+        options = base.options
+        self._store = base.store
+        self._found = base.endpoints.as_options() | {"queue_extension_bits": bloom_of(options).bits}
         self._stats = stats
         self._runtime_info = runtime_info
         self._options = options
-        self._settled = settled
+        self._timers = timers if options.timer_wheel else None
+        self._registrations = registrations
         self._changed = changed
         self._roles = roles
-        self._leadership = leadership
+        self._leadership = base.leadership
         self._changing_role = asyncio.Lock()
-        self._clock = clock
-        self._version = DataVersion(timestamp=clock.wall_ms())
+        self._clock = base.clock
+        self._version = DataVersion(timestamp=base.clock.wall_ms())
         self._file = ConfigFile(options.config_path) if options.config_path else None
-        self.timers: Timers | None = None  # None: any-time delays are disabled
 
     async def close(self) -> None:
         if self._file is not None:
@@ -99,7 +92,7 @@ class BrokerAdmin:
         self._version = self._version.next(self._clock.wall_ms())
         self._changed(changed)
         if "permission" in changed:
-            await self._settled()
+            await self._registrations.settled()
         return Answer()
 
     async def _keep(self, wanted: Mapping[str, str]) -> dict[str, object]:
@@ -173,16 +166,16 @@ class BrokerAdmin:
     @serves(RequestCode.GET_TIMER_CHECK_POINT, None, LOOKS)
     def timer_checkpoint(self, request: Request[None]) -> Answer:
         """Return the progress of the timer, for followers."""
-        if self.timers is None:
+        if self._timers is None:
             return _no_timer("The checkpoint is null")
-        return Answer(body=self.timers.files.checkpoint.encode())
+        return Answer(body=self._timers.files.checkpoint.encode())
 
     @serves(RequestCode.GET_TIMER_METRICS, None, LOOKS)
     def timer_metrics(self, request: Request[None]) -> Answer:
         """Return the number of waiting timer messages by topic, for followers."""
-        if self.timers is None:
+        if self._timers is None:
             return _no_timer("The timer message store is null")
-        return Answer(body=self.timers.counts.body().encode())
+        return Answer(body=self._timers.counts.body().encode())
 
     # --- cleaning -------------------------------------------------------------------------------------
 

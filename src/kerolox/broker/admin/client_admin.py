@@ -1,19 +1,16 @@
 """Requests about connected clients: lists of them, and questions that are relayed to a client."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from kerolox.access.guard import Guard
 from kerolox.access.needs.kinds import LOOKS, on
 from kerolox.access.needs.names import GET, SUB
-from kerolox.broker.members.groups import Groups
-from kerolox.broker.members.members import Member, Members
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.tables.topics import Topics
+from kerolox.broker.base import Base
+from kerolox.broker.members.members import Member
+from kerolox.broker.members.room import Membership
+from kerolox.broker.tables.room import Tables
 from kerolox.errors import InvalidRequest, KeroloxError, ProtocolError, RequestTimeout
 from kerolox.front.requests import Answer, Request
 from kerolox.front.rows import serves
@@ -31,7 +28,6 @@ from kerolox.protocol.headers.heartbeat import ConsumeDirectlyRequest, ConsumerR
 from kerolox.protocol.message_id import read_offset_id
 from kerolox.protocol.record import decode_record
 from kerolox.store.errors import CorruptRecord
-from kerolox.store.message_store import MessageStore
 
 RELAY_TIMEOUT_S = 10.0
 
@@ -39,21 +35,13 @@ RELAY_TIMEOUT_S = 10.0
 class ClientAdmin:
     """Requests that show connected producers and consumers, and requests that a consumer itself answers."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        members: Members,
-        options: BrokerOptions,
-        guard: Guard,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._members = members
-        self._options = options
-        self._guard = guard
+    def __init__(self, base: Base, tables: Tables, membership: Membership) -> None:
+        self._store = base.store
+        self._topics = tables.topics
+        self._groups = membership.groups
+        self._members = membership.members
+        self._options = base.options
+        self._guard = base.guard
 
     # --- connections ----------------------------------------------------------------------------------
 

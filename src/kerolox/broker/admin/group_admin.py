@@ -1,7 +1,5 @@
 """Requests of tools that create, change and delete consumer groups, and that show their progress."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
@@ -11,14 +9,13 @@ from kerolox.access.needs.kinds import LOOKS, on
 from kerolox.access.needs.names import DELETE, GET, UPDATE
 from kerolox.access.needs.pop import SET_MODE
 from kerolox.broker.absent import refuse_group_attributes
-from kerolox.broker.admin.topic_admin import Settled, offsets_gone, page_names
+from kerolox.broker.admin.topic_admin import offsets_gone, page_names
+from kerolox.broker.base import Base
 from kerolox.broker.bounds import PROGRESS_ROWS_MAX, REQUEST_MODES_MAX, too_many
 from kerolox.broker.figures.stats import Statistics
-from kerolox.broker.members.groups import Groups, check_group
-from kerolox.broker.members.members import Members
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.tables.topics import Topics
-from kerolox.clock import Clock
+from kerolox.broker.members.groups import check_group
+from kerolox.broker.members.room import Membership
+from kerolox.broker.tables.room import Tables
 from kerolox.errors import InvalidRequest
 from kerolox.front.requests import Answer, Later, Request
 from kerolox.front.rows import serves
@@ -44,43 +41,33 @@ from kerolox.protocol.bodies.stats import (
 )
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers import group as headers
-from kerolox.store.message_store import MessageStore
-from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets
-from kerolox.store.tables.request_modes import RequestModes
 from kerolox.unsaved import Unsaved
 
 log = logging.getLogger(__name__)
 
 
 class GroupAdmin:
-    """Requests that create, change, delete and show consumer groups, and that show tables of all groups.
-
-    ``offsets_saved`` waits until changed offsets are on disk.
-    """
+    """Requests that create, change, delete and show consumer groups, and that show tables of all groups."""
 
     def __init__(
         self,
-        topics: Topics,
-        groups: Groups,
-        members: Members,
-        offsets: ConsumerOffsets,
-        delays: DelayOffsets,
-        modes: RequestModes,
+        base: Base,
+        tables: Tables,
+        membership: Membership,
         stats: Statistics,
-        offsets_saved: Settled,
-        *,
-        address: str,
     ) -> None:
-        self._topics = topics
-        self._groups = groups
-        self._members = members
-        self._offsets = offsets
-        self._delays = delays
-        self._modes = modes
+        self._topics = tables.topics
+        self._groups = membership.groups
+        self._members = membership.members
+        self._offsets = tables.offsets
+        self._delays = tables.delay_offsets
+        self._modes = tables.modes
         self._stats = stats
-        self._offsets_saved = offsets_saved
-        self.unsaved_modes: Unsaved[tuple[str, str], SetRequestMode] = Unsaved(self._put_mode_back)
-        self._address = address
+        self._offsets_saved = tables.offset_saver.saved
+        self._unsaved_modes: Unsaved[tuple[str, str], SetRequestMode] = Unsaved(
+            self._put_mode_back, tables.mode_saver.save
+        )
+        self._address = base.endpoints.address
 
     # --- settings -------------------------------------------------------------------------------------
 
@@ -194,8 +181,8 @@ class GroupAdmin:
         if count >= REQUEST_MODES_MAX and before is None:
             raise too_many("request modes", "REQUEST_MODES_MAX", REQUEST_MODES_MAX)
         self._modes.put(mode)
-        self.unsaved_modes.changed((topic, group), before)
-        await self.unsaved_modes.saved((topic, group))
+        self._unsaved_modes.changed((topic, group), before)
+        await self._unsaved_modes.saved((topic, group))
         return Answer()
 
     def _put_mode_back(self, key: tuple[str, str], before: SetRequestMode | None) -> None:
@@ -251,26 +238,20 @@ class ProgressAdmin:
 
     def __init__(
         self,
-        store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        members: Members,
-        offsets: ConsumerOffsets,
+        base: Base,
+        tables: Tables,
+        membership: Membership,
         stats: Statistics,
-        options: BrokerOptions,
-        clock: Clock,
-        *,
-        address: str,
     ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._members = members
-        self._offsets = offsets
+        self._store = base.store
+        self._topics = tables.topics
+        self._groups = membership.groups
+        self._members = membership.members
+        self._offsets = tables.offsets
         self._stats = stats
-        self._options = options
-        self._clock = clock
-        self._address = address
+        self._options = base.options
+        self._clock = base.clock
+        self._address = base.endpoints.address
 
     @serves(RequestCode.GET_CONSUME_STATS, headers.ConsumeStatsRequest, CONSUME_STATS)
     async def group(self, request: Request[headers.ConsumeStatsRequest]) -> Answer:

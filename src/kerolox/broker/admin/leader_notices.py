@@ -9,13 +9,12 @@ servers. RESET_MASTER_FLUSH_OFFSET: a note that tools read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from kerolox.access.needs.kinds import CHANGES
-from kerolox.broker.endpoints import Endpoints
-from kerolox.broker.fellows.fellows import Fellows
-from kerolox.broker.fellows.group_watch import GroupWatch
-from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.base import Base
+from kerolox.broker.fellows.room import Fellowship
+from kerolox.broker.nameservers.room import NameServers
+from kerolox.broker.role.elector import Elector
 from kerolox.broker.role.value import LeaderAddress
 from kerolox.errors import InvalidRequest, Refused
 from kerolox.front.requests import Answer, Request
@@ -23,7 +22,6 @@ from kerolox.front.rows import serves
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.registration import MinBrokerIdChanged
 from kerolox.protocol.headers.replication import HaInfo, ResetMasterFlushOffsetRequest
-from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -31,27 +29,18 @@ ADDRESS_SHOWN = 100  # characters
 
 
 class LeaderNotices:
-    """Handlers of requests 905, 906 and 908. ``register`` asks name servers for the leader again.
-    ``refuses_claims`` is the reason why no broker can claim to lead; empty: it can."""
+    """Handlers of requests 905, 906 and 908."""
 
     def __init__(
-        self,
-        store: MessageStore,
-        leadership: Leadership,
-        endpoints: Endpoints,
-        watch: GroupWatch,
-        *,
-        fellows: Fellows,
-        register: Callable[[], None],
-        refuses_claims: str,
+        self, base: Base, nameservers: NameServers, fellowship: Fellowship, elector: Elector
     ) -> None:
-        self._store = store
-        self._leadership = leadership
-        self._endpoints = endpoints
-        self._watch = watch
-        self._fellows = fellows
-        self._register = register
-        self._refuses_claims = refuses_claims
+        self._store = base.store
+        self._leadership = base.leadership
+        self._endpoints = base.endpoints
+        self._registrations = nameservers.registrations
+        self._watch = fellowship.watch
+        self._fellows = fellowship.fellows
+        self._refuses_claims = elector.refuses_claims
 
     @serves(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, MinBrokerIdChanged, CHANGES)
     def lowest_changed(self, request: Request[MinBrokerIdChanged]) -> Answer:
@@ -61,7 +50,7 @@ class LeaderNotices:
             "lowest_broker_changed id=%r address=%r gone=%r by=%s",
             header.min_broker_id, header.min_broker_addr, header.offline_broker_addr, request.caller.address,
         )  # fmt: skip
-        self._register()
+        self._registrations.register_all()
         self._watch.look_now()
         return Answer()
 

@@ -1,7 +1,5 @@
 """Requests of tools that create, change, show and delete topics."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,12 +11,11 @@ from kerolox.access.needs.kinds import CHANGES, LOOKS, on
 from kerolox.access.needs.names import DELETE, GET
 from kerolox.broker import names
 from kerolox.broker.absent import refuse_topic_attribute
+from kerolox.broker.base import Base
 from kerolox.broker.figures.stats import Statistics
-from kerolox.broker.members.groups import Groups
-from kerolox.broker.members.members import Members
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.role.leadership import Leadership
-from kerolox.broker.tables.topics import Topics
+from kerolox.broker.members.room import Membership
+from kerolox.broker.nameservers.registrations import Registrations
+from kerolox.broker.tables.room import Tables
 from kerolox.errors import InvalidRequest, KeroloxError, Overloaded, Refused, sentences
 from kerolox.front.requests import Answer, Later, Request
 from kerolox.front.rows import serves
@@ -37,14 +34,10 @@ from kerolox.protocol.bodies.topics import (
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers import topic as headers
 from kerolox.store.log.cursors import LIGHT_PREFIX
-from kerolox.store.message_store import MessageStore
-from kerolox.store.tables.offsets import ConsumerOffsets
 from kerolox.store.tables.topics import QUEUES_MAX
 from kerolox.unsaved import NotSaved
 
 log = logging.getLogger(__name__)
-
-Settled = Callable[[], Awaitable[None]]
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 PAGE_MAX = 2000  # limit of GET_ALL_TOPIC_CONFIG, and of the same request for groups
@@ -63,33 +56,27 @@ _CHANGEABLE = (_MESSAGE_TYPE, *_NUMBERS)
 class TopicAdmin:
     """Requests that create, change, delete, clean up and show topics, and show their groups and figures.
 
-    ``settled`` waits until changed topics are registered at the name servers, ``offsets_saved`` until changed
-    offsets are on disk.
+    A change is answered when the name servers have it.
     """
 
     def __init__(
         self,
-        store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        offsets: ConsumerOffsets,
-        members: Members,
+        base: Base,
+        tables: Tables,
+        membership: Membership,
         stats: Statistics,
-        options: BrokerOptions,
-        settled: Settled,
-        offsets_saved: Settled,
-        leadership: Leadership,
+        registrations: Registrations,
     ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._members = members
+        self._store = base.store
+        self._topics = tables.topics
+        self._groups = membership.groups
+        self._offsets = tables.offsets
+        self._members = membership.members
         self._stats = stats
-        self._options = options
-        self._settled = settled
-        self._offsets_saved = offsets_saved
-        self._leadership = leadership
+        self._options = base.options
+        self._registrations = registrations
+        self._offsets_saved = tables.offset_saver.saved
+        self._leadership = base.leadership
 
     # --- creating and changing ------------------------------------------------------------------------
 
@@ -126,7 +113,7 @@ class TopicAdmin:
                     config.topic_name, config.read_queue_nums, config.write_queue_nums, config.perm, by,
                 )  # fmt: skip
         await self._topics.unsaved.saved(*[config.topic_name for config in checked])
-        await self._settled()
+        await self._registrations.settled()
         return Answer()
 
     def _checked(self, config: TopicConfig) -> TopicConfig:
@@ -177,7 +164,7 @@ class TopicAdmin:
             log.info("topic_deleted topic=%r by=%s", name, request.caller.address)
         # Otherwise offsets that return would be beyond the end of a topic that is created again.
         await offsets_gone(self._offsets_saved, f"topic[{topic}]")
-        await self._settled()
+        await self._registrations.settled()
         return Answer()
 
     async def _delete(self, topic: str) -> None:
@@ -282,7 +269,7 @@ class TopicAdmin:
         return Answer(body=TopicList(topic_list=tuple(sorted(self._topics.system))).encode())
 
 
-async def offsets_gone(saved: Settled, what: str) -> None:
+async def offsets_gone(saved: Callable[[], Awaitable[None]], what: str) -> None:
     """Wait until the offsets of a deleted topic or group are also removed from the disk. If that fails, the
     topic or group stays deleted; deleting it again removes the offsets."""
     try:

@@ -11,16 +11,15 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
+from kerolox.broker.base import Base
 from kerolox.broker.bounds import OFFSETS_MAX
 from kerolox.broker.copies.remote_tables import RemoteTables
 from kerolox.broker.later.timers import Timers
 from kerolox.broker.tables.room import Tables
 from kerolox.errors import KeroloxError, ProtocolError
-from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.replication.leader_questions import LeaderQuestions, LogRange
-from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.offsets import advance
 
 log = logging.getLogger(__name__)
@@ -32,17 +31,21 @@ ASK_S = 3.0  # longest wait of a start for one follower
 
 class FollowersProgress:
     """Questions to followers, before consumers are admitted and before delayed messages are delivered. For
-    each queue and delay level the larger offset counts. ``timers``: None without a timer, or if no follower
-    may act."""
+    each queue and delay level the larger offset counts. Followers that cannot have acted are asked for the
+    progress of groups only."""
 
-    def __init__(
-        self, dialer: Dialer, store: MessageStore, tables: Tables, timers: Timers | None, *, acting: bool
-    ) -> None:
-        self._dialer = dialer
-        self._store = store
+    def __init__(self, base: Base, tables: Tables, timers: Timers) -> None:
+        self._dialer = base.dialer
+        self._store = base.store
+        self._leadership = base.leadership
+        self._options = base.options
         self._tables = tables
         self._timers = timers
-        self._acting = acting
+
+    @property
+    def _acting(self) -> bool:
+        """True if a follower may have delivered last. One that acts itself was the last one."""
+        return self._options.acting and not self._leadership.acts
 
     async def take(self, followers: Iterable[str]) -> None:
         for found in await asyncio.gather(*[self._ask_all(address) for address in followers]):
@@ -51,7 +54,7 @@ class FollowersProgress:
                 self._take_offsets(offsets)
             if delays is not None:
                 self._take_delays(delays, log_range)
-            if timer and self._timers is not None:
+            if timer:
                 self._take_timer(timer)
 
     async def _ask_all(
@@ -63,7 +66,7 @@ class FollowersProgress:
             return offsets, None, None, None
         delays = await self._ask(address, remote.delay_offsets)
         log_range = await self._ask(address, LeaderQuestions(self._dialer, address).log_range)
-        timer = None if self._timers is None else await self._ask(address, remote.timer_checkpoint)
+        timer = await self._ask(address, remote.timer_checkpoint) if self._options.timer_wheel else None
         return offsets, delays, timer, log_range
 
     async def _ask(self, address: str, ask: Callable[[], Awaitable[T]]) -> T | None:
@@ -79,7 +82,6 @@ class FollowersProgress:
             return None
 
     def _take_timer(self, found: bytes) -> None:
-        assert self._timers is not None  # otherwise the checkpoint is not requested
         try:
             self._timers.take_back(found)
         except ProtocolError as error:

@@ -8,20 +8,17 @@ act, there is no announcement and no wait.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
 
+from kerolox.broker.base import Base
 from kerolox.broker.configured.followers_progress import FollowersProgress
-from kerolox.broker.endpoints import Endpoints
 from kerolox.broker.nameservers.group_members import GroupMembers
 from kerolox.broker.options import BrokerOptions
-from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed
-from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.replication import HaInfo
+from kerolox.replication.leader import Leader
 
 log = logging.getLogger(__name__)
 
@@ -33,31 +30,19 @@ PAUSE_S = 1.0
 
 
 class HandBack:
-    """Steps of the return. ``copying``: hosts of the followers that copy from here, one for each
-    connection."""
+    """Steps of the return. ``leader``: the connections of the followers that copy from here."""
 
     def __init__(
-        self,
-        dialer: Dialer,
-        options: BrokerOptions,
-        endpoints: Endpoints,
-        progress: FollowersProgress,
-        clock: Clock,
-        *,
-        nameservers: Iterable[str],
-        flushed: int,
-        copying: Callable[[], Iterable[str]],
-        old: set[str] | None = None,
+        self, base: Base, members: GroupMembers, progress: FollowersProgress, leader: Leader
     ) -> None:
-        self._dialer = dialer
-        self._options = options
-        self._endpoints = endpoints
+        self._dialer = base.dialer
+        self._options = base.options
+        self._endpoints = base.endpoints
+        self._store = base.store
+        self._clock = base.clock
+        self._group = members
         self._progress = progress
-        self._clock = clock
-        self._nameservers = list(nameservers)
-        self._flushed = flushed
-        self._copying = copying
-        self._group = GroupMembers(dialer, options, old)
+        self._leader = leader
 
     async def take(self) -> None:
         """Take over from the followers. A follower that does not answer, or does not copy, is logged and
@@ -88,16 +73,21 @@ class HandBack:
     async def _followers(self) -> list[str]:
         """Return the addresses of the followers in the order of their ids."""
         found: dict[int, str] = {}
-        for members in await asyncio.gather(*[self._group.ask(one, ASK_S) for one in self._nameservers]):
-            found |= members or {}
+        for members in await self._group.ask_all():
+            found |= members
         own = self._endpoints.address
         return list(dict.fromkeys(at for id, at in sorted(found.items()) if id and at != own))
+
+    @property
+    def _copying(self) -> list[str]:
+        """Hosts of the followers that copy from here, one for each connection."""
+        return [one.address.rpartition(":")[0] for one in self._leader.followers if one.joined]
 
     async def _tell(self, followers: list[str]) -> str:
         """Announce the return to the followers. Return the error if one of them may not have received it."""
         back = HaInfo(
             master_ha_address=self._endpoints.ha_address,
-            master_flush_offset=self._flushed,
+            master_flush_offset=self._store.progress.flushed,
             master_address=self._endpoints.address,
         )
         why = ""
@@ -118,7 +108,7 @@ class HandBack:
         """Wait until each follower copies from here. Return an error that names those that do not."""
         wanted = Counter(address.rpartition(":")[0] for address in followers)
         until_s = self._clock.monotonic_s() + CONNECT_S
-        while missing := wanted - Counter(self._copying()):
+        while missing := wanted - Counter(self._copying):
             if self._clock.monotonic_s() >= until_s:
                 return f"after {CONNECT_S:.0f} s no follower at {', '.join(missing)} copies from here"
             await self._clock.sleep(LOOK_S)

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
+from kerolox.broker.base import Base
 from kerolox.broker.configured.followers_progress import FollowersProgress
 from kerolox.broker.fellows.fellows import Fellows
-from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.nameservers.room import NameServers
 from kerolox.broker.role.settings import RoleChange
 from kerolox.broker.tables.promotions import Promotions
 from kerolox.errors import Refused, sentences
-from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import ResponseCode
 from kerolox.replication.follower import Follower
-from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -28,26 +26,24 @@ FORGET_S = 120  # a name server forgets a broker this long after its last regist
 
 
 class RoleChanges:
-    """Checks and steps of a role change. ``progress_by`` takes over the progress of groups from other
-    followers; ``register`` notifies the name servers."""
+    """Checks and steps of a role change. The progress of groups is taken over from the other followers."""
 
     def __init__(
         self,
-        store: MessageStore,
-        leadership: Leadership,
+        base: Base,
+        promotions: Promotions,
+        nameservers: NameServers,
         follower: Follower,
         fellows: Fellows,
-        progress_by: Callable[[Dialer], FollowersProgress],
-        register: Callable[[], Awaitable[None]],
-        promotions: Promotions,
+        progress: FollowersProgress,
     ) -> None:
-        self._store = store
-        self._leadership = leadership
+        self._store = base.store
+        self._leadership = base.leadership
+        self._promotions = promotions
+        self._nameservers = nameservers
         self._follower = follower
         self._fellows = fellows
-        self._progress_by = progress_by
-        self._register = register
-        self._promotions = promotions
+        self._progress = progress
 
     async def check(self, to: RoleChange, *, accept_loss: bool) -> None:
         """Raise Refused with the obstacles to this change of role."""
@@ -70,13 +66,13 @@ class RoleChanges:
         begins = to.leads and not self._leadership.leads
         if begins:
             others = sorted({address for _, address in await self._fellows.registered() or ()})
-            await self._progress_by(self._fellows.dialer).take(others)
+            await self._progress.take(others)
             numbers = await asyncio.gather(*[self._fellows.promotion(address) for address in others])
             await self._promotions.promote([one for one in numbers if one is not None], "by an operator")
         await self._leadership.take_role(to)
         if begins:
             await self._follower.forget_leader()
-        await self._register()
+        await self._nameservers.register_role()
 
     async def _check_alone(self) -> set[tuple[int, str]]:
         """Return the other followers. Raises Refused while a leader is alive, or may be."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 
+from kerolox.broker.base import Base
 from kerolox.broker.fellows.fellows import AnotherLeads, Fellows
-from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.promotions import Promotions
-from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -19,19 +18,12 @@ log = logging.getLogger(__name__)
 class SecondLeader:
     """Search for another leader of the name, done whenever this broker registers."""
 
-    def __init__(
-        self,
-        fellows: Fellows,
-        leadership: Leadership,
-        promotions: Promotions,
-        store: MessageStore,
-        own_address: str,
-    ) -> None:
+    def __init__(self, base: Base, promotions: Promotions, fellows: Fellows) -> None:
         self._fellows = fellows
-        self._leadership = leadership
+        self._leadership = base.leadership
         self._promotions = promotions
-        self._store = store
-        self._own_address = own_address
+        self._store = base.store
+        self._own_address = base.endpoints.address
         self._gave_way: AnotherLeads | None = None
 
     async def check(self, nameserver: str) -> None:

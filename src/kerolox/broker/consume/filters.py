@@ -8,6 +8,7 @@ arrived; a returning group uses the results from its absence. See FORMAT.md, "Co
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 
 import msgspec
@@ -15,10 +16,7 @@ import msgspec
 from kerolox.broker.bounds import FILTERS_CHARACTERS_MAX, FILTERS_OF_TOPIC_MAX
 from kerolox.broker.consume.read_filter import ReadFilter, ReadRefused
 from kerolox.broker.members.compiled_filters import CompiledFilters, key_of, no_property_filter, shown
-from kerolox.broker.members.heartbeats import Heartbeats
-from kerolox.broker.members.members import Members
 from kerolox.broker.options import BrokerOptions
-from kerolox.broker.tables.saver import TablesSaver
 from kerolox.clock import Clock, TimerHandle
 from kerolox.protocol import properties as names
 from kerolox.protocol.bodies.heartbeat import SubscriptionData
@@ -30,8 +28,7 @@ from kerolox.protocol.json_dialect import dumps
 from kerolox.protocol.record import properties_of
 from kerolox.protocol.reserved import RETRY_PREFIX
 from kerolox.protocol.subscription import is_tag_type
-from kerolox.store.dispatch.queue_units import UnitFiller
-from kerolox.store.message_store import MessageStore
+from kerolox.store.disk.files import Files
 from kerolox.store.queue.extension import Unit
 from kerolox.store.queue.reading import UnitFilter
 from kerolox.store.tables.filters import BloomPlaces, FilterData, FilterTable, members_of
@@ -42,10 +39,16 @@ SAVE_MS = 10_000
 _AT_RETRY_TOPIC = names.marker(names.RETRY_TOPIC)
 
 
+def bloom_of(options: BrokerOptions) -> BloomFilter:
+    return BloomFilter(options.filter_error_percent, options.filter_users)
+
+
 class Filters:
     """SQL92 subscriptions of all groups, and their compiled conditions."""
 
     def __init__(self, table: FilterTable, bloom: BloomFilter, options: BrokerOptions, clock: Clock) -> None:
+        """``table`` is loaded by :meth:`load`. Until then messages have no bits, and their filters are
+        evaluated when they are read."""
         self.table = table
         self.bloom = bloom
         self._options = options
@@ -54,28 +57,22 @@ class Filters:
         self._timer: TimerHandle | None = None
 
     @classmethod
-    def of(cls, store: MessageStore, options: BrokerOptions, clock: Clock) -> Filters:
-        """Return the filters of a store, as they were when the broker stopped. Reads a file."""
-        bloom = BloomFilter(options.filter_error_percent, options.filter_users)
+    def of(cls, files: Files, options: BrokerOptions, clock: Clock) -> Filters:
+        """Return the filters of a broker, not loaded yet."""
+        bloom = bloom_of(options)
         table = FilterTable(
-            store.files,
-            store.path("config"),
+            files,
+            os.path.join(os.path.abspath(options.store_path), "config"),
             clock=clock,
             bits=bloom.bits,
             places=bloom.places,
-            dead_kept_ms=options.filter_keep_ms,
+            dead_kept_ms=lambda: options.filter_keep_ms,
         )
-        table.load()
-        made = cls(table, bloom, options, clock)
-        if isinstance(store.queue_filler, UnitFiller):
-            store.queue_filler.bits_of = made.bits_of
-        return made
+        return cls(table, bloom, options, clock)
 
-    def connect(self, heartbeats: Heartbeats, members: Members, saver: TablesSaver) -> None:
-        heartbeats.filters = self.known
-        members.on_subscribed.append(self.subscribed)
-        members.on_deserted.append(self.deserted)
-        saver.keep(self.table, lambda: SAVE_MS)
+    def load(self) -> None:
+        """Read the subscriptions, as they were when the broker stopped. Reads a file."""
+        self.table.load()
 
     def start(self) -> None:
         """Start the timer that forgets subscriptions of groups gone for a long time."""
@@ -90,7 +87,6 @@ class Filters:
 
     def _look(self) -> None:
         self._timer = self._clock.beat(SAVE_MS / 1000, self._look)
-        self.table.dead_kept_ms = self._options.filter_keep_ms
         self.table.forget_dead()
 
     # --- compiling ---------------------------------------------------------------------------------------

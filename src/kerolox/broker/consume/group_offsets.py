@@ -34,7 +34,7 @@ from kerolox.protocol.limits import INT64_MAX
 from kerolox.store.errors import Cold
 from kerolox.store.queue.queues import Queue
 from kerolox.store.tables.offsets import ConsumerOffsets
-from kerolox.unsaved import Unsaved
+from kerolox.unsaved import Save, Unsaved
 
 log = logging.getLogger(__name__)
 
@@ -188,6 +188,7 @@ class Resets:
         members: Members,
         offsets: ConsumerOffsets,
         waits: MessageWaits,
+        save: Save | None,
     ) -> None:
         self._store = base.store
         self._leadership = base.leadership
@@ -198,7 +199,7 @@ class Resets:
         self._offsets = offsets
         self._waits = waits
         # The offsets before, by topic and group; -1: none.
-        self.unsaved: Unsaved[tuple[str, str], dict[int, int]] = Unsaved(self._put_back)
+        self.unsaved: Unsaved[tuple[str, str], dict[int, int]] = Unsaved(self._put_back, save)
 
     # --- reset -------------------------------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from kerolox.broker.base import Base
 from kerolox.broker.controlled.controllers import Controllers
 from kerolox.broker.controlled.elections import Elections
 from kerolox.broker.controlled.heartbeats import Heartbeats, LogState
 from kerolox.broker.controlled.identity import Identity
-from kerolox.broker.controlled.known_sets import KnownSets
 from kerolox.broker.controlled.lease_watch import LeaseWatch
 from kerolox.broker.controlled.mastership import (
     from_election,
@@ -24,10 +24,7 @@ from kerolox.broker.controlled.mastership import (
     from_registration,
     from_replica_info,
 )
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.role.mastership import Mastership, News, news
-from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers import controller as headers
@@ -48,33 +45,26 @@ class Agent:
 
     def __init__(
         self,
-        options: BrokerOptions,
-        clock: Clock,
-        leadership: Leadership,
+        base: Base,
         controllers: Controllers,
         identity: Identity,
         heartbeats: Heartbeats,
         watch: LeaseWatch,
         elections: Elections,
-        known: KnownSets,
-        *,
-        address: str,
-        start: int,
         state: Callable[[], LogState | None],
     ) -> None:
-        """``start``: the number of this process. ``state``: the state of its log, None if the broker cannot
-        lead."""
-        self._options = options
-        self._clock = clock
-        self._leadership = leadership
+        """``state``: the state of the log, None if the broker cannot lead."""
+        self._options = base.options
+        self._clock = base.clock
+        self._leadership = base.leadership
         self._controllers = controllers
         self._identity = identity
         self._heartbeats = heartbeats
         self._watch = watch
         self._elections = elections
-        self._known = known
-        self._address = address
-        self._start = start
+        self._known = elections.known
+        self._address = base.endpoints.address
+        self._start = base.start
         self._state = state
         self._wake = asyncio.Event()
         self.last_error = ""
@@ -85,7 +75,7 @@ class Agent:
         heartbeats.on_unknown.append(self._unknown)
         heartbeats.on_epoch.append(self._heard_epoch)
         elections.on_role.append(self.look_now)
-        leadership.wait("no controller has been asked yet")
+        base.leadership.wait("no controller has been asked yet")
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())

@@ -48,7 +48,11 @@ def split_controllers(text: str) -> list[str]:
 
 class Controllers(CallerEvents):
     """Client of the leading controller. ``on_lost`` is called when the connection to it is lost, or when it
-    no longer leads."""
+    no longer leads.
+
+    It has connections of its own, because their end is an event here, and at the controller: a leader that
+    stops, and could not hand over, is replaced when they end.
+    """
 
     def __init__(self, options: BrokerOptions, clock: Clock) -> None:
         self.addresses = split_controllers(options.controllers)

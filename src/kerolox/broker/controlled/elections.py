@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import logging
 
+from kerolox.broker.base import Base
 from kerolox.broker.controlled.known_sets import KnownSets
 from kerolox.broker.role.leader_search import LeaderSearch
-from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.role.mastership import Mastership, News, news
 from kerolox.broker.role.turns import AGAIN_S, RoleTurns
 from kerolox.broker.tables.room import Tables
-from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.observers import Observers
-from kerolox.replication.epoch_history import EpochHistory
-from kerolox.replication.in_sync_set import InSyncSet
-from kerolox.store.message_store import MessageStore
+from kerolox.replication.epoch_mode import EpochMode
 from kerolox.store.state import Obstacle
 
 log = logging.getLogger(__name__)
@@ -37,26 +34,23 @@ class Elections:
 
     def __init__(
         self,
-        store: MessageStore,
-        leadership: Leadership,
+        base: Base,
         tables: Tables,
-        history: EpochHistory,
-        in_sync: InSyncSet,
+        mode: EpochMode,
         search: LeaderSearch,
         known: KnownSets,
-        clock: Clock,
     ) -> None:
         self.id = 0
+        self.known = known
         self.on_role: Observers[[]] = Observers("role taken")
-        self._store = store
-        self._leadership = leadership
+        self._store = base.store
+        self._leadership = base.leadership
         self._tables = tables
-        self._history = history
-        self._in_sync = in_sync
+        self._history = mode.history
+        self._in_sync = mode.in_sync
         self._search = search
-        self._known = known
-        self._clock = clock
-        self._turns: RoleTurns[Mastership] = RoleTurns(self._take, self._not_taken, clock)
+        self._clock = base.clock
+        self._turns: RoleTurns[Mastership] = RoleTurns(self._take, self._not_taken, base.clock)
         self._why = ""
         self._lost_s: float | None = None  # time when this epoch's leader was first missed
         self._began_at = 0  # end of the log when this broker began to lead
@@ -142,7 +136,7 @@ class Elections:
                 self._search.look_for(offered.address)
         elif found is News.IN_SYNC:
             if self._leadership.leads:
-                await self._known.keep(offered)
+                await self.known.keep(offered)
                 self._in_sync.adopt(offered.in_sync, offered.in_sync_epoch)
             self._leadership.note(offered)
         if not self._leadership.leads:
@@ -152,7 +146,7 @@ class Elections:
         """Store the mastership that a follower received. Nothing depends on it, so the broker follows even if
         this fails."""
         try:
-            await self._known.keep(offered)
+            await self.known.keep(offered)
         except KeroloxError as error:
             log.warning(
                 "set_not_noted epoch=%d set_epoch=%d error=%r",
@@ -184,7 +178,7 @@ class Elections:
         """Begin the epoch. Replication has stopped, and the log is whole and flushed."""
         self._began_at = self._store.log.max_offset
         await self._history.begin(offered.epoch, self._began_at)
-        await self._known.keep(offered)
+        await self.known.keep(offered)
         self._in_sync.lead(self.id, offered.in_sync, offered.in_sync_epoch, offered.epoch)
         for table in (self._tables.topics.table, self._tables.groups):
             table.state_version = offered.epoch

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
+from kerolox.broker.base import Base
 from kerolox.broker.controlled.controllers import Controllers
 from kerolox.broker.controlled.elections import Elections
 from kerolox.broker.controlled.mastership import from_election
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.role.leadership import Leadership
-from kerolox.clock import Clock
+from kerolox.broker.nameservers.registrations import Registrations
+from kerolox.broker.write.intake import Intake
 from kerolox.errors import KeroloxError
-from kerolox.front.lanes import Lane
 from kerolox.observers import Observers
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.controller import ElectMasterRequest
 from kerolox.replication.in_sync_set import InSyncSet, MemberStatus
-from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 
 log = logging.getLogger(__name__)
@@ -40,37 +38,30 @@ def successor(own_id: int, members: list[MemberStatus]) -> MemberStatus | None:
     return min(others, key=lambda one: (-one.acked, one.id), default=None)
 
 
-async def _known(leader: str, timeout_s: float) -> bool:
-    return True
-
-
 class HandOver:
-    """Steps of a handover. ``sends`` is the lane of messages; ``write`` writes what was appended;
-    ``is_known`` waits until name servers report the new leader."""
+    """Steps of a handover."""
 
     def __init__(
         self,
-        sends: Lane,
-        store: MessageStore,
-        leadership: Leadership,
+        base: Base,
+        intake: Intake,
+        registrations: Registrations,
         in_sync: InSyncSet,
         controllers: Controllers,
         elections: Elections,
-        options: BrokerOptions,
-        clock: Clock,
     ) -> None:
-        self.write: Callable[[], None] = lambda: None
-        self.is_known: Callable[[str, float], Awaitable[bool]] = _known
-        self._sends = sends
-        self._store = store
-        self._leadership = leadership
+        self._sends = base.lanes["send"]
+        self._intake = intake
+        self._registrations = registrations
+        self._store = base.store
+        self._leadership = base.leadership
         self._in_sync = in_sync
         self._controllers = controllers
         self._elections = elections
-        self._options = options
-        self._clock = clock
+        self._options = base.options
+        self._clock = base.clock
         self._under_way: asyncio.Task[bool] | None = None
-        store.state.on_change.append(self._look)
+        base.store.state.on_change.append(self._look)
         elections.on_role.append(self._took_role)
 
     async def close(self) -> None:
@@ -107,7 +98,7 @@ class HandOver:
         state, progress = self._store.state, self._store.progress
         fenced = state.fenced
         if not fenced:
-            self.write()
+            self._intake.write()
             state.set(Obstacle.HANDED_OVER, f"this broker hands its leadership over: {why}")
             await self._until(
                 lambda: progress.confirmed >= progress.appended, COPIED_S, progress.on_confirmed
@@ -120,7 +111,7 @@ class HandOver:
             return False
         await self._until(lambda: self._leadership.leader is not None, FOLLOWS_S, self._leadership.on_leader)
         # Clients rejected here ask the name servers next.
-        await self.is_known(self._elections.mastership.address, KNOWN_S)
+        await self._registrations.tell_of(self._elections.mastership.address, KNOWN_S)
         log.info(
             "handed_over to=%d because=%r end=%d took_ms=%.0f",
             next_one.id, why, progress.appended, (self._clock.monotonic_s() - began_s) * 1000,

@@ -13,12 +13,11 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from kerolox.broker.base import Base
 from kerolox.broker.controlled.answer import ControllerAnswer
 from kerolox.broker.controlled.controllers import Controllers
 from kerolox.broker.controlled.lease import Lease
-from kerolox.broker.options import BrokerOptions
 from kerolox.broker.role.mastership import Mastership
-from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
 from kerolox.observers import Observers
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -72,21 +71,18 @@ class Heartbeats:
 
     def __init__(
         self,
+        base: Base,
         controllers: Controllers,
         lease: Lease,
-        options: BrokerOptions,
-        clock: Clock,
-        *,
-        address: str,
         state: Callable[[], LogState | None],
     ) -> None:
         self.on_unknown: Observers[[]] = Observers("broker unknown to the controller")
         self.on_epoch: Observers[[int]] = Observers("epoch reported")
         self._controllers = controllers
         self._lease = lease
-        self._options = options
-        self._clock = clock
-        self._address = address
+        self._options = base.options
+        self._clock = base.clock
+        self._address = base.endpoints.address
         self._state = state
         self._id = 0
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -12,14 +12,11 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from kerolox.broker.base import Base
 from kerolox.broker.controlled.controllers import Controllers
 from kerolox.broker.controlled.elections import Elections
-from kerolox.broker.controlled.known_sets import KnownSets
 from kerolox.broker.controlled.mastership import from_replica_info
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.role.mastership import Mastership
-from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.protocol.bodies.controller import SyncStateSet
 from kerolox.protocol.codes import RequestCode, ResponseCode
@@ -40,23 +37,19 @@ class InSyncChanges:
 
     def __init__(
         self,
+        base: Base,
         in_sync: InSyncSet,
         controllers: Controllers,
         elections: Elections,
-        known: KnownSets,
-        leadership: Leadership,
-        options: BrokerOptions,
-        clock: Clock,
-        *,
         look_now: Callable[[], None],
     ) -> None:
         self._in_sync = in_sync
         self._controllers = controllers
         self._elections = elections
-        self._known = known
-        self._leadership = leadership
-        self._options = options
-        self._clock = clock
+        self._known = elections.known
+        self._leadership = base.leadership
+        self._options = base.options
+        self._clock = base.clock
         self._look_now = look_now
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

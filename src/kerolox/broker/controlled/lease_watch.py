@@ -11,29 +11,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from kerolox.broker.base import Base
 from kerolox.broker.controlled.lease import Lease
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.role.leadership import Leadership
-from kerolox.clock import Clock
-from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
 
 log = logging.getLogger(__name__)
 
 
 class LeaseWatch:
-    """Watch over the lease and the role."""
+    """Watch over the lease and the role. ``last_error`` returns the last error of the controller."""
 
-    def __init__(
-        self, lease: Lease, store: MessageStore, leadership: Leadership, options: BrokerOptions, clock: Clock
-    ) -> None:
+    def __init__(self, base: Base, lease: Lease, last_error: Callable[[], str]) -> None:
         self._lease = lease
-        self._store = store
-        self._leadership = leadership
-        self._options = options
-        self._clock = clock
+        self._store = base.store
+        self._leadership = base.leadership
+        self._options = base.options
+        self._clock = base.clock
+        self._last_error = last_error
         self.doubted_s: float | None = None  # time since which this leadership is not confirmed
-        self.last_error: Callable[[], str] = lambda: ""  # the last error of the controller
         lease.on_lapse.append(self.look)
 
     @property
@@ -46,7 +41,7 @@ class LeaseWatch:
             self._go_on()
         elif not self._lease.holds and not self.doubts:
             self.doubted_s = self._clock.monotonic_s()
-            error = self.last_error()
+            error = self._last_error()
             why = (
                 f"no controller has answered this leader for {self._lease.timeout_s:.1f} s"
                 + (f" (the last error: {error})" if error else "")

@@ -7,11 +7,10 @@ new leader, and GET_BROKER_EPOCH_CACHE, by which tools query the epochs of the l
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 
 from kerolox.access.needs.kinds import CHANGES, LOOKS
-from kerolox.broker.base import Base
+from kerolox.broker.base import Base, Room
 from kerolox.broker.controlled.agent import Agent
 from kerolox.broker.controlled.controllers import Controllers
 from kerolox.broker.controlled.elections import Elections
@@ -23,11 +22,12 @@ from kerolox.broker.controlled.known_sets import KnownSets
 from kerolox.broker.controlled.leader_addresses import ask_leader
 from kerolox.broker.controlled.lease import Lease
 from kerolox.broker.controlled.lease_watch import LeaseWatch
-from kerolox.broker.figures.room import Figures
+from kerolox.broker.nameservers.room import NameServers
 from kerolox.broker.replication.room import Replication
 from kerolox.broker.role.leader_search import LeaderSearch
 from kerolox.broker.role.value import LeaderAddress
 from kerolox.broker.tables.room import Tables
+from kerolox.broker.write.room import WritePath
 from kerolox.front.requests import Answer, Request
 from kerolox.front.rows import serves
 from kerolox.metric_text import MetricText
@@ -44,9 +44,8 @@ ASK_FIRST_S = 0.02  # first interval of questions for the replication address of
 ASK_MAX_S = 1.0
 
 
-class Controlled:
-    """Elector and parts of a broker under a controller. ``took_role`` is called after each change of role,
-    to register."""
+class Controlled(Room):
+    """Elector and parts of a broker under a controller."""
 
     refuses_claims = (
         "a controller elects the leader of this broker (enableControllerMode). Set enableControllerMode "
@@ -57,55 +56,53 @@ class Controlled:
         self,
         base: Base,
         tables: Tables,
-        figures: Figures,
+        path: WritePath,
+        nameservers: NameServers,
         replication: Replication,
         mode: EpochMode,
-        *,
-        took_role: Callable[[], None],
     ) -> None:
         options, clock = base.options, base.clock
         self._options = options
-        self._clock = clock
         self._store = base.store
         self._leadership = base.leadership
         self._replication = replication
+        self._registrations = nameservers.registrations
         self._mode = mode
-        address = base.endpoints.address
-        self.controllers = Controllers(options, clock)
-        self.identity = Identity(options, address, clock)
-        self.known = KnownSets(base.store, self.identity.path)
         self._start = base.start
-        base.leadership.confirmed_by(mode.in_sync)
+        self.in_sync = mode.in_sync
+        self.controllers = Controllers(options, clock)
+        self.identity = Identity(options, base.endpoints.address, clock)
         self.lease = Lease(clock, options.controller_silence_ms / 1000)
-        self.heartbeats = Heartbeats(
-            self.controllers, self.lease, options, clock, address=address, state=self._log_state
-        )
+        self.heartbeats = Heartbeats(base, self.controllers, self.lease, self._log_state)
         self.search = LeaderSearch(
-            base.leadership, partial(ask_leader, replication.dialer), clock,
-            first_s=ASK_FIRST_S, max_s=ASK_MAX_S,
-        )  # fmt: skip
-        self.elections = Elections(
-            base.store, base.leadership, tables, mode.history, mode.in_sync, self.search, self.known, clock
+            base.leadership, partial(ask_leader, base.dialer), clock, first_s=ASK_FIRST_S, max_s=ASK_MAX_S
         )
-        self.watch = LeaseWatch(self.lease, base.store, base.leadership, options, clock)
+        known = KnownSets(base.store, self.identity.path)
+        self.elections = Elections(base, tables, mode, self.search, known)
+        self.watch = LeaseWatch(base, self.lease, lambda: self.agent.last_error)
         self.agent = Agent(
-            options, clock, base.leadership, self.controllers, self.identity, self.heartbeats, self.watch,
-            self.elections, self.known, address=address, start=base.start, state=self._log_state,
-        )  # fmt: skip
+            base,
+            self.controllers,
+            self.identity,
+            self.heartbeats,
+            self.watch,
+            self.elections,
+            self._log_state,
+        )
         self.in_sync_changes = InSyncChanges(
-            mode.in_sync, self.controllers, self.elections, self.known, base.leadership, options, clock,
-            look_now=self.agent.look_now,
-        )  # fmt: skip
+            base, mode.in_sync, self.controllers, self.elections, self.agent.look_now
+        )
         self.hand_over = HandOver(
-            base.lanes["send"], base.store, base.leadership, mode.in_sync, self.controllers, self.elections,
-            options, clock,
-        )  # fmt: skip
-        self.watch.last_error = lambda: self.agent.last_error
-        self.identity.on_known.append(self._known_as)
+            base, path.intake, self._registrations, mode.in_sync, self.controllers, self.elections
+        )
+        self.identity.on_known.append(mode.known_as)
         self.elections.on_role.append(self.watch.look)
-        self.elections.on_role.append(took_role)
+        self.elections.on_role.append(lambda: self._registrations.begin(self))
         self.lease.on_renewed.append(self.agent.look_now)
-        figures.metrics.more.append(self.metrics)
+
+    @property
+    def agrees(self) -> bool:
+        return self._replication.follower.agrees
 
     @property
     def place(self) -> str:
@@ -142,13 +139,14 @@ class Controlled:
     def reported(self, leader: LeaderAddress | None) -> None:
         """Ignore the leader that name servers report: the controller names it."""
 
-    def _known_as(self, id: int) -> None:
-        self._mode.own_id = id
-
     def _log_state(self) -> LogState | None:
         if self._store.state.fenced:
             return None
-        progress, known, mastership = self._store.progress, self.known.newest, self.elections.mastership
+        progress, known, mastership = (
+            self._store.progress,
+            self.elections.known.newest,
+            self.elections.mastership,
+        )
         leads = self._leadership.leads and self._mode.in_sync.leads
         follower = self._replication.follower
         return LogState(

@@ -18,29 +18,26 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kerolox.access.book import Book, User
 from kerolox.access.book_file import BookFile
 from kerolox.access.policies import Policies
+from kerolox.broker.base import Base, Room
 from kerolox.broker.copies.leader_news import LeaderNews
 from kerolox.broker.copies.remote_tables import RemoteTables
 from kerolox.broker.later.timers import Timers
 from kerolox.broker.members.groups import Groups
-from kerolox.broker.role.leadership import Leadership
+from kerolox.broker.nameservers.registrations import Registrations
+from kerolox.broker.role.elector import Elector
 from kerolox.broker.role.value import LeaderAddress
 from kerolox.broker.tables.room import Tables
-from kerolox.clock import Clock
 from kerolox.errors import ConnectFailed, KeroloxError
-from kerolox.net.dialer import Dialer
-from kerolox.net.signing import Credentials
-from kerolox.net.tls import ClientTls
 from kerolox.protocol.bodies.groups import GroupConfigTable, RequestModeTable
 from kerolox.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from kerolox.protocol.bodies.stats import TimerMetrics
 from kerolox.protocol.bodies.table_news import TableNews
 from kerolox.protocol.bodies.topics import AllTopics, DataVersion
-from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.table import Table
 
 log = logging.getLogger(__name__)
@@ -57,66 +54,52 @@ PROGRESS_S = (
 PROGRESS_SHARE = 20
 
 
-class TableCopy:
-    """Copies while this broker follows and a leader is known whose log ``agrees``. ``register`` asks the name
-    servers anew who leads, and tells them of topics that are other ones now. Without a timer there is nothing
-    of it to copy.
-    ``address`` is this broker's, by which its leader knows it.
-    ``access`` are the users of a broker that has any, which are its leader's then.
-    ``acting``: this broker may act for its leader, and has to know soon what that has delivered.
-    ``electable``: it may have to lead at any moment, with all the topics there are.
-    ``keeps_topics``: the leader may lack topics that have messages. Members of a DLedger group elect whoever
-    has the whole log, and topics are not in it: one of Apache's may not have copied them yet.
-    ``by_epochs``: under a controller topics of an older epoch are refused.
-    """
+class TableCopy(Room):
+    """Copies while this broker follows and a leader is known whose log agrees with this broker's. Users are
+    copied if requests are authenticated, the timer's state if there is a timer."""
 
     def __init__(
         self,
-        store: MessageStore,
-        leadership: Leadership,
+        base: Base,
         tables: Tables,
         groups: Groups,
-        timers: Timers | None,
-        register: Callable[[], None],
-        agrees: Callable[[], bool],
-        clock: Clock,
-        *,
-        address: str,
-        tls: ClientTls | None = None,
-        credentials: Credentials | None = None,
-        access: BookFile | None = None,
-        acting: bool = False,
-        electable: bool = False,
-        keeps_topics: bool = False,
-        by_epochs: bool = False,
+        timers: Timers,
+        access: BookFile,
+        registrations: Registrations,
+        elector: Elector,
     ) -> None:
+        options = base.options
         self.passes = 0  # passes in which every table was copied
-        self._store = store
-        self._leadership = leadership
+        self._store = base.store
+        self._leadership = base.leadership
         self._tables = tables
         self._groups = groups
-        self._timers = timers
-        self._register = register
-        self._agrees = agrees
-        self._clock = clock
-        self._dialer = Dialer(clock=clock, tls=tls, credentials=credentials)
-        self._access = access
-        self._acting = acting
-        self._electable = electable
-        self._keeps_topics = keeps_topics
-        self._by_epochs = by_epochs
+        self._timers = timers if options.timer_wheel else None
+        # Asked for the leader again, and notified of changed topics.
+        self._register = registrations.register_all
+        self._elector = elector
+        self._clock = base.clock
+        self._dialer = base.dialer
+        self._access = access if options.authentication else None
+        # This broker may act for its leader, so it needs the leader's latest deliveries soon.
+        self._acting = options.acting
+        self._electable = options.controlled or options.ledger  # it may lead at any moment, with all topics
+        # The leader may lack topics that have messages. A DLedger group elects a member with the whole log,
+        # and topics are not in it: one of RocketMQ's members may not have copied them yet.
+        self._keeps_topics = options.ledger
+        self._by_epochs = options.controlled  # topics of an older epoch are refused
         self._reported_epoch = 0  # the epoch of the last log line about an older table
         self._progress_s = 0.0  # time of the next look at progress
-        self._address = address
-        self._news = LeaderNews(clock, self._hear)
+        self._address = base.endpoints.address  # by which the leader knows this broker
+        self._news = LeaderNews(base.clock, self._hear)
         self._failed: dict[str, str] = {}  # last logged error by table
         self._asked = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._request: asyncio.Future[Any] | None = None  # the request in progress
         self._closed = False
 
-    def start(self) -> None:
-        self._leadership.on_leader.append(lambda leader: self.copy_now())
+    async def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def copy_now(self) -> None:
@@ -131,18 +114,25 @@ class TableCopy:
         """Send no more requests; tables that have arrived are still taken over."""
         self._closed = True
         self.copy_now()
-        await self._dialer.close()
+        if self._request is not None:
+            self._request.cancel()
         if self._task is not None:
             await asyncio.wait([self._task])
 
     # --- schedule --------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        try:
+            await self._copy_always()
+        finally:
+            self._news.stop()
+
+    async def _copy_always(self) -> None:
         next_s = 0.0
         while not self._closed:
             leader, now_s = self._leadership.leader, self._clock.monotonic_s()
             is_asked, self._asked = self._asked, False
-            if leader is not None and self._agrees():
+            if leader is not None and self._elector.agrees:
                 remote = RemoteTables(self._dialer, leader.address)
                 watch = partial(remote.news, self._leadership.id, self._address)
                 self._news.watch(leader.address, watch)  # first: the leader waits for this one from then on
@@ -164,7 +154,6 @@ class TableCopy:
                 self._news.stop()
             if not self._closed:
                 await self._pause()
-        self._news.stop()
 
     async def _pause(self) -> None:
         """Wait for news, for the next copy of the timer, or for a request to copy now."""
@@ -255,16 +244,17 @@ class TableCopy:
     ) -> bool:
         """Request one table and take it over, if the leader is still the same and its log agrees. Return
         whether that worked. A repeated error is logged once."""
+        if self._closed:
+            return False
         try:
-            found = await ask()
-            if self._leadership.leader != leader or not self._agrees():
+            self._request = asyncio.ensure_future(ask())
+            found: T = await self._request
+            if self._leadership.leader != leader or not self._elector.agrees:
                 return False
             taking = take(found)
             if taking is not None:
                 await taking
         except KeroloxError as error:
-            if self._closed:
-                return False
             reason = str(error).partition("; failed ")[0]
             if self._failed.get(what) != reason:
                 self._failed[what] = reason

@@ -21,7 +21,8 @@ from functools import partial
 from typing import Any
 
 from kerolox.access.needs.kinds import CHANGES
-from kerolox.clock import Clock, TimerHandle
+from kerolox.broker.base import Base
+from kerolox.clock import TimerHandle
 from kerolox.errors import KeroloxError, Refused, sentences
 from kerolox.front.caller import Caller
 from kerolox.front.requests import Answer, Handler, HeldRequest, Later, Request
@@ -31,7 +32,6 @@ from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.offset import UpdateOffsetRequest
 from kerolox.protocol.headers.replication import WatchTablesRequest
 from kerolox.replication.in_sync_set import InSyncSet
-from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.offsets import ConsumerOffsets
 
 log = logging.getLogger(__name__)
@@ -123,24 +123,15 @@ class _Wait:
 class TableWatch:
     """Numbered changes of the tables while this broker leads. A part of the leadership.
 
-    ``in_sync``: the followers that may be elected, under a controller. ``in_ledger``: this broker is in a
-    DLedger group, whose members may all be elected.
+    ``in_sync``: the followers that may be elected, under a controller.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        offsets: ConsumerOffsets,
-        clock: Clock,
-        *,
-        in_sync: InSyncSet | None,
-        in_ledger: bool,
-    ) -> None:
-        self._store = store
+    def __init__(self, base: Base, offsets: ConsumerOffsets, in_sync: InSyncSet | None) -> None:
+        self._store = base.store
         self._offsets = offsets
-        self._clock = clock
+        self._clock = base.clock
         self._in_sync = in_sync
-        self._in_ledger = in_ledger
+        self._in_ledger = base.options.ledger  # all members of a DLedger group may be elected
         self._life = ""  # name of this term as a leader; empty: this broker does not lead
         self._serial = 0  # serial of the last change
         self._marks: dict[str, int] = {}  # table → the serial of its last change

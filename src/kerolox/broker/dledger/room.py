@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
 
-from kerolox.broker.base import Base
+from kerolox.broker.base import Base, Room
 from kerolox.broker.dledger.elections import Elections
 from kerolox.broker.dledger.member_guard import MemberGuard
-from kerolox.broker.figures.room import Figures
+from kerolox.broker.nameservers.room import NameServers
 from kerolox.broker.role.value import LeaderAddress
 from kerolox.metric_text import MetricText
 from kerolox.replication.dledger.group import LedgerGroup
@@ -23,22 +22,19 @@ log = logging.getLogger(__name__)
 ALONE_S = 10.0  # a group of one elects itself sooner
 
 
-class DLedger:
-    """Elector and parts of a broker in a DLedger group. ``took_role`` is called after each change of role, to
-    register; ``ask_who_leads`` asks the name servers for the leader."""
+class DLedger(Room):
+    """Elector and parts of a broker in a DLedger group."""
 
     place = None
+    in_sync = None  # a majority of the members decides
     refuses_claims = "the members of its DLedger group elect the leader (enableDLegerCommitLog)"
 
     def __init__(
         self,
         base: Base,
-        figures: Figures,
+        nameservers: NameServers,
         settings: GroupSettings,
-        *,
         host: str,
-        took_role: Callable[[], None],
-        ask_who_leads: Callable[[], None],
     ) -> None:
         assert base.store.ledger is not None
         self.settings = settings
@@ -47,8 +43,7 @@ class DLedger:
         self._ledger = base.store.ledger
         self._leadership = base.leadership
         self._clock = base.clock
-        self._took_role = took_role
-        self._ask_who_leads = ask_who_leads
+        self._registrations = nameservers.registrations
         self._file = TermFile(self._ledger.directory, base.store.files)
         options = base.options
         self._network = MemberNetwork(
@@ -58,7 +53,6 @@ class DLedger:
         self._port = MemberPort(settings, host=host, clock=base.clock, tls=options.tls, guard=guard)
         self._elections: Elections | None = None
         self._led = asyncio.Event()
-        figures.metrics.more.append(self.metrics)
 
     async def bind(self) -> None:
         """Bind the member's port. Raises ListenFailed."""
@@ -85,7 +79,7 @@ class DLedger:
         )
         self._elections = Elections(
             self._store, self._ledger, self._leadership, group.member, self._clock,
-            took_role=self._took, ask=self._ask_who_leads,
+            took_role=self._took, ask=self._registrations.register_all,
         )  # fmt: skip
         self._elections.start()
         await self._port.start(group)
@@ -133,7 +127,7 @@ class DLedger:
         await self._port.close()
 
     def doubt(self) -> None:
-        self._ask_who_leads()
+        self._registrations.register_all()  # the answers name the leader
 
     async def before_registering(self, nameserver: str) -> None: ...
 
@@ -143,14 +137,17 @@ class DLedger:
     def _took(self) -> None:
         if self._leadership.leads:
             self._led.set()
-        self._took_role()
+        self._registrations.begin(self)
 
     # --- for operators and tools --------------------------------------------------------------------------
 
     @property
-    def follows(self) -> bool:
+    def agrees(self) -> bool:
         """True if this member follows a leader and shares its log."""
         return self.group is not None and self.group.member.is_follower
+
+    def status(self) -> None:
+        return None
 
     def runtime_info(self) -> dict[str, object]:
         """Return the status of this member as text, for tools."""

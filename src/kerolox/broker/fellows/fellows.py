@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
 from typing import NamedTuple
 
+from kerolox.broker.base import Base
 from kerolox.broker.copies.remote_tables import RemoteTables
 from kerolox.broker.nameservers.group_members import GroupMembers
-from kerolox.broker.options import BrokerOptions
 from kerolox.errors import KeroloxError
-from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.routes import KVTable
 from kerolox.protocol.bodies.stats import HaStatus
 from kerolox.protocol.codes import RequestCode
@@ -39,26 +36,17 @@ class OtherLeader(NamedTuple):
 
 
 class Fellows:
-    def __init__(
-        self,
-        dialer: Dialer,
-        nameservers: Iterable[str],
-        options: BrokerOptions,
-        own_address: str,
-        *,
-        old: set[str] | None = None,
-    ) -> None:
-        self.nameservers = list(nameservers)
-        self.dialer = dialer
-        self._members = GroupMembers(dialer, options, old)
-        self._options = options
-        self._own_address = own_address
+    def __init__(self, base: Base, members: GroupMembers) -> None:
+        self.nameservers = members.nameservers
+        self._dialer = base.dialer
+        self._members = members
+        self._options = base.options
+        self._own_address = base.endpoints.address
 
     async def registered(self) -> set[tuple[int, str]] | None:
         """Return ids and addresses of the others, merged from all name servers. None if no name server
         answers."""
-        found = await asyncio.gather(*[self._members.ask(server, ASK_S) for server in self.nameservers])
-        answered = [members for members in found if members is not None]
+        answered = await self._members.ask_all()
         if not answered:
             return None
         return {(id, at) for members in answered for id, at in members.items() if at != self._own_address}
@@ -66,7 +54,7 @@ class Fellows:
     async def leads(self, address: str) -> bool | None:
         """Return whether the broker at this address leads. None if it does not answer."""
         try:
-            answer = await self.dialer.call(address, RequestCode.GET_BROKER_HA_STATUS, timeout_s=ASK_S)
+            answer = await self._dialer.call(address, RequestCode.GET_BROKER_HA_STATUS, timeout_s=ASK_S)
             # RocketMQ 4 does not know the request. But the broker is alive, and is registered as the leader.
             return answer.code != 0 or HaStatus.decode(answer.body).master
         except KeroloxError:
@@ -75,7 +63,7 @@ class Fellows:
     async def end(self, address: str) -> int | None:
         """Return the end of the log of the broker at this address. None if it does not report it."""
         try:
-            answer = await self.dialer.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=ASK_S)
+            answer = await self._dialer.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=ASK_S)
             return int(KVTable.decode(answer.body).table["commitLogMaxOffset"])
         except (KeroloxError, KeyError, ValueError):
             return None
@@ -89,7 +77,7 @@ class Fellows:
         """Return the broker at this address if it reports that it leads. RocketMQ 4 does not know the
         request."""
         try:
-            answer = await self.dialer.call(address, RequestCode.GET_BROKER_HA_STATUS, timeout_s=ASK_S)
+            answer = await self._dialer.call(address, RequestCode.GET_BROKER_HA_STATUS, timeout_s=ASK_S)
             status = HaStatus.decode(answer.body) if answer.code == 0 else HaStatus()
         except KeroloxError:
             return None
@@ -103,7 +91,7 @@ class Fellows:
     async def promotion(self, address: str) -> int | None:
         """Return the promotion number of the broker at this address. None if it does not report it."""
         try:
-            version = await RemoteTables(self.dialer, address).topics_version()
+            version = await RemoteTables(self._dialer, address).topics_version()
         except KeroloxError:
             return None
         return version.state_version

@@ -13,21 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
+from kerolox.broker.base import Base
 from kerolox.broker.nameservers.group_members import GroupMembers, Members
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.tables.topics import Topics
-from kerolox.clock import Clock
 from kerolox.errors import KeroloxError
-from kerolox.net.dialer import Dialer
 from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.headers.registration import BrokerHeartbeatRequest, DataVersionRequest
 
 log = logging.getLogger(__name__)
 
-ASK_S = 3.0
 RETURN_S = 30.0  # time for an announced leader to register
 
 
@@ -42,29 +38,25 @@ class GroupWatch:
 
     def __init__(
         self,
-        leadership: Leadership,
+        base: Base,
         topics: Topics,
-        options: BrokerOptions,
-        clock: Clock,
+        group: GroupMembers,
         *,
-        nameservers: Iterable[str],
-        address: str,
         copying: Callable[[], bool],
         changed: Callable[[], None],
-        old: set[str] | None = None,
     ) -> None:
         self.members: Members = {}  # live brokers at the last look
         self.looks = 0  # answered looks since the start
-        self._leadership = leadership
+        self._leadership = base.leadership
         self._topics = topics
-        self._options = options
-        self._clock = clock
-        self._nameservers = list(nameservers)
-        self._address = address
+        self._options = base.options
+        self._clock = base.clock
+        self._group = group
+        self._nameservers = group.nameservers
+        self._address = base.endpoints.address
         self._copying = copying
         self._changed = changed
-        self.dialer = Dialer(clock=clock, tls=options.own_tls, credentials=options.own_credentials)
-        self._group = GroupMembers(self.dialer, options, old)
+        self._dialer = base.dialer
         self._alone = 0  # consecutive looks after which this broker should act
         self._not_before_s = 0.0
         self._reported = ""  # the last error that kept it from acting
@@ -85,7 +77,6 @@ class GroupWatch:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.dialer.close()
 
     # --- notices ----------------------------------------------------------------------------------------
 
@@ -118,12 +109,12 @@ class GroupWatch:
 
     async def look(self) -> None:
         """Ask all name servers, then act or stop acting. If no name server answers, nothing changes."""
-        answers = await asyncio.gather(*[self._group.ask(server, ASK_S) for server in self._nameservers])
+        answers = await self._group.ask_all()
+        if not answers:
+            return
         found: Members = {}
         for answer in answers:
-            found |= answer or {}
-        if all(answer is None for answer in answers):
-            return
+            found |= answer
         self.looks += 1
         if found != self.members:
             log.info("group_members members=%r", found)
@@ -170,7 +161,7 @@ class GroupWatch:
                     broker_id=id,
                 )
                 body = self._topics.table.version.encode()
-                await self.dialer.tell(
+                await self._dialer.tell(
                     nameserver, RequestCode.QUERY_DATA_VERSION, version, body, timeout_s=timeout_s
                 )
             else:
@@ -180,6 +171,6 @@ class GroupWatch:
                     cluster_name=options.cluster,
                     broker_id=id,
                 )
-                await self.dialer.tell(nameserver, RequestCode.BROKER_HEARTBEAT, alive, timeout_s=timeout_s)
+                await self._dialer.tell(nameserver, RequestCode.BROKER_HEARTBEAT, alive, timeout_s=timeout_s)
         except KeroloxError:
             pass  # the registration reports the failure

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
+from kerolox.broker.base import Base
 from kerolox.broker.fellows.group_watch import GroupWatch
-from kerolox.broker.options import BrokerOptions
 from kerolox.errors import KeroloxError
-from kerolox.net.dialer import Dialer
 from kerolox.protocol.bodies.body import MessageQueue
 from kerolox.protocol.bodies.members import LockAnswer, LockRequest
 from kerolox.protocol.codes import RequestCode
@@ -20,13 +19,13 @@ ASK_S = 1.0
 
 
 class StrictLocks:
-    """The other brokers of this name, for :class:`kerolox.broker.members.queue_locks.QueueLocks`."""
+    """The other brokers of this name, for :class:`kerolox.broker.fellows.lock_requests.LockRequests`."""
 
-    def __init__(self, options: BrokerOptions, watch: GroupWatch, dialer: Dialer, address: str) -> None:
-        self._options = options
+    def __init__(self, base: Base, watch: GroupWatch) -> None:
+        self._options = base.options
         self._watch = watch
-        self._dialer = dialer
-        self._address = address
+        self._dialer = base.dialer
+        self._address = base.endpoints.address
 
     @property
     def needed(self) -> int:

@@ -10,23 +10,19 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
+from kerolox.broker.base import Base
 from kerolox.broker.figures.lag import QueueLag, queue_lags, waiting_since_ms
 from kerolox.broker.figures.stats import Flow, Statistics
-from kerolox.broker.members.groups import Groups
-from kerolox.broker.members.members import Members
-from kerolox.broker.options import BrokerOptions
-from kerolox.broker.tables.topics import Topics
+from kerolox.broker.members.room import Membership
+from kerolox.broker.tables.room import Tables
 from kerolox.clock import SYSTEM_CLOCK, Clock, TimerHandle
-from kerolox.front.lanes import Lane
 from kerolox.metric_text import CONTENT_TYPE, Labels, MetricText, own_labels
 from kerolox.net.http_pages import Page
 from kerolox.protocol import reserved
 from kerolox.protocol.bodies.heartbeat import ConsumeType
 from kerolox.protocol.codes import version_name
 from kerolox.store.errors import StoreError
-from kerolox.store.message_store import MessageStore
 from kerolox.store.state import Obstacle
-from kerolox.store.tables.offsets import ConsumerOffsets
 
 LOOP_TICK_S = 0.1
 UNHEALTHY = (Obstacle.FENCED, Obstacle.CLOSED)  # only a restart of the broker can help
@@ -75,25 +71,21 @@ class Metrics:
 
     def __init__(
         self,
-        options: BrokerOptions,
-        store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        members: Members,
-        offsets: ConsumerOffsets,
+        base: Base,
+        tables: Tables,
+        membership: Membership,
         stats: Statistics,
-        lanes: Mapping[str, Lane],
-        clock: Clock,
     ) -> None:
+        options = base.options
         self._options = options
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._members = members
-        self._offsets = offsets
+        self._store = base.store
+        self._topics = tables.topics
+        self._groups = membership.groups
+        self._members = membership.members
+        self._offsets = tables.offsets
         self._stats = stats
-        self._lanes = lanes  # by RocketMQ's names of its processors: send, pull, query_message, ...
-        self._clock = clock
+        self._lanes = base.lanes  # by RocketMQ's names of its processors: send, pull, query_message, ...
+        self._clock = base.clock
         self._own_labels = own_labels(options.metrics_labels)
         self.loop_lag = LoopLag(SYSTEM_CLOCK)  # uses the system clock, even if the broker uses another one
         self.more: list[Callable[[MetricText], None]] = []  # metrics of other parts, collected on the loop

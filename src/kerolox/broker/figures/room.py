@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from kerolox.broker.base import Base
+from kerolox.access.metrics_server import metrics_server
+from kerolox.broker.base import Base, Room
+from kerolox.broker.figures.meters import Meters
 from kerolox.broker.figures.metrics import Metrics
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.members.room import Membership
 from kerolox.broker.tables.room import Tables
+from kerolox.net.http_server import HttpServer
 
 
-class Figures:
-    def __init__(self, base: Base, tables: Tables, membership: Membership) -> None:
+class Figures(Room):
+    """``meters``: None while the metrics are not exported."""
+
+    def __init__(self, base: Base, tables: Tables, membership: Membership, meters: Meters | None) -> None:
+        self.meters = meters
         self.stats = Statistics(base.options.cluster, base.clock, tables.topics.is_system)
-        self.metrics = Metrics(
-            base.options,
-            base.store,
-            tables.topics,
-            membership.groups,
-            membership.members,
-            tables.offsets,
-            self.stats,
-            base.lanes,
-            base.clock,
-        )
-        tables.topics.on_removed.append(self.stats.forget_topic)
-        membership.groups.on_enabled.append(self.stats.forget_behind)
+        self.metrics = Metrics(base, tables, membership, self.stats)
+        self.exporter: HttpServer | None = None
+        if meters is not None:
+            self.exporter = metrics_server(base.options, self.metrics.pages(), base.guard, base.clock)
+
+    async def start(self) -> None:
+        if self.exporter is not None:
+            await self.exporter.start()
+        self.stats.start()
+        self.metrics.start()
+
+    async def close(self) -> None:
+        if self.exporter is not None:
+            await self.exporter.close()
+        self.metrics.close()
+        self.stats.close()

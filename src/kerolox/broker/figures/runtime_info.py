@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from kerolox.broker.base import Base
 from kerolox.broker.figures.stats import Statistics
-from kerolox.broker.options import BrokerOptions
-from kerolox.clock import Clock
-from kerolox.front.lanes import Lane
 from kerolox.protocol.codes import VERSION, version_name
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.errors import StoreError
-from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.offsets import DelayOffsets
 
 # Apache's thread pools under their names in the figures, and the lanes that do their work. No lane
@@ -21,24 +18,23 @@ _UNITS = "KMGTPE"
 
 
 class RuntimeInfo:
-    """Content of the answer to GET_BROKER_RUNTIME_INFO. ``delays`` is the progress of delayed messages."""
+    """Content of the answer to GET_BROKER_RUNTIME_INFO. ``delays`` is the progress of delayed messages,
+    ``more`` are figures of other parts."""
 
     def __init__(
         self,
-        store: MessageStore,
+        base: Base,
         stats: Statistics,
         delays: DelayOffsets,
-        lanes: Mapping[str, Lane],
-        options: BrokerOptions,
-        clock: Clock,
+        more: Iterable[Callable[[], Mapping[str, object]]],
     ) -> None:
-        self._store = store
+        self._store = base.store
         self._stats = stats
         self._delays = delays
-        self._lanes = lanes
-        self._options = options
-        self._clock = clock
-        self.more: list[Callable[[], Mapping[str, object]]] = []  # figures of other parts
+        self._lanes = base.lanes
+        self._options = base.options
+        self._clock = base.clock
+        self._more = tuple(more)
 
     def collect(self) -> dict[str, str]:
         """Return the figures that are in memory. Call it on the event loop."""
@@ -105,7 +101,7 @@ class RuntimeInfo:
         for level, offset in self._delays.offsets.items():
             end = store.queues.max_offset(SCHEDULE_TOPIC, level - 1)
             info[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
-        for tell in self.more:
+        for tell in self._more:
             info |= tell()
         return {key: _text(value) for key, value in info.items()}
 

@@ -22,7 +22,7 @@ from kerolox.protocol.limits import GROUP_LENGTH_MAX
 from kerolox.protocol.reserved import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.tables.groups import GroupTable
-from kerolox.unsaved import Unsaved
+from kerolox.unsaved import Save, Unsaved
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +41,11 @@ class Groups:
     creates it again.
     """
 
-    def __init__(self, table: GroupTable, members: Members, options: BrokerOptions) -> None:
+    def __init__(
+        self, table: GroupTable, members: Members, options: BrokerOptions, save: Save | None
+    ) -> None:
         self.table = table
-        self.unsaved: Unsaved[str, Before] = Unsaved(self._put_back)
+        self.unsaved: Unsaved[str, Before] = Unsaved(self._put_back, save)
         self.on_change: Observers[[str]] = Observers("group changed")
         # called with a group that may consume again
         self.on_enabled: Observers[[str]] = Observers("group enabled")

@@ -44,17 +44,25 @@ class Heartbeats:
     The first heartbeats of a group are answered when the name servers know its retry topic, as RocketMQ's
     broker does: tools find a group by that route.
 
-    ``filters`` are the SQL92 filters; None if they are disabled. ``announced`` waits until a new topic is
-    registered at the name servers; None if there are none.
+    ``filters`` are the compiled SQL92 filters. ``announced`` waits until a new topic is registered at the
+    name servers; None if there are none.
     """
 
-    def __init__(self, members: Members, groups: Groups, topics: Topics, options: BrokerOptions) -> None:
+    def __init__(
+        self,
+        members: Members,
+        groups: Groups,
+        topics: Topics,
+        options: BrokerOptions,
+        filters: CompiledFilters,
+        announced: Callable[[str], Awaitable[None]] | None,
+    ) -> None:
         self._members = members
         self._groups = groups
         self._topics = topics
         self._options = options
-        self.filters: CompiledFilters | None = None
-        self.announced: Callable[[str], Awaitable[None]] | None = None
+        self._filters = filters
+        self._announced = announced
         self._announcing: dict[str, asyncio.Task[None]] = {}  # retry topics that name servers may not know
         self._fingerprints: dict[str, int] = {}  # fingerprint of the last heartbeat that named the group
         members.on_deserted.append(lambda group: self._fingerprints.pop(group, None))
@@ -133,10 +141,10 @@ class Heartbeats:
         wanted = sent.subscription_data
         if wanted is None or is_tag_type(wanted):
             return Answer()
-        if not self._options.property_filter or self.filters is None:
+        if not self._options.property_filter:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=no_property_filter(wanted))
         try:
-            self.filters.get(key_of(wanted))
+            self._filters.get(key_of(wanted))
         except KeroloxError as error:
             log.warning(
                 "filter_refused group=%r client=%r topic=%r expression=%r error=%r",
@@ -150,9 +158,9 @@ class Heartbeats:
     ) -> Answer | Later:
         """Handle a request whose conditions are compiled: at once, or after a thread has compiled the long
         ones."""
-        filters = self.filters
-        unknown = [] if filters is None else filters.unknown(wanted)
-        if filters is None or not unknown:
+        filters = self._filters
+        unknown = filters.unknown(wanted)
+        if not unknown:
             return handled()
 
         async def later() -> Answer | None:
@@ -176,7 +184,7 @@ class Heartbeats:
         name = retry_topic(config.group_name)
         is_new = self._topics.find(name) is None
         topic = self._topics.for_group(name, config.retry_queue_nums, unit=data.unit_mode)
-        if is_new and self.announced is not None:
+        if is_new and self._announced is not None:
             self._announcing[name] = asyncio.get_running_loop().create_task(self._announce(name))
         wanted = [self._topics.find(subscribed.topic) for subscribed in data.subscription_data_set]
         ordered = any(found is not None and found.order for found in wanted)
@@ -185,8 +193,8 @@ class Heartbeats:
 
     async def _announce(self, topic: str) -> None:
         try:
-            if self.announced is not None:
-                await self.announced(topic)
+            if self._announced is not None:
+                await self._announced(topic)
         except KeroloxError as error:
             # The topic was not saved, so it is not there: the next heartbeat creates it again.
             log.warning("retry_topic_not_announced topic=%r error=%r", topic, str(error))

@@ -7,6 +7,7 @@ answer an unknown request, so the wait is limited to ``ANSWER_S``.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from kerolox.broker.options import BrokerOptions
@@ -20,19 +21,31 @@ from kerolox.protocol.reserved import MEMBER_TOPIC_PREFIX
 
 log = logging.getLogger(__name__)
 
+ASK_S = 3.0
 ANSWER_S = 1.0  # a name server that supports the request answers sooner
 
 Members = dict[int, str]  # id → address
 
 
-class GroupMembers:
-    """Queries of name servers for the brokers of this broker's name. ``old`` are the name servers that
-    support only routes; it is shared by all queries of one broker."""
+def split_nameservers(text: str) -> list[str]:
+    """Split ``a:1;b:2`` into unique addresses. A scheme, as some environments add it, is removed."""
+    parts = (part.strip().removeprefix("http://").rstrip("/") for part in text.replace(",", ";").split(";"))
+    return list(dict.fromkeys(part for part in parts if part))
 
-    def __init__(self, dialer: Dialer, options: BrokerOptions, old: set[str] | None = None) -> None:
+
+class GroupMembers:
+    """Queries of name servers for the brokers of this broker's name."""
+
+    def __init__(self, dialer: Dialer, options: BrokerOptions) -> None:
+        self.nameservers = split_nameservers(options.nameservers)
         self._dialer = dialer
         self._options = options
-        self._old: set[str] = set() if old is None else old
+        self._old: set[str] = set()  # name servers that support only routes
+
+    async def ask_all(self) -> list[Members]:
+        """Return the answers of the name servers that can report the live brokers."""
+        answers = await asyncio.gather(*[self.ask(server, ASK_S) for server in self.nameservers])
+        return [answer for answer in answers if answer is not None]
 
     async def ask(self, nameserver: str, timeout_s: float) -> Members | None:
         """Return the live brokers. None if the name server cannot report them."""

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from kerolox.broker.options import BrokerOptions
+from kerolox.broker.base import Base
 from kerolox.broker.role.elector import Elector
-from kerolox.broker.role.leadership import Leadership
 from kerolox.broker.role.value import LeaderAddress
 from kerolox.broker.tables.topics import Topics
-from kerolox.clock import Clock
 from kerolox.errors import KeroloxError, RequestFailed
 from kerolox.front.caller import Caller, CallerEvents
 from kerolox.net.dialer import Dialer
@@ -48,12 +46,6 @@ SINGLE_MAX = 16  # changed topics registered one by one; above that all are regi
 LEADERLESS_S = 5.0  # interval of registrations of a follower without a leader; the answer names a leader
 
 
-def split_nameservers(text: str) -> list[str]:
-    """Split ``a:1;b:2`` into unique addresses. A scheme, as some environments add it, is removed."""
-    parts = (part.strip().removeprefix("http://").rstrip("/") for part in text.replace(",", ";").split(";"))
-    return list(dict.fromkeys(part for part in parts if part))
-
-
 class NameServerLine:
     """State of one name server."""
 
@@ -73,39 +65,31 @@ class NameServerLine:
 
 
 class Registrations(CallerEvents):
-    """Registrations at all name servers. Clients get ``address``, followers ``ha_address``."""
+    """Registrations at all name servers.
 
-    def __init__(
-        self,
-        topics: Topics,
-        leadership: Leadership,
-        options: BrokerOptions,
-        *,
-        address: str,
-        ha_address: str,
-        clock: Clock,
-        elector: Callable[[], Elector],
-        start: int | None = None,
-    ) -> None:
-        """``elector`` returns the source of the role, which hears of leaders; ``start``: the number of this
-        process."""
-        self.lines = [NameServerLine(server) for server in split_nameservers(options.nameservers)]
+    They have connections of their own: a name server forgets a broker whose connection ends, so their end is
+    an event here, and no other part may end them.
+    """
+
+    def __init__(self, base: Base, topics: Topics, nameservers: Iterable[str]) -> None:
+        options, endpoints = base.options, base.endpoints
+        self.lines = [NameServerLine(server) for server in nameservers]
         self._topics = topics
-        self._leadership = leadership
+        self._leadership = base.leadership
         self._options = options
-        self._address = address
-        self._ha_address = ha_address
-        self._clock = clock
-        self._elector = elector
-        self._start = start
+        self._address = endpoints.address  # for clients
+        self._ha_address = endpoints.ha_address  # for followers
+        self._clock = base.clock
+        self._start = base.start
         self._dialer = Dialer(
-            events=self, clock=clock, tls=options.own_tls, credentials=options.own_credentials
+            events=self, clock=base.clock, tls=options.own_tls, credentials=options.own_credentials
         )
         self._began = False
         self._closed = False
 
-    def begin(self) -> None:
-        """Register at all name servers from now on, in the background."""
+    def begin(self, elector: Elector) -> None:
+        """Register at all name servers from now on, in the background. ``elector`` is asked before each
+        registration, and notified of the leader that name servers report."""
         if self._began:
             self.register_all()
             return
@@ -118,11 +102,11 @@ class Registrations(CallerEvents):
             return
         loop = asyncio.get_running_loop()
         for line in self.lines:
-            line.task = loop.create_task(self._run(line))
+            line.task = loop.create_task(self._run(line, elector))
 
-    async def start(self) -> None:
+    async def start(self, elector: Elector) -> None:
         """Begin to register, and wait until all name servers have answered or the time is over."""
-        self.begin()
+        self.begin(elector)
         if not self.lines:
             return
         loop = asyncio.get_running_loop()
@@ -190,11 +174,11 @@ class Registrations(CallerEvents):
 
     # --- one name server -------------------------------------------------------------------------------
 
-    async def _run(self, line: NameServerLine) -> None:
+    async def _run(self, line: NameServerLine, elector: Elector) -> None:
         while not self._closed:
             line.wake.clear()
             try:
-                await self._tell(line)
+                await self._tell(line, elector)
             except KeroloxError as error:
                 wait_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(line.failures, 10))
                 self._failed(line, error)
@@ -228,7 +212,7 @@ class Registrations(CallerEvents):
             for wait in waits:
                 wait.cancel()
 
-    async def _tell(self, line: NameServerLine) -> None:
+    async def _tell(self, line: NameServerLine, elector: Elector) -> None:
         """Register all topics, or the changed ones."""
         pending, line.changed = line.changed, {}
         if line.knows_us and not pending:
@@ -240,9 +224,9 @@ class Registrations(CallerEvents):
         configs = self._topics.table.topics.values() if whole else pending.values()
         try:
             if whole:
-                await self._elector().before_registering(line.address)
+                await elector.before_registering(line.address)
             if whole or not line.takes_topics or not await self._register_singly(line, pending.values()):
-                line.leader = await self._register(line, configs, whole=whole)
+                line.leader = await self._register(line, configs, elector.place, whole=whole)
         except BaseException:
             line.knows_us = False
             line.changed = pending | line.changed
@@ -258,7 +242,7 @@ class Registrations(CallerEvents):
             line.knows_us = self._dialer.connected_peer(line.address) is not None
         # A name server that has just started may not know the leader yet, while others do.
         leaders = (one.leader for one in self.lines if one.knows_us and one.leader)
-        self._elector().reported(next(leaders, None))
+        elector.reported(next(leaders, None))
 
     def _are_single(self, changed: Mapping[str, TopicConfig]) -> bool:
         """True if these topics are few, and the name server accepts single topics from this broker."""
@@ -290,7 +274,7 @@ class Registrations(CallerEvents):
         return True
 
     async def _register(
-        self, line: NameServerLine, topics: Iterable[TopicConfig], *, whole: bool
+        self, line: NameServerLine, topics: Iterable[TopicConfig], place: str | None, *, whole: bool
     ) -> LeaderAddress | None:
         """Register these topics. Return the leader that the name server reports, if it is another broker."""
         nameserver, options = line.address, self._options
@@ -309,7 +293,7 @@ class Registrations(CallerEvents):
             heartbeat_timeout_millis=options.not_alive_ms if options.acting else None,
             enable_acting_master=options.acting,
             body_crc32=body_crc32(body),
-            broker_identity=self._elector().place,
+            broker_identity=place,
             broker_start=self._start,
         )
         timeout_s = options.register_timeout_ms / 1000

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from kerolox.broker.base import Base
+from kerolox.broker.base import Base, Room
 from kerolox.broker.consume.message_waits import ANY_QUEUE
 from kerolox.broker.consume.room import Consuming
 from kerolox.broker.later.room import Scheduling
 from kerolox.broker.members.room import Membership
+from kerolox.broker.nameservers.group_members import split_nameservers
 from kerolox.broker.pop.acks import Acks
 from kerolox.broker.pop.assignments import Assignments
 from kerolox.broker.pop.checkpoint import QueueKey
@@ -28,7 +29,7 @@ from kerolox.protocol.pop.retry_topics import normal_topic
 from kerolox.store.tables.pop_order import PopOrders
 
 
-class Popping:
+class Popping(Room):
     """Parts that serve pops. It works while this broker leads."""
 
     def __init__(
@@ -39,9 +40,9 @@ class Popping:
         path: WritePath,
         later: Scheduling,
         consuming: Consuming,
-        orders: PopOrders,
-        nameservers: NameServers | None,
     ) -> None:
+        servers = split_nameservers(base.options.nameservers)
+        nameservers = NameServers(servers, base.dialer, clock=base.clock) if servers else None
         options, clock, store = base.options, base.clock, base.store
         topics, offsets = tables.topics, tables.offsets
         self._waits = consuming.waits
@@ -56,7 +57,7 @@ class Popping:
             store, path.intake, self.outstanding, self.records, self.retries, offsets,
             lambda: later.timers.read_ms, options, clock,
         )  # fmt: skip
-        store.dispatcher.listeners.append(self.reviver.arrived)
+        orders = PopOrders(store.files, store.path("config"), clock=clock)
         self.orders = Orders(orders, offsets, clock, self._released)
         self.pops = Pops(base, consuming.reads, consuming.waits, topics, offsets, self.keeper, self.orders)
         self.acks = Acks(base, topics, offsets, self.keeper, self.orders)
@@ -65,22 +66,13 @@ class Popping:
         )
         self.assignments = Assignments(options, topics, membership.members, tables.modes, nameservers, clock)
         tables.saver.keep(orders, lambda: options.save_offsets_ms)
-        topics.on_removed.append(self._topic_removed)
+        self._store = store
 
-    @classmethod
-    async def open(
-        cls,
-        base: Base,
-        tables: Tables,
-        membership: Membership,
-        path: WritePath,
-        later: Scheduling,
-        consuming: Consuming,
-        nameservers: NameServers | None,
-    ) -> Popping:
-        orders = PopOrders(base.store.files, base.store.path("config"), clock=base.clock)
-        await asyncio.get_running_loop().run_in_executor(base.store.keeper, orders.load)
-        return cls(base, tables, membership, path, later, consuming, orders, nameservers)
+    async def start(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._store.keeper, self.orders.table.load)
+
+    async def close(self) -> None:
+        await self.pops.close()
 
     def rows(self) -> list[Row]:
         return rows_of(self.pops, self.acks, self.looks, self.assignments)
@@ -107,6 +99,6 @@ class Popping:
             for kind in (POP, NOTIFY):
                 self._waits.wake_next(key.topic, queue_id, share_at(kind, key.topic, key.group, queue_id))
 
-    def _topic_removed(self, topic: str) -> None:
+    def topic_removed(self, topic: str) -> None:
         self.outstanding.forget(lambda key: topic in (key.topic, normal_topic(key.topic, key.group)))
         self.orders.table.forget(lambda name, _: name == topic)

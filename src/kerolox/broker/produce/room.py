@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from kerolox.broker.base import Base
+import os
+import random
+
+from kerolox.broker.base import Base, Room
 from kerolox.broker.figures.room import Figures
 from kerolox.broker.members.room import Membership
 from kerolox.broker.produce.recalls import Recalls
@@ -16,7 +19,7 @@ from kerolox.front.rows import Row, rows_of
 from kerolox.protocol.message_id import UniqueKeys
 
 
-class Producing:
+class Producing(Room):
     def __init__(
         self,
         base: Base,
@@ -25,10 +28,8 @@ class Producing:
         figures: Figures,
         path: WritePath,
         transactions: Transactions,
-        unique_keys: UniqueKeys,
     ) -> None:
         options, clock, store, topics = base.options, base.clock, base.store, tables.topics
-        self.sends = Sends(path.intake, path.admission, topics, unique_keys)
         self.recalls = Recalls(store, base.leadership, path.intake, topics, options, clock)
         self.replies = Replies(
             store,
@@ -53,10 +54,16 @@ class Producing:
             base.endpoints,
             base.guard,
         )
-        # Messages with too many attempts are redirected before they could become half messages.
-        self.sends.rewrites += [self.retries.redirect, transactions.prepare]
-        for writer in (self.sends, self.replies):
-            writer.on_stored.append(figures.stats.stored)
+        meters, host = figures.meters, store.log.store_host
+        self.sends = Sends(
+            path.intake,
+            path.admission,
+            topics,
+            UniqueKeys(host[:-4], os.getpid(), random.getrandbits(32), clock.wall_ms),
+            # Messages with too many attempts are redirected before they could become half messages.
+            (self.retries.redirect, transactions.prepare),
+            None if meters is None else meters.sent,
+        )
 
     def rows(self) -> list[Row]:
         return rows_of(self.sends, self.retries, self.recalls, self.replies)

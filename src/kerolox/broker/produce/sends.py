@@ -58,16 +58,19 @@ class Sends:
         admission: Admission,
         topics: Topics,
         unique_keys: UniqueKeys,
+        rewrites: Sequence[SendRewrite],
+        meter: Callable[[str, bytes, Sequence[int]], None] | None,
     ) -> None:
+        """``rewrites`` are applied in this order, before those of the intake. ``meter`` is called with topic,
+        properties and sizes; None while metrics are not exported."""
         self._intake = intake
         self._admission = admission
         self._topics = topics
         self._unique_keys = unique_keys
-        self.rewrites: list[SendRewrite] = []  # called before those of the intake
+        self._rewrites = rewrites
         # for statistics: topic, messages, bytes
         self.on_stored: Observers[[str, int, int]] = Observers("messages stored")
-        # Topic, properties and sizes, for meters; None while metrics are disabled.
-        self.meter: Callable[[str, bytes, Sequence[int]], None] | None = None
+        self._meter = meter
         self._waiting: list[tuple[Request[SendRequest], SendAnswer, bool]] = []
         self._write_is_due = False
         self._held_bytes = 0  # bytes of requests whose topic is being saved
@@ -121,7 +124,7 @@ class Sends:
                 reconsume_times=header.reconsume_times or 0,
             )
             parked: OnParked | None = None
-            for rewrite in self.rewrites:
+            for rewrite in self._rewrites:
                 parked = rewrite(request, pending) or parked
             if pending.topic in self._topics.unsaved:
                 self._hold(request, pending.topic, self.send)
@@ -131,8 +134,8 @@ class Sends:
             if parked is not None:
                 parked(pending, place)
         self._count(topic, 1, place[2])
-        if self.meter is not None:
-            self.meter(topic, properties, (place[2],))
+        if self._meter is not None:
+            self._meter(topic, properties, (place[2],))
         self._answer_later(request, [place], queue_id, unique, properties, recall_handle)
         return None
 
@@ -171,8 +174,8 @@ class Sends:
             reconsume_times=header.reconsume_times or 0,
         )
         self._count(header.topic, len(places), sum(place[2] for place in places))
-        if self.meter is not None:
-            self.meter(header.topic, properties, [place[2] for place in places])
+        if self._meter is not None:
+            self._meter(header.topic, properties, [place[2] for place in places])
         own_key = None if unique is None else unique.decode("utf-8", "replace")
         self._answer_later(request, places, queue_id, own_key, properties)
         return None

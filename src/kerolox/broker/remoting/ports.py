@@ -3,16 +3,17 @@ followers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
+from kerolox.access.guard import Guard
 from kerolox.broker.options import BrokerOptions
 from kerolox.clock import Clock
 from kerolox.errors import Refused
 from kerolox.front.caller import CallerEvents
 from kerolox.front.lanes import Lane
-from kerolox.front.requests import Request
+from kerolox.front.requests import Answer, Request
 from kerolox.front.rows import Row
 from kerolox.net.handlers import RemotingHandlers
 from kerolox.net.listener import ListenFailed
@@ -46,15 +47,22 @@ def _refuse_clients(request: Request[Any]) -> None:
 
 
 class Ports:
-    """Ports of a broker. ``events`` is notified of their callers."""
+    """Ports of a broker. ``events`` is notified of their callers, ``answered`` of answers."""
 
     server: Server
     vip_server: Server
     followers: HaPort
 
-    def __init__(self, options: BrokerOptions, events: CallerEvents, clock: Clock) -> None:
-        self.handlers = RemotingHandlers()
-        self.vip_handlers = RemotingHandlers()
+    def __init__(
+        self,
+        options: BrokerOptions,
+        clock: Clock,
+        events: CallerEvents,
+        guard: Guard,
+        answered: Callable[[Request[Any], Answer], None] | None,
+    ) -> None:
+        self.handlers = RemotingHandlers(guard, answered)
+        self.vip_handlers = RemotingHandlers(guard, answered)
         self._options = options
         self._events = events
         self._clock = clock
@@ -106,17 +114,19 @@ class Ports:
             for server in self.servers:
                 await server.start()
 
-    @contextmanager
-    def isolated(self) -> Iterator[None]:
-        """Serve only followers in this context, and only the requests they need to copy from here."""
+    @asynccontextmanager
+    async def only_followers(self) -> AsyncIterator[None]:
+        """Open the ports. Serve only followers in this context, and only the requests they need to copy from
+        here."""
         doors = (self.handlers, self.vip_handlers)
         for handlers in doors:
             handlers.add_gate(_refuse_clients)
         try:
+            await self.open()
             yield
         finally:
             for handlers in doors:
-                handlers.gates = tuple(gate for gate in handlers.gates if gate is not _refuse_clients)
+                handlers.remove_gate(_refuse_clients)
 
     async def close(self) -> None:
         """Accept no more clients, and close all connections."""

@@ -17,5 +17,4 @@ class Remoting:
         path: WritePath,
         later: Scheduling,
     ) -> None:
-        self.send_runs = SendRuns(base, path, later.delays, later.timer_sends)
-        self.send_runs.on_stored.append(figures.stats.stored)
+        self.send_runs = SendRuns(base, path, later.delays, later.timer_sends, figures.meters)

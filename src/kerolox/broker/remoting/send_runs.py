@@ -61,7 +61,15 @@ class TakenRun(NamedTuple):
 class SendRuns:
     """Handler of runs of sends, before they become requests."""
 
-    def __init__(self, base: Base, path: WritePath, delays: Delays, timer_sends: TimerSends) -> None:
+    def __init__(
+        self,
+        base: Base,
+        path: WritePath,
+        delays: Delays,
+        timer_sends: TimerSends,
+        meters: Meters | None,
+    ) -> None:
+        """``meters``: None while the metrics are not exported."""
         self._guard = base.guard
         self._signers = Signers(base.guard)
         self._intake = path.intake
@@ -71,7 +79,7 @@ class SendRuns:
         self._timer_sends = timer_sends
         # For statistics: topic, messages, bytes, requests.
         self.on_stored: Observers[[str, int, int, int]] = Observers("run stored")
-        self.meters: Meters | None = None  # None while nobody reads the metrics
+        self._meters = meters
         self._runs: list[TakenRun] = []
         options, rules = base.options, path.admission.rules
         self._left = (*_LEFT, LIGHT_QUEUES) if LIGHT_QUEUES in rules.stops else _LEFT
@@ -129,8 +137,8 @@ class SendRuns:
         self.on_stored.tell(topic, messages, len(records), count)
         if not self._runs:
             self._intake.soon(self._written)
-        if self.meters is not None:
-            self.meters.sent_run(topic, SHARDING_KEY in header, entries)
+        if self._meters is not None:
+            self._meters.sent_run(topic, SHARDING_KEY in header, entries)
         self._runs.append(TakenRun(peer, frames, at, count, answers, peer.active_s))
         return count
 
@@ -181,9 +189,9 @@ class SendRuns:
     def _answer(self, run: TakenRun, code: int) -> None:
         answers = run.answers
         run.peer.write_answers(answers if code == ResponseCode.SUCCESS else with_code(answers, code))
-        if self.meters is not None:
+        if self._meters is not None:
             asked = code_of(run.frames[run.first][1])
-            self.meters.answered_run(asked, run.received_s, run.length, code)
+            self._meters.answered_run(asked, run.received_s, run.length, code)
 
     def _safe(self, runs: list[TakenRun], how: Safe) -> None:
         for run in runs:

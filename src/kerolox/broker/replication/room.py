@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from kerolox.access.needs.kinds import LOOKS
-from kerolox.broker.base import Base
-from kerolox.broker.figures.room import Figures
-from kerolox.broker.tables.promotions import Promotions
-from kerolox.front.requests import Answer, Request
-from kerolox.front.rows import serves
+from kerolox.broker.base import Base, Room
+from kerolox.broker.tables.room import Tables
 from kerolox.metric_text import MetricText
-from kerolox.net.dialer import Dialer
-from kerolox.protocol.bodies.stats import ControlledStatus, HaClient, HaConnection, HaStatus, TurnedAway
-from kerolox.protocol.codes import RequestCode
 from kerolox.replication.entrance import Trust
 from kerolox.replication.epoch_history import EpochHistory
 from kerolox.replication.epoch_mode import EpochMode
@@ -24,20 +15,16 @@ from kerolox.replication.leader_questions import HA_PROCESS, HA_PROMOTION, HA_PR
 from kerolox.replication.link_state import LinkState
 
 
-class Replication:
+class Replication(Room):
     """Leader and follower ends of the replication; only one of them is active."""
 
-    def __init__(self, base: Base, figures: Figures, promotions: Promotions) -> None:
+    def __init__(self, base: Base, tables: Tables) -> None:
         options = base.options
-        self._promotions = promotions
+        self._promotions = tables.promotions
         self._store = base.store
         self._leadership = base.leadership
         self._speaks_tls = options.tls.is_spoken
-        self.dialer = Dialer(
-            clock=base.clock, tls=options.own_tls, credentials=options.own_credentials
-        )  # for questions to the leader
         self.epochs = self._epochs(base) if options.controlled else None
-        self.controlled_status: Callable[[], ControlledStatus] | None = None
         self.leader = Leader(
             base.store,
             options,
@@ -52,17 +39,14 @@ class Replication:
             base.store,
             options,
             base.clock,
-            self.dialer,
+            base.dialer,
             ha_address=ha_address,
             mode=self.epochs,
             tls=options.own_tls,
             credentials=options.own_credentials,
             proves=base.guard.wants_signatures,
-            promotion=lambda: promotions.number,
+            promotion=lambda: tables.promotions.number,
         )
-        if not options.ledger:  # members of a DLedger group replicate entries themselves
-            base.leadership.follow_by(self.follower)
-        figures.metrics.more.append(self.metrics)
 
     @staticmethod
     def _trust(base: Base) -> Trust | None:
@@ -83,41 +67,6 @@ class Replication:
         )
 
     # --- for operators and tools ------------------------------------------------------------------------
-
-    @serves(RequestCode.GET_BROKER_HA_STATUS, None, LOOKS)
-    def ha_status(self, request: Request[None]) -> Answer:
-        """Answer with the connections to followers or the leader, and their progress."""
-        followers = tuple(
-            HaConnection(
-                addr=one.address,
-                behind_ms=int(one.behind_s * 1000) if one.joined else None,
-                broker_id=one.follower_id,
-                diff=one.behind,
-                in_sync=one.in_sync
-                if self.epochs is None
-                else one.follower_id in self.epochs.in_sync.members,
-                slave_ack_offset=one.acked,
-                transfer_from_where=one.next,
-                transferred_byte_in_second=one.rate.per_second,
-            )
-            for one in sorted(self.leader.followers, key=lambda one: one.address)
-        )
-        status = HaStatus(
-            controlled=None if self.controlled_status is None else self.controlled_status(),
-            ha_client_runtime_info=HaClient() if self._leadership.leads else self._as_follower(),
-            ha_connection_info=followers,
-            in_sync_slave_nums=sum(one.in_sync for one in followers),
-            leads_since=self.leader.since_ms if self._leadership.leads else None,
-            master=self._leadership.leads,
-            master_commit_log_max_offset=self._store.log.max_offset,
-            turned_away=tuple(
-                TurnedAway(
-                    addr=one.address, count=one.count, text=one.text, timestamp=one.at_ms, why=one.why.value
-                )
-                for one in self.leader.turned_away()
-            ),
-        )
-        return Answer(body=status.encode())
 
     def runtime_info(self) -> dict[str, object]:
         """Return, as text for tools, a follower's state and whether it acts for its leader; for a leader, the
@@ -176,7 +125,6 @@ class Replication:
             "Of a follower: bytes that its leader was ahead at the last report.",
             [] if self._leadership.leads else [({}, self.follower.lacking)],
         )
-
         out.metric(
             "kerolox_acts",
             "gauge",
@@ -184,23 +132,12 @@ class Replication:
             [({}, self._leadership.acts)],
         )
 
-    def _as_follower(self) -> HaClient:
-        follower, link, note = self.follower, self.follower.link, self.follower.leaders_end.note
-        return HaClient(
-            leader_address=note.address or None,
-            leader_end=note.end if note.address else None,
-            leader_end_timestamp=note.at_ms if note.address else None,
-            link_address=link.own_address if follower.copying and link is not None else None,
-            link_state=follower.state.name.lower(),
-            link_text=follower.text,
-            master_addr=follower.leader or None,
-            max_offset=self._store.log.max_offset,
-            last_read_timestamp=0 if link is None else link.heard_ms,
-            last_write_timestamp=0 if link is None else link.said_ms,
-            transferred_byte_in_second=0 if link is None else link.rate.per_second,
-        )
+    async def start(self) -> None:
+        """Complete a truncation that was interrupted, and read the epochs of the log."""
+        await self._store.finish_cut()
+        if self.epochs is not None:
+            await self.epochs.history.load()
 
     async def close(self) -> None:
         await self.leader.follow()
         await self.follower.stop()
-        await self.dialer.close()

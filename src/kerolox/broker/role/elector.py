@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from kerolox.broker.role.value import LeaderAddress
+from kerolox.protocol.bodies.stats import ControlledStatus
+from kerolox.replication.in_sync_set import InSyncSet
 
 
 class Elector(Protocol):
@@ -17,6 +19,14 @@ class Elector(Protocol):
     @property
     def refuses_claims(self) -> str:
         """Why other brokers cannot claim to lead; empty: they can, until name servers report a leader."""
+
+    @property
+    def in_sync(self) -> InSyncSet | None:
+        """The replicas that may be elected; None: the elections have no such set."""
+
+    @property
+    def agrees(self) -> bool:
+        """True if this broker follows, and its log is known to be the begin of its leader's."""
 
     async def start(self) -> None:
         """Take part in elections from now on, and register when the broker has a role."""
@@ -32,6 +42,9 @@ class Elector(Protocol):
 
     def reported(self, leader: LeaderAddress | None) -> None:
         """Handle the leader that name servers report, or None."""
+
+    def status(self) -> ControlledStatus | None:
+        """Return the status under a controller; None without one."""
 
     def runtime_info(self) -> dict[str, object]:
         """Return the status of the elections as text, for tools."""

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from kerolox.broker.tables.room import Tables
+if TYPE_CHECKING:
+    from kerolox.broker.tables.room import Tables
 
 log = logging.getLogger(__name__)
 

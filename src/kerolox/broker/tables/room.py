@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from kerolox.broker.absent import report_from_before
-from kerolox.broker.base import Base
+from kerolox.broker.base import Room
+from kerolox.broker.options import BrokerOptions
 from kerolox.broker.tables.lost_tables import mind_lost_tables
+from kerolox.broker.tables.promotions import Promotions
 from kerolox.broker.tables.saver import TablesSaver
 from kerolox.broker.tables.topics import Topics
+from kerolox.clock import Clock
 from kerolox.protocol.reserved import HALF_GROUP, HALF_TOPIC
 from kerolox.store.disk.cut_note import Cut
+from kerolox.store.message_store import MessageStore
 from kerolox.store.tables.groups import GroupTable
 from kerolox.store.tables.offsets import ConsumerOffsets, DelayOffsets, LightOffsets
 from kerolox.store.tables.request_modes import RequestModes
@@ -22,67 +27,61 @@ from kerolox.store.tables.transaction_counts import TransactionCounts
 log = logging.getLogger(__name__)
 
 
-class Tables:
-    """All tables and their savers. Created by ``open``."""
+class Tables(Room):
+    """All tables and their savers."""
 
-    def __init__(self, base: Base) -> None:
-        options, clock, files = base.options, base.clock, base.store.files
-        directory = base.store.path("config")
-        self.topics = Topics(TopicTable(files, directory, clock=clock), options)
+    def __init__(self, store: MessageStore, options: BrokerOptions, clock: Clock) -> None:
+        files, directory = store.files, store.path("config")
+        self._store = store
+        self.saver = TablesSaver(clock, store.failing)
+        keep = partial(self.saver.keep, interval_ms=lambda: options.save_offsets_ms)
+        topics = TopicTable(files, directory, clock=clock)
+        self.topic_saver = keep(topics)
+        self.topics = Topics(topics, options, self.topic_saver.save)
         self.groups = GroupTable(files, directory, clock=clock)
+        self.group_saver = keep(self.groups)
         self.offsets = (LightOffsets if options.light_queues else ConsumerOffsets)(
             files, directory, clock=clock, version_step=options.offsets_version_step
         )
+        self.offset_saver = keep(self.offsets)
         self.delay_offsets = DelayOffsets(
             files, directory, clock=clock, version_step=options.delays_version_step
         )
+        self.promotions = Promotions(self)
         self.modes = RequestModes(files, directory, clock=clock)
+        self.mode_saver = keep(self.modes)
         self.transaction_counts = TransactionCounts(files, directory, clock=clock)
+        self.saver.keep(self.transaction_counts, lambda: options.save_transaction_counts_ms)
         self.timer_counts = TimerCounts(files, directory, clock=clock)  # loaded by the timer
 
-    @classmethod
-    async def open(cls, base: Base) -> Tables:
+    async def start(self) -> None:
         """Load the tables. Lost ones are rebuilt; raises TableLost if that is impossible.
 
         Call it only while holding the store's lock, because loading may replace a broken file by its backup.
         Nothing is saved before all tables are correct.
         """
-        made = cls(base)
-        loaded = (made.topics.table, made.groups, made.offsets, made.delay_offsets, made.modes)
+        loaded = (self.topics.table, self.groups, self.offsets, self.delay_offsets, self.modes)
 
         def load() -> None:
             for table in loaded:
                 table.load()
-            made.transaction_counts.load()
+            self.transaction_counts.load()
 
-        await asyncio.get_running_loop().run_in_executor(base.store.keeper, load)
-        report_from_before(made.topics.table.topics)
-        made.topics.create_system_topics()
-        made.groups.create_system_groups()
-        mind_lost_tables(base.store, made.topics, made.groups, made.offsets, made.modes)
-        made._start_saving(base)
-        if not made.topics.table.was_loaded:
+        await asyncio.get_running_loop().run_in_executor(self._store.keeper, load)
+        report_from_before(self.topics.table.topics)
+        self.topics.create_system_topics()
+        self.groups.create_system_groups()
+        mind_lost_tables(self._store, self.topics, self.groups, self.offsets, self.modes)
+        self.saver.start()
+        if not self.topics.table.was_loaded:
             # A new store. A follower copies messages before it has its leader's topics; if it is killed then,
             # the next start must see that no table was lost.
-            await made.topic_saver.saved()
-        return made
+            await self.topic_saver.saved()
 
-    def _start_saving(self, base: Base) -> None:
-        options = base.options
+    async def close(self) -> None:
+        await self.saver.close()
 
-        def interval_ms() -> int:
-            return options.save_offsets_ms
-
-        self.saver = TablesSaver(base.clock, base.store.failing)
-        self.topic_saver = self.saver.keep(self.topics.table, interval_ms)
-        self.group_saver = self.saver.keep(self.groups, interval_ms)
-        self.mode_saver = self.saver.keep(self.modes, interval_ms)
-        self.offset_saver = self.saver.keep(self.offsets, interval_ms)
-        self.saver.keep(self.transaction_counts, lambda: options.save_transaction_counts_ms)
-        self.topics.unsaved.save = self.topic_saver.save
-        base.store.on_truncated.append(self._truncated)
-
-    async def _truncated(self, cut: Cut) -> None:
+    async def truncated(self, cut: Cut) -> None:
         """Adjust offsets after a truncation of the log: no group has consumed what will be stored there next,
         and half messages whose end was removed are open again."""
         offsets = self.offsets

@@ -83,15 +83,23 @@ class TableSaver:
 
 
 class TablesSaver:
-    """Savers of all tables of a broker."""
+    """Savers of all tables of a broker. Nothing is written before :meth:`start`, because a table may be wrong
+    until all of them are loaded and compared."""
 
     def __init__(self, clock: Clock, failing: StandingFailures) -> None:
         self._clock = clock
         self._failing = failing
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kerolox-tables")
         self._savers: dict[str, TableSaver] = {}
+        self._intervals: dict[str, Callable[[], int]] = {}
         self._timers: dict[str, TimerHandle] = {}
+        self._started = False
         self._closed = False
+
+    def start(self) -> None:
+        self._started = True
+        for path in self._savers:
+            self._await_tick(path)
 
     def keep(self, table: Table, interval_ms: Callable[[], int]) -> TableSaver:
         """Save a table at intervals if it has changed, and whenever its owner asks.
@@ -99,18 +107,23 @@ class TablesSaver:
         The interval is read again each time. A failed save is repeated after it.
         """
         saver = self._savers[table.path] = TableSaver(table, self._thread, self._failing)
-
-        def tick() -> None:
-            if table.changed:
-                saver.save()
-            self._timers[table.path] = self._clock.beat(interval_ms() / 1000, tick)
-
-        self._timers[table.path] = self._clock.beat(interval_ms() / 1000, tick)
+        self._intervals[table.path] = interval_ms
+        if self._started:
+            self._await_tick(table.path)
         return saver
+
+    def _await_tick(self, path: str) -> None:
+        self._timers[path] = self._clock.beat(self._intervals[path]() / 1000, lambda: self._tick(path))
+
+    def _tick(self, path: str) -> None:
+        saver = self._savers[path]
+        if saver.table.changed:
+            saver.save()
+        self._await_tick(path)
 
     async def close(self) -> None:
         """Write unsaved changes and stop."""
-        if self._closed:
+        if self._closed or not self._started:
             return
         self._closed = True
         for timer in self._timers.values():

@@ -19,7 +19,7 @@ from kerolox.protocol.reserved import SCHEDULE_TOPIC
 from kerolox.store.delay_table import parse_levels
 from kerolox.store.log.cursors import LIGHT_PREFIX
 from kerolox.store.tables.topics import TopicTable
-from kerolox.unsaved import Unsaved
+from kerolox.unsaved import Save, Unsaved
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +34,12 @@ class Topics:
     the topic, and is undone if the save fails. Until then no message of the topic may be acknowledged.
     """
 
-    def __init__(self, table: TopicTable, options: BrokerOptions) -> None:
+    def __init__(self, table: TopicTable, options: BrokerOptions, save: Save | None) -> None:
         self.table = table
         self.on_change: Observers[[TopicConfig]] = Observers("topic changed")
         self.on_saved: Observers[[TopicConfig]] = Observers("topic saved")
         self.on_removed: Observers[[str]] = Observers("topic removed")
-        self.unsaved: Unsaved[str, TopicConfig] = Unsaved(self._put_back)
+        self.unsaved: Unsaved[str, TopicConfig] = Unsaved(self._put_back, save)
         self.leaving: set[str] = set()  # topics being deleted; not creatable until that is done
         self._options = options
         self._light = options.light_queues

@@ -1,13 +1,11 @@
-"""Transactions, connected to the statistics and meters that count them."""
+"""Transactions."""
 
 from __future__ import annotations
 
 from kerolox.broker.base import Base
-from kerolox.broker.figures.room import Figures
 from kerolox.broker.members.room import Membership
 from kerolox.broker.tables.room import Tables
 from kerolox.broker.transactions.transactions import Transactions
-from kerolox.broker.write.outlet import Outlet
 from kerolox.broker.write.room import WritePath
 
 
@@ -15,11 +13,9 @@ def transactions_of(
     base: Base,
     tables: Tables,
     membership: Membership,
-    figures: Figures,
     path: WritePath,
-    outlet: Outlet | None = None,
 ) -> Transactions:
-    made = Transactions(
+    return Transactions(
         base.store,
         base.leadership,
         base.endpoints,
@@ -32,11 +28,5 @@ def transactions_of(
         base.options,
         base.clock,
         base.guard,
-        outlet,
+        path.outlet,
     )
-    base.store.on_truncated.append(made.recent.truncated)
-    made.endings.on_stored.append(figures.stats.stored)
-    made.check_backs.on_read.append(figures.stats.served)
-    tables.topics.on_removed.append(made.counts.forget_topic)
-    figures.metrics.more.append(made.counts.metrics)
-    return made

@@ -35,13 +35,15 @@ class Intake:
         log: CommitLog,
         acks: Acks,
         fills_light_queues: Callable[[str, bytes], bool] = lambda topic, properties: True,
+        timed: Callable[[Callable[[], None]], Callable[[], None]] = lambda write: write,
     ) -> None:
+        """``timed`` wraps the write that ``soon`` schedules, to measure it."""
         self._log = log
         self._acks = acks
         self.fills_light_queues = fills_light_queues  # called with topic and properties of each message
         self._asked: list[Written] = []
         self._due_soon = False
-        self.due: Callable[[], None] = self.write  # write that ``soon`` schedules; a broker times it
+        self._due = timed(self.write)
         self.before: Observers[[]] = Observers("log is written")  # called before that; they may append more
         # Rewrites that park delayed messages, in this order. Each may reject a message by raising.
         self.rewrites: list[Rewrite] = []
@@ -87,7 +89,7 @@ class Intake:
         self._asked.append(written)
         if not self._due_soon:
             self._due_soon = True
-            asyncio.get_running_loop().call_soon(self.due)
+            asyncio.get_running_loop().call_soon(self._due)
 
     def write(self) -> None:
         """Write now, and notify all callers that wait."""

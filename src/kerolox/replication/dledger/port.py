@@ -99,8 +99,7 @@ class MemberPort:
         self._clock = clock
         # Heartbeats and pushes never wait in a lane. Votes do, for the disk.
         lane = Lane("ledger", running_max=REQUESTS_MAX, waiting_max=REQUESTS_MAX, clock=clock)
-        handlers = RemotingHandlers()
-        handlers.guard = guard
+        handlers = RemotingHandlers(guard)
         for code in LedgerCode:
             handlers.add(code, self._push if code is LedgerCode.PUSH else self._other, None, lane, EVERYBODY)
         self._server = Server(

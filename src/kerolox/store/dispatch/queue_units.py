@@ -18,15 +18,20 @@ class UnitFiller(QueueFiller):
     option."""
 
     def __init__(
-        self, queues: ConsumeQueues, delay_levels: tuple[int, ...], *, multi_dispatch: bool = False
+        self,
+        queues: ConsumeQueues,
+        delay_levels: tuple[int, ...],
+        *,
+        multi_dispatch: bool = False,
+        bits_of: BitsOf | None = None,
     ) -> None:
         super().__init__(queues, delay_levels, multi_dispatch=multi_dispatch)
         self._noted = queues.noted
-        self.bits_of: BitsOf | None = None
+        self._bits_of = bits_of
 
     def fill(self, entries: list[Entry]) -> None:
         noted = self._noted
-        bits_of = self.bits_of
+        bits_of = self._bits_of
         for entry in entries:
             noted.stored_ms = entry[STORE_TIMESTAMP]
             noted.bits = b"" if bits_of is None else bits_of(entry[TOPIC], entry[PROPERTIES])

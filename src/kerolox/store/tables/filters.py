@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import msgspec
@@ -70,14 +70,14 @@ class FilterTable(Table):
         clock: Clock = SYSTEM_CLOCK,
         bits: int = 112,
         places: int = 3,
-        dead_kept_ms: int = DEAD_KEPT_MS,
+        dead_kept_ms: Callable[[], int] = lambda: DEAD_KEPT_MS,
     ) -> None:
         super().__init__(files, directory, clock=clock)
         self.by_topic: dict[str, dict[str, FilterData]] = {}
         self.characters = 0  # length of all expressions
         self.bits = bits
         self.places = places
-        self.dead_kept_ms = dead_kept_ms
+        self._dead_kept_ms = dead_kept_ms
 
     def find(self, topic: str, group: str) -> FilterData | None:
         return self.by_topic.get(topic, {}).get(group)
@@ -152,10 +152,10 @@ class FilterTable(Table):
 
     def forget_dead(self) -> None:
         """Remove dead subscriptions whose time is over."""
-        now_ms = self._clock.wall_ms()
+        until_ms = self._clock.wall_ms() - self._dead_kept_ms()
         for topic, groups in list(self.by_topic.items()):
             for group, data in list(groups.items()):
-                if data.dead and now_ms - data.dead_time >= self.dead_kept_ms:
+                if data.dead and data.dead_time <= until_ms:
                     del groups[group]
                     self.characters -= _length(data)
                     self.changed = True
