@@ -63,8 +63,8 @@ class Opening:
         # Queues to be refilled from the log, and the log offset from which on.
         self._floors: dict[tuple[str, int], int] = {}
         self._counts: dict[tuple[str, int], int] = {}  # the queue offsets these had reached
-        self._vouched: dict[ConsumeQueue, int] = {}  # sums cover only entries before these offsets
-        self._given_to = 0  # end of the confirmed log; later messages wait to be confirmed
+        self._verified_ends: dict[ConsumeQueue, int] = {}  # sums cover only entries before these offsets
+        self._confirmed_end = 0  # end of the confirmed log; later messages wait to be confirmed
 
     def recover(self, progress: Callable[[int], None] | None) -> Recovered:
         store = self._store
@@ -116,23 +116,23 @@ class Opening:
         store.log.begin()
         store.progress.reset()
         waiting = store.log.undispatched
-        given = position_of(store.segments, waiting[0][PHYSICAL_OFFSET]) if waiting else found.end
-        if store.controlled and self._given_to:
+        dispatched = position_of(store.segments, waiting[0][PHYSICAL_OFFSET]) if waiting else found.end
+        if store.controlled and self._confirmed_end:
             # The blank record at the end of a file is no message, and needs no confirmation.
-            given = min(given, self._given_to)
-        store.dispatcher.dispatched = given
+            dispatched = min(dispatched, self._confirmed_end)
+        store.dispatcher.dispatched = dispatched
         if store.ledger is not None and not store.ledger.alone:
-            store.progress.confirmed = store.progress.replicated = given
+            store.progress.confirmed = store.progress.replicated = dispatched
             store.log.renew_cursors()
         if store.controlled:
-            store.progress.confirmed = store.progress.replicated = given
+            store.progress.confirmed = store.progress.replicated = dispatched
             store.log.renew_cursors()
         store.log.last_store_timestamp = found.last_store_timestamp
         known_ms = max(found.last_store_timestamp, notes.checkpoint.commit_log_ms)
         store.log.store_time.not_before(known_ms)
         store.flusher.flushed_store_timestamp = known_ms
         store.reader.checked_from = found.start
-        store.housekeeper.save_sums(given)
+        store.housekeeper.save_sums(dispatched)
         notes.progress.save(store.housekeeper.note())
         store._lock.sign()
         notes.note_running()
@@ -255,7 +255,7 @@ class Opening:
         # interpreter.
         with ThreadPoolExecutor(SUMMED_BESIDE, thread_name_prefix="kerolox-sums") as pool:
             judged = list(
-                pool.map(lambda pair: None if pair[1] is None else pair[0].vouched(pair[1]), queues)
+                pool.map(lambda pair: None if pair[1] is None else pair[0].verified_end(pair[1]), queues)
             )
         for (queue, of_queue), unlike in zip(queues, judged, strict=True):
             key = queue.topic, queue.queue_id
@@ -269,12 +269,12 @@ class Opening:
                     unlike,
                     of_queue.end // SIMPLE.size,
                 )
-                self._vouched[queue] = unlike
+                self._verified_ends[queue] = unlike
                 self._counts[key] = of_queue.end // SIMPLE.size
                 self._floors[key] = max(log_min, queue.physical_before(unlike))
             elif crashed and not self._is_light(queue):
                 # Later entries have no sum, and their messages are read again anyway.
-                self._vouched[queue] = 0 if of_queue is None else of_queue.end // SIMPLE.size
+                self._verified_ends[queue] = 0 if of_queue is None else of_queue.end // SIMPLE.size
         for key, of_queue in known.items():
             if store.consume_queues.find(*key) is None:
                 log.warning(
@@ -288,7 +288,7 @@ class Opening:
         """Find the end of every queue; truncate entries that the sums do not cover."""
         store = self._store
         known = {(queue.topic, queue.queue_id): queue for queue in sums.queues}
-        store.consume_queues.recover(crashed=crashed, vouched=self._vouched)
+        store.consume_queues.recover(crashed=crashed, verified_ends=self._verified_ends)
         for queue in store.consume_queues:
             key = queue.topic, queue.queue_id
             if key in self._floors:
@@ -383,21 +383,21 @@ class Opening:
     def _give(self, entries: list[Entry]) -> None:
         """Dispatch the confirmed entries, and keep the rest for later."""
         store = self._store
-        given = self._bounded(entries)
-        if given:
-            store.dispatcher.give(given)
-        store.log.undispatched.extend(entries[len(given) :])
+        confirmed = self._bounded(entries)
+        if confirmed:
+            store.dispatcher.give(confirmed)
+        store.log.undispatched.extend(entries[len(confirmed) :])
 
     def _bounded(self, entries: list[Entry]) -> list[Entry]:
         last = entries[-1]
-        if last[PHYSICAL_OFFSET] + last[SIZE] <= self._given_to:
+        if last[PHYSICAL_OFFSET] + last[SIZE] <= self._confirmed_end:
             return entries
-        return [entry for entry in entries if entry[PHYSICAL_OFFSET] + entry[SIZE] <= self._given_to]
+        return [entry for entry in entries if entry[PHYSICAL_OFFSET] + entry[SIZE] <= self._confirmed_end]
 
     def _with_bound(self, take: Callable[[list[Entry]], None]) -> Callable[[list[Entry]], None]:
         def bounded(entries: list[Entry]) -> None:
-            if given := self._bounded(entries):
-                take(given)
+            if confirmed := self._bounded(entries):
+                take(confirmed)
 
         return bounded
 
@@ -425,7 +425,7 @@ class Opening:
             progress=progress,
         )
         refuse_early_end(segments, found, noted_end(known.marks, sums), store.root)
-        self._given_to = self._confirmed(known, found)
+        self._confirmed_end = self._confirmed(known, found)
         if (
             self._compares_all
             and not known.rebuild
@@ -509,7 +509,7 @@ class Opening:
         layout = find_layout(store.root, store.options)
         check = IndexCheck(layout, OnlyReading(), store.log.min_offset, findings, clean=True)
         dispatch_found(store.segments, found, kept, self._with_bound(check.check))
-        end = min(found.end, self._given_to)
+        end = min(found.end, self._confirmed_end)
         check.finish(end, crashed=False, dispatched=end)
         for path, physical, time_ms in store.index.claims():
             said_ms = store.log.store_timestamp_at(physical)

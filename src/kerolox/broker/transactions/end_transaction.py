@@ -212,16 +212,16 @@ class EndTransaction:
             place = read_offset_id(request.header.msg_id or "").physical_offset
         except KeroloxError:
             place = -1
-        given = await self._read(place)
-        if given is None or given.topic not in _RESUMED:
+        abandoned = await self._read(place)
+        if abandoned is None or abandoned.topic not in _RESUMED:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: there is no message with this id.",
             )
         self._store.state.check_writable()
-        self._intake.append_as_is(half_messages.resumed(given))
+        self._intake.append_as_is(half_messages.resumed(abandoned))
         await self._intake.written()
-        self._counts.prepared(half_messages.real_topic(given))
+        self._counts.prepared(half_messages.real_topic(abandoned))
         return Answer()
 
     def _read_hot(self, place: int) -> StoredMessage | None:

@@ -161,9 +161,9 @@ def given_up(half: StoredMessage) -> PendingMessage:
     return _again(half, reserved.CHECKED_TOO_OFTEN_TOPIC)
 
 
-def resumed(given: StoredMessage) -> PendingMessage:
+def resumed(abandoned: StoredMessage) -> PendingMessage:
     """Return an abandoned half message, to be checked again from the beginning."""
-    pending = _again(given, reserved.HALF_TOPIC)
+    pending = _again(abandoned, reserved.HALF_TOPIC)
     pending.properties = packed.replace(pending.properties, packed.TRANSACTION_CHECK_TIMES, "0")
     return pending
 

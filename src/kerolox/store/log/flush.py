@@ -88,7 +88,7 @@ class LogFlusher:
         self._wanted = 0  # the highest offset that a write waits for
         self._running = False
         # While set, no flush begins, and no flush is reported after this offset
-        self._held_at: int | None = None
+        self._paused_at: int | None = None
         self._rounds: list[asyncio.Future[None]] = []  # futures that wait for the end of any flush
         self._closed = False
         self._timer: TimerHandle | None = None
@@ -128,7 +128,7 @@ class LogFlusher:
 
     def flush_soon(self) -> None:
         """Start a flush unless one is running; if that one leaves unflushed data, another follows."""
-        if not self._running and not self._state.fenced and not self._closed and self._held_at is None:
+        if not self._running and not self._state.fenced and not self._closed and self._paused_at is None:
             self._loop = asyncio.get_running_loop()
             self._running_since_s = self._clock.monotonic_s()
             self._running = True
@@ -152,7 +152,7 @@ class LogFlusher:
     async def hold(self, offset: int) -> None:
         """Wait for the flush under way, and start none before :meth:`release`: the log is to be cut at
         ``offset``."""
-        self._held_at = offset
+        self._paused_at = offset
         while self._running:
             await self._round()
 
@@ -165,7 +165,7 @@ class LogFlusher:
 
     def release(self) -> None:
         """Allow flushes again."""
-        self._held_at = None
+        self._paused_at = None
         self._tell()
         self._end_rounds()
         if self._waits:
@@ -184,7 +184,7 @@ class LogFlusher:
 
     async def _round(self) -> None:
         """Wait until the flush under way has ended, or flushes are allowed again."""
-        if self._running or self._held_at is not None:
+        if self._running or self._paused_at is not None:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._rounds.append(done)
             await done
@@ -213,7 +213,7 @@ class LogFlusher:
     def _commit_tick(self) -> None:
         self._schedule_commit()
         progress = self._log.progress
-        if progress.committed < progress.appended and self._held_at is None:
+        if progress.committed < progress.appended and self._paused_at is None:
             # Committing is one pwrite into the page cache; the flush that follows is the slow part.
             try:
                 self._log.segments.commit()
@@ -240,7 +240,7 @@ class LogFlusher:
         except BaseException as error:
             failed = error
         left = flushed < self._wanted and flushed < self._log.segments.wrote
-        more = left and failed is None and not self._closed and self._held_at is None
+        more = left and failed is None and not self._closed and self._paused_at is None
         if more:
             self._running_since_s = self._clock.monotonic_s()
         try:
@@ -275,7 +275,7 @@ class LogFlusher:
 
     def _tell(self) -> None:
         flushed = self._log.progress.flushed
-        self._waits.reach(flushed if self._held_at is None else min(flushed, self._held_at))
+        self._waits.reach(flushed if self._paused_at is None else min(flushed, self._paused_at))
 
     def _failed(self, error: BaseException) -> None:
         """Fence the store, or retry: a flush that could not open a file has lost nothing."""

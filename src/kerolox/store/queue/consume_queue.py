@@ -122,7 +122,7 @@ class ConsumeQueue:
         self.sums = sum_up(self._segments, self.sums, ends[0])
         return QueueSums(self.topic, self.queue_id, self.sums)
 
-    def vouched(self, known: QueueSums) -> int | None:
+    def verified_end(self, known: QueueSums) -> int | None:
         """Return the offset before which all entries match their sums; None if all match. Call it before
         recovery."""
         unlike = first_unlike(self._segments, known.files)
@@ -358,10 +358,10 @@ class ConsumeQueue:
         self._set_end(self._segments.max_offset // self.format.size)
 
     def recover(
-        self, *, crashed: bool = True, safe_physical: int | None = None, vouched: int | None = None
+        self, *, crashed: bool = True, safe_physical: int | None = None, verified_end: int | None = None
     ) -> None:
-        """Find the end: the first invalid entry, from the third-last file on; or ``vouched``, if entries from
-        that offset on are to be rebuilt from the log.
+        """Find the end: the first invalid entry, from the third-last file on; or ``verified_end``, if entries
+        from that offset on are to be rebuilt from the log.
 
         The search begins earlier if entries of messages from ``safe_physical`` on may be unflushed: after a
         power loss, any of several files may have kept its pages.
@@ -374,9 +374,9 @@ class ConsumeQueue:
         segments = self._segments
         end = segments.max_offset
         previous = NOWHERE
-        if vouched is not None:
-            end = min(end, vouched * self.format.size)
-        for segment in self._doubtful_files(safe_physical) if vouched is None else ():
+        if verified_end is not None:
+            end = min(end, verified_end * self.format.size)
+        for segment in self._doubtful_files(safe_physical) if verified_end is None else ():
             valid, previous = self.format.valid_bytes(segments, segment.start, previous)
             if valid < segments.size:
                 end = segment.start + valid

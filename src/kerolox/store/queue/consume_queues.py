@@ -164,15 +164,15 @@ class ConsumeQueues:
         *,
         crashed: bool,
         safe_physical: int | None = None,
-        vouched: Mapping[ConsumeQueue, int] = MappingProxyType({}),
+        verified_ends: Mapping[ConsumeQueue, int] = MappingProxyType({}),
     ) -> None:
         """Find the end of every queue. Wait for the disk. After a crash the next round flushes them all.
 
-        Entries of messages before ``safe_physical`` are known to be flushed. For queues in ``vouched``,
+        Entries of messages before ``safe_physical`` are known to be flushed. For queues in ``verified_ends``,
         entries from that offset on are cut off and rebuilt from the log.
         """
         for queue in self:
-            queue.recover(crashed=crashed, safe_physical=safe_physical, vouched=vouched.get(queue))
+            queue.recover(crashed=crashed, safe_physical=safe_physical, verified_end=verified_ends.get(queue))
         if crashed and self._files.is_dir(self.directory):
             self._files.sync_dir(self.directory)
             self._files.sync_dir(os.path.dirname(self.directory))

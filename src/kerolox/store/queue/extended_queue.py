@@ -98,12 +98,12 @@ class ExtendedQueue(ConsumeQueue):
         self.unit_sums = sums.extension = sum_up(self.extension.segments, self.unit_sums, ends[1])
         return sums
 
-    def vouched(self, known: QueueSums) -> int | None:
+    def verified_end(self, known: QueueSums) -> int | None:
         """Return 0 if the units do not match their sums, because the whole queue is then rebuilt; else as the
         base class."""
         if first_unlike(self.extension.segments, known.extension) is not None:
             return 0
-        return super().vouched(known)
+        return super().verified_end(known)
 
     def adopt(self, known: QueueSums) -> None:
         super().adopt(known)
@@ -144,14 +144,14 @@ class ExtendedQueue(ConsumeQueue):
         self.extension.load()
 
     def recover(
-        self, *, crashed: bool = True, safe_physical: int | None = None, vouched: int | None = None
+        self, *, crashed: bool = True, safe_physical: int | None = None, verified_end: int | None = None
     ) -> None:
         """Recover as any queue does; then end the units with that of the last entry.
 
         Entries at the end without their units, as after a power loss, are cut off: both are rebuilt from the
         commit log.
         """
-        super().recover(crashed=crashed, safe_physical=safe_physical, vouched=vouched)
+        super().recover(crashed=crashed, safe_physical=safe_physical, verified_end=verified_end)
         extension = self.extension
         last_valid: tuple[int, Unit] | None = None
         last_address: int | None = None
