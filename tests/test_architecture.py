@@ -308,3 +308,25 @@ def test_listeners_are_observers(path: Path) -> None:
     ]
     step = STEPS.get(str(path.relative_to(SOURCE)))
     assert called == ([] if step is None else [f"self.{step}"])
+
+
+# What constructors and rooms may set on other objects: values that the same function has just made.
+SET_FROM_OUTSIDE = {"base.py": {"body_bytes_max", "age_s_max"}}  # limits of lanes, some changed by options
+
+
+@pytest.mark.parametrize(
+    "path", sorted((SOURCE / "broker").rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
+)
+def test_parts_of_the_broker_are_finished_by_their_constructors(path: Path) -> None:
+    """An attribute that another part sets later is None until then, and one that is forgotten is silent."""
+    wires = path.name in ("room.py", "broker.py", "base.py", "listeners.py")
+    allowed = SET_FROM_OUTSIDE.get(path.name, set())
+    for function in ast.walk(tree_of(path)):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and (
+            wires or function.name == "__init__"
+        ):
+            for node in ast.walk(function):
+                targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+                for target in [one for each in targets for one in getattr(each, "elts", [each])]:
+                    if isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self":
+                        assert target.attr in allowed, f"{path}: sets {ast.unparse(target)}"

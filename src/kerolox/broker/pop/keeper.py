@@ -73,6 +73,10 @@ class Keeper:
         self.leads = True
         self._task = asyncio.get_running_loop().create_task(self._run())
 
+    def rest(self) -> None:
+        """Hand out nothing more, because this broker stops leading."""
+        self.leads = False
+
     async def end(self) -> None:
         """Store all checkpoints, and commit what they allow: another process continues from the log."""
         self.leads = False

@@ -87,7 +87,7 @@ class Popping(Room):
         """Store what is out, so that the next leader, or the next process, continues with it."""
         if not self.keeper.leads:
             return
-        self.keeper.leads = False
+        self.keeper.rest()
         self._waits.wake_all()
         await self.pops.close()
         await self.reviver.end()
