@@ -32,6 +32,7 @@ from kerolox.broker.members.room import Membership
 from kerolox.broker.nameservers.group_members import split_nameservers
 from kerolox.broker.nameservers.room import NameServers
 from kerolox.broker.options import BrokerOptions
+from kerolox.broker.pop.outstanding import Outstanding
 from kerolox.broker.pop.room import Popping
 from kerolox.broker.produce.room import Producing
 from kerolox.broker.remoting.graceful_stop import GracefulStop
@@ -221,12 +222,13 @@ class Broker(CallerEvents):
         tables = self.tables
         self.nameservers = nameservers = NameServers(base, tables)
         self.membership = membership = Membership(base, tables, nameservers, self.filters.known)
-        self.figures = figures = Figures(base, tables, membership, self.meters)
+        outstanding = Outstanding()
+        self.figures = figures = Figures(base, tables, membership, self.meters, outstanding.progress)
         self.write_path = path = WritePath(base, tables, figures)
         self.later = later = Scheduling(base, tables, figures, path)
         self.transactions = transactions_of(base, tables, membership, path)
         self.consuming = Consuming(base, tables, membership, figures, self.filters)
-        self.popping = Popping(base, tables, membership, path, later, self.consuming)
+        self.popping = Popping(base, tables, membership, path, later, self.consuming, outstanding)
         self.producing = Producing(base, tables, membership, figures, path, self.transactions)
         self.replication = replication = Replication(base, tables)
         self.fellowship = fellowship = Fellowship(base, tables, nameservers, membership, replication)

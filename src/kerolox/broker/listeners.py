@@ -119,6 +119,7 @@ def _count(broker: Broker) -> None:
         later.delays.metrics,
         transactions.counts.metrics,
         broker.replication.metrics,
+        broker.popping.metrics,
     )
     if broker.options.timer_wheel:
         on(figures.metrics.more, later.timer_figures.metrics)

@@ -12,6 +12,7 @@ from kerolox.broker.absent import refuse_group_attributes
 from kerolox.broker.admin.topic_admin import offsets_gone, page_names
 from kerolox.broker.base import Base
 from kerolox.broker.bounds import PROGRESS_ROWS_MAX, REQUEST_MODES_MAX, too_many
+from kerolox.broker.figures.room import Figures
 from kerolox.broker.figures.stats import Statistics
 from kerolox.broker.members.groups import check_group
 from kerolox.broker.members.room import Membership
@@ -241,14 +242,15 @@ class ProgressAdmin:
         base: Base,
         tables: Tables,
         membership: Membership,
-        stats: Statistics,
+        figures: Figures,
     ) -> None:
         self._store = base.store
         self._topics = tables.topics
         self._groups = membership.groups
         self._members = membership.members
         self._offsets = tables.offsets
-        self._stats = stats
+        self._stats = figures.stats
+        self._popped = figures.popped
         self._options = base.options
         self._clock = base.clock
         self._address = base.endpoints.address
@@ -337,6 +339,9 @@ class ProgressAdmin:
                 queue = MessageQueue(topic, self._options.broker_name, queue_id)
                 consumed = max(0, self._offsets.offset(topic, group, queue_id))
                 pulled = self._offsets.pull_offset(topic, group, queue_id) if with_pulls else 0
+                out = self._popped(topic, group, queue_id)
+                if out is not None:
+                    consumed, pulled = out
                 last_ms = self._store.queues.store_time_at(topic, queue_id, consumed - 1) if consumed else 0
                 table[queue] = ConsumeOffsets(
                     broker_offset=max(0, self._store.queues.max_offset(topic, queue_id)),

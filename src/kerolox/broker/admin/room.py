@@ -27,7 +27,7 @@ class Admin:
         stats = figures.stats
         self.topics = TopicAdmin(base, tables, membership, stats, nameservers.registrations)
         self.groups = GroupAdmin(base, tables, membership, stats)
-        self.progress = ProgressAdmin(base, tables, membership, stats)
+        self.progress = ProgressAdmin(base, tables, membership, figures)
         self.clients = ClientAdmin(base, tables, membership)
 
     def rows(self) -> list[Row]:

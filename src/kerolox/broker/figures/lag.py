@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kerolox.broker.tables.topics import Topics
@@ -37,7 +37,13 @@ class QueueLag(NamedTuple):
         return max(0, self.max_offset - max(self.pulled, self.consumed))
 
 
-def queue_lags(store: MessageStore, topics: Topics, offsets: ConsumerOffsets) -> list[QueueLag]:
+# Topic, group, queue → next offset to consume, and to pop; None without popped messages that are out.
+Popped = Callable[[str, str, int], "tuple[int, int] | None"]
+
+
+def queue_lags(
+    store: MessageStore, topics: Topics, offsets: ConsumerOffsets, popped: Popped
+) -> list[QueueLag]:
     """Return the lag of every group in every queue of its topics. Uses memory only; the disk is not read."""
     found: list[QueueLag] = []
     for key, queues in offsets.offsets.items():
@@ -46,8 +52,11 @@ def queue_lags(store: MessageStore, topics: Topics, offsets: ConsumerOffsets) ->
         if config is None or not group or group.startswith(LIGHT_PREFIX):
             continue  # groups of light queues are too many to be listed
         for queue_id in range(config.read_queue_nums):
+            out = popped(topic, group, queue_id)
             consumed = max(0, queues.get(queue_id, 0))
             pulled = max(consumed, offsets.pull_offset(topic, group, queue_id))
+            if out is not None:
+                consumed, pulled = out
             found.append(
                 QueueLag(group, topic, queue_id, consumed, pulled, store.queues.max_offset(topic, queue_id))
             )

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from kerolox.broker.base import Base
-from kerolox.broker.figures.lag import QueueLag, queue_lags, waiting_since_ms
+from kerolox.broker.figures.lag import Popped, QueueLag, queue_lags, waiting_since_ms
 from kerolox.broker.figures.stats import Flow, Statistics
 from kerolox.broker.members.room import Membership
 from kerolox.broker.tables.room import Tables
@@ -75,6 +75,7 @@ class Metrics:
         tables: Tables,
         membership: Membership,
         stats: Statistics,
+        popped: Popped,
     ) -> None:
         options = base.options
         self._options = options
@@ -84,6 +85,7 @@ class Metrics:
         self._members = membership.members
         self._offsets = tables.offsets
         self._stats = stats
+        self._popped = popped
         self._lanes = base.lanes  # by RocketMQ's names of its processors: send, pull, query_message, ...
         self._clock = base.clock
         self._own_labels = own_labels(options.metrics_labels)
@@ -130,7 +132,7 @@ class Metrics:
         self._loop(out)
         for tell in self.more:
             tell(out)
-        lags = queue_lags(self._store, self._topics, self._offsets)
+        lags = queue_lags(self._store, self._topics, self._offsets, self._popped)
         since = await self._store.readers.read(lambda: waiting_since_ms(self._store, lags))
         return Page(await asyncio.to_thread(self._finish, out, lags, since), content_type=CONTENT_TYPE)
 

@@ -62,6 +62,14 @@ class Outstanding:
         queue.used_s = now_s
         return queue
 
+    def progress(self, topic: str, group: str, queue_id: int) -> tuple[int, int] | None:
+        """Return the offset of a group less its messages that are out, and the offset of its next pop. None
+        if nothing is out: then the committed offset applies."""
+        queue = self.queues.get(QueueKey(topic, group, queue_id))
+        if queue is None or not (queue.out or queue.steps):
+            return None
+        return max(0, queue.next_offset - queue.out), queue.next_offset
+
     def forget_idle(self, before_s: float) -> None:
         """Forget queues without outstanding messages that were not used since then."""
         for key in [key for key, queue in self.queues.items() if queue.used_s < before_s and queue.is_idle]:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Hashable
 
 from kerolox.access.needs.pop import POP as POP_RULE
+from kerolox.broker import names
 from kerolox.broker.base import Base
 from kerolox.broker.bounds import OFFSETS_MAX, too_many
 from kerolox.broker.consume.group_reads import GroupRead, GroupReads
@@ -34,7 +35,6 @@ from kerolox.errors import InvalidRequest
 from kerolox.front.handlers import refusal
 from kerolox.front.requests import Answer, HeldRequest, Later, Request
 from kerolox.front.rows import serves
-from kerolox.observers import Observers
 from kerolox.protocol.bodies.topics import TopicConfig
 from kerolox.protocol.codes import RequestCode, ResponseCode
 from kerolox.protocol.headers.pop import PopAnswer, PopRequest
@@ -118,7 +118,6 @@ class Pops:
         self._offsets = offsets
         self._keeper = keeper
         self._orders = orders
-        self.on_seen: Observers[[Request[PopRequest]]] = Observers("group pops")
         self._cold: set[asyncio.Task[None]] = set()
         self._rights = 0  # number of changes of rights
         base.guard.book.on_change.append(self._rights_changed)
@@ -195,7 +194,9 @@ class Pops:
             )
         group = reads.group(header.consumer_group)
         filter = reads.filter_in_request(header.topic, header.exp, header.exp_type)
-        self.on_seen(request)
+        if group.retry_queue_nums > 0 and self._topics.find(names.retry_topic(group.group_name)) is None:
+            # Tools look for a group at the brokers of this topic.
+            self._topics.for_group(names.retry_topic(group.group_name), group.retry_queue_nums)
         return GroupRead(topic, group, filter)
 
     # --- targets -----------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from kerolox.broker.tables.room import Tables
 from kerolox.broker.write.room import WritePath
 from kerolox.client.nameservers import NameServers
 from kerolox.front.rows import Row, rows_of
+from kerolox.metric_text import MetricText
 from kerolox.protocol.pop.retry_topics import normal_topic
 from kerolox.store.tables.pop_order import PopOrders
 
@@ -40,6 +41,7 @@ class Popping(Room):
         path: WritePath,
         later: Scheduling,
         consuming: Consuming,
+        outstanding: Outstanding,
     ) -> None:
         servers = split_nameservers(base.options.nameservers)
         nameservers = NameServers(servers, base.dialer, clock=base.clock) if servers else None
@@ -47,7 +49,7 @@ class Popping(Room):
         topics, offsets = tables.topics, tables.offsets
         self._waits = consuming.waits
         self._is_served = options.timer_wheel
-        self.outstanding = Outstanding()
+        self.outstanding = outstanding
         self.records = ReviveLog(path.intake, options, clock, store.log.store_host)
         self.retries = Retries(store, path.intake, topics, membership.groups, offsets, options)
         self.keeper = Keeper(
@@ -93,6 +95,26 @@ class Popping(Room):
         await self.reviver.end()
         self.orders.close()
         await self.keeper.end()
+
+    def metrics(self, out: MetricText) -> None:
+        """Add figures of messages that are out, and of the revive topic. Lag and messages in flight are among
+        the figures of groups."""
+        queues = self.outstanding.queues.values()
+        out.gauge("kerolox_pop_checkpoints", "Pops with messages that are out", self.outstanding.count)
+        out.gauge(
+            "kerolox_pop_reads_not_passed", "Reads of queues that the offset of the group has not passed",
+            sum(len(queue.steps) for queue in queues),
+        )  # fmt: skip
+        out.metric(
+            "kerolox_pop_retries_total", "counter", "Messages given out anew as retries",
+            [({}, self.retries.made)],
+        )  # fmt: skip
+        topic, bounds = self.records.topic, self._store.queues.bounds
+        lags = [
+            ({"queue_id": queue.queue_id}, max(0, bounds(topic, queue.queue_id)[1] - 1 - queue.handled))
+            for queue in self.reviver.queues
+        ]
+        out.metric("kerolox_pop_revive_lag", "gauge", "Records of the revive topic not handled yet", lags)
 
     def _released(self, key: QueueKey) -> None:
         for queue_id in (key.queue_id, ANY_QUEUE):
