@@ -288,7 +288,6 @@ class Broker(CallerEvents):
             *self.membership.rows(),
             *self.consuming.rows(),
             *self.popping.rows(),
-            *self.popping.rows(),
             *self.producing.rows(),
             *self.transactions.rows(),
             *self.admin.rows(),
