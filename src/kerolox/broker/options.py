@@ -61,6 +61,14 @@ class BrokerOptions(MetricsOptions, StoreOptions, PlainAclOptions):
     ha_port: int = option(
         -1, "Port for followers; -1: listenPort + 1.", key="haListenPort", low=-1, high=65535
     )
+    grpc_listen: str = option(
+        "", "Listen address of the gRPC port for RocketMQ 5's clients, HOST:PORT. Port 0 picks a free port; "
+        "empty: no such port. It accepts TLS and plaintext as the other ports do.", key="grpcListen",
+    )  # fmt: skip
+    grpc_advertised: str = option(
+        "", "Address advertised to gRPC clients, HOST:PORT; empty: the address that each client uses.",
+        key="grpcAdvertised",
+    )  # fmt: skip
     ha_master_address: str = option(
         "", "Address of the leader that a follower copies from; empty: as the name servers report.",
         key="haMasterAddress",

@@ -50,6 +50,7 @@ BROKER_STOP_S = 30.0
 OWN = {
     "bindAddress": "--broker-listen HOST:PORT, which sets the address",
     "listenPort": "--broker-listen HOST:PORT, which sets the port",
+    "grpcListen": "--grpc-listen HOST:PORT",
     "storePathRootDir": "--data DIR; a broker's store is in DIR/broker-a",
     "brokerConfigPath": "--data DIR; changed options are in DIR/broker-a/broker.conf",
 }
@@ -80,6 +81,13 @@ def serve(
             metavar="HOST:PORT",
         ),
     ] = "127.0.0.1:10911",
+    grpc_listen: Annotated[
+        str | None,
+        typer.Option(
+            help="Listen address for RocketMQ 5's clients, which speak gRPC. Default: no such port.",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
     advertised_host: Annotated[
         str | None, typer.Option(help="Address advertised to clients. Default: detected.", metavar="HOST")
     ] = None,
@@ -113,9 +121,15 @@ def serve(
     by_key(BrokerOptions, chosen)  # raises for a wrong option before any server starts
     nameserver_at = listen_address(nameserver_listen, "--nameserver-listen")
     broker_at = listen_address(broker_listen, "--broker-listen")
+    hosts = [nameserver_at[0], broker_at[0]]
+    if grpc_listen is not None:
+        grpc_at = listen_address(grpc_listen, "--grpc-listen")
+        hosts.append(grpc_at[0])
+        if brokers > 1:
+            raise OptionError("--grpc-listen", grpc_listen, "one broker (--brokers 1)")
+        chosen = [*chosen, f"grpcListen={bracketed(grpc_at[0])}:{grpc_at[1]}"]
     with tempfile.TemporaryDirectory(prefix="kerolox-") as temporary:
         place = Path(temporary) if ephemeral and not print_config else data
-        hosts = (nameserver_at[0], broker_at[0])
         check_posture(hosts, access=access, open_to_all=open_to_all, folder=AccessFolder(place))
         servers = _Servers(place, nameserver_at, broker_at, brokers, advertised_host, chosen)
         if access:
@@ -229,13 +243,14 @@ class _Servers:
             words += ["--advertised-host", self.advertised_host]
         return ServerProcess(name, words, environment=environment, stop_s=BROKER_STOP_S)
 
-    def say_ready(self, nameserver: str, brokers: list[str]) -> None:
+    def say_ready(self, nameserver: str, brokers: list[str], grpc: str = "") -> None:
         from kerolox.access.folder import AccessFolder
 
         host = brokers[0].rpartition(":")[0]
         port = nameserver.rpartition(":")[2]
         shown = f"{host}:{port}" if _reachable(nameserver) != nameserver else nameserver
-        echo(f"kerolox ready: nameserver {shown}, broker {', '.join(brokers)}")
+        more = f", gRPC {grpc}" if grpc else ""
+        echo(f"kerolox ready: nameserver {shown}, broker {', '.join(brokers)}{more}")
         if self.access:
             for line in AccessFolder(self.data).client_lines(shown, self.access):
                 echo(line)
@@ -251,7 +266,7 @@ async def _serve_in_process(servers: _Servers) -> None:
     async with servers.nameserver(0 if servers.registers_elsewhere else 1) as nameserver:
         loaded = servers.broker_options(nameserver.address, 0)
         async with Broker(loaded.options) as broker:
-            servers.say_ready(nameserver.address, [broker.address])
+            servers.say_ready(nameserver.address, [broker.address], broker.grpc_address)
             await stop.wait()
 
 

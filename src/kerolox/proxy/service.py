@@ -60,6 +60,7 @@ class Service:
         self._receiving = Receiving(backend, self._pops, self._renewals, clock.wall_ms)
         self._telemetry = Telemetry(backend, self.clients)
         self._calls: set[UnaryCall] = set()
+        self._is_closing = False
         self._unary: dict[str, Unary] = {
             "QueryRoute": self._query_route,
             "QueryAssignment": self._query_assignment,
@@ -78,7 +79,8 @@ class Service:
         self._renewals.start()
 
     async def close(self) -> None:
-        """End all calls: what clients work on becomes visible again soon."""
+        """Take no more calls. What clients work on becomes visible again soon."""
+        self._is_closing = True
         await self._renewals.close()
         await self._receiving.close()
         self.clients.close()
@@ -87,6 +89,8 @@ class Service:
 
     def begin(self, call: Call) -> CallHandler:
         """See :class:`kerolox.net.grpc_peer.GrpcService`."""
+        if self._is_closing:
+            raise CallFailed(GrpcStatus.UNAVAILABLE, "the server stops")
         path = call.head.path
         service, _, name = path.rpartition("/")
         if service == f"/{SERVICE}":
