@@ -35,6 +35,7 @@ from kerolox.broker.options import BrokerOptions
 from kerolox.broker.pop.outstanding import Outstanding
 from kerolox.broker.pop.room import Popping
 from kerolox.broker.produce.room import Producing
+from kerolox.broker.proxy.room import Proxy
 from kerolox.broker.remoting.graceful_stop import GracefulStop
 from kerolox.broker.remoting.ports import Ports
 from kerolox.broker.remoting.room import Remoting
@@ -75,6 +76,11 @@ class Broker(CallerEvents):
     def address(self) -> str:
         """The address at which clients reach the broker, once it has started."""
         return self.endpoints.address
+
+    @property
+    def grpc_address(self) -> str:
+        """The address of the gRPC port; empty if the broker has none."""
+        return self.proxy.address
 
     @property
     def handlers(self) -> Handlers:
@@ -152,6 +158,7 @@ class Broker(CallerEvents):
             self.copies,
             self.elector,
             self.fellowship,
+            self.proxy,
         ]
 
     # --- ports, store and tables -----------------------------------------------------------------------
@@ -244,6 +251,7 @@ class Broker(CallerEvents):
         self.elector = elector = self.controlled or self.dledger or self.configured.elector
         self.copies = Copies(base, tables, self.access, membership, later, nameservers, elector)
         self.remoting = Remoting(base, figures, path, later)
+        self.proxy = Proxy(base, tables, membership, self.ports.handlers, self)
         self._build_admin(base)
         self._add_parts_of_leader()
         listen(self)

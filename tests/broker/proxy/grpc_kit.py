@@ -12,10 +12,7 @@ from typing import Any
 import grpc.aio
 
 from kerolox.broker.broker import Broker
-from kerolox.broker.proxy.local import LocalBackend
-from kerolox.net.grpc_server import GrpcServer
 from kerolox.protocol.grpc.messages import SERVICE, ClientType, Code, FilterType, make, parse
-from kerolox.proxy.service import Addresses, Service
 from kerolox.testing import RunningBroker, running_broker
 
 _ids = count(1)
@@ -165,8 +162,6 @@ class Served:
     """A broker with its gRPC port."""
 
     running: RunningBroker
-    service: Service
-    server: GrpcServer
     channel: grpc.aio.Channel
 
     @property
@@ -185,33 +180,16 @@ class Served:
 
 @asynccontextmanager
 async def grpc_port(running: RunningBroker) -> AsyncIterator[Served]:
-    """Serve a running broker's gRPC port."""
-    broker = running.broker
-    backend = LocalBackend(
-        name=broker.options.broker_name,
-        host="127.0.0.1",
-        leadership=broker.leadership,
-        topics=broker.tables.topics,
-        groups=broker.membership.groups,
-        handlers=broker.handlers,
-        guard=broker.access.guard,
-        events=broker,
-        clock=broker.clock,
-        is_serving=lambda: broker.started,
-    )
-    service = Service(backend, broker.clock, addresses=Addresses())
-    service.start()
-    async with GrpcServer(service, host="127.0.0.1", clock=broker.clock) as server:
-        options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=options) as channel:
-            yield Served(running, service, server, channel)
-        await service.close()
+    """Connect to a running broker's gRPC port."""
+    options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(running.broker.grpc_address, options=options) as channel:
+        yield Served(running, channel)
 
 
 @asynccontextmanager
 async def grpc_broker(**options: Any) -> AsyncIterator[Served]:
     """Run a broker with a gRPC port."""
-    async with running_broker(**options) as running, grpc_port(running) as served:
+    async with running_broker(grpcListen="127.0.0.1:0", **options) as running, grpc_port(running) as served:
         yield served
 
 
