@@ -87,7 +87,7 @@ def check_executors(spark: SparkSession) -> None:
     found = _lacking(context, NEEDED)
     if not found:
         return
-    where, what = _told(found)
+    where, what = _described(found)
     version = sysconfig.get_python_version()
     raise ExecutorsLack(
         f"executors at {where} cannot import {what}. Install it for that Python: pip install numpy pyarrow; "
@@ -101,7 +101,7 @@ def check_executors(spark: SparkSession) -> None:
 def check_driver(context: SparkContext, address: str, module: str, extra: str) -> None:
     """Check that executors can import the driver of an address, before tasks use it."""
     if found := _lacking(context, (module,)):
-        where, what = _told(found)
+        where, what = _described(found)
         raise ExecutorsLack(
             f"tasks read and write {address}, and executors at {where} cannot import {what}. Install it for "
             f"that Python: pip install {module} (pip install 'kerolox[{extra}]' brings it); or set "
@@ -110,7 +110,7 @@ def check_driver(context: SparkContext, address: str, module: str, extra: str) -
         )
 
 
-def _told(found: Sequence[tuple[str, str, str]]) -> tuple[str, str]:
+def _described(found: Sequence[tuple[str, str, str]]) -> tuple[str, str]:
     """Return the hosts that lack modules, and the reasons, as texts."""
     where = ", ".join(sorted({f"{host} ({python})" for host, python, _ in found}))
     return where, "; ".join(sorted({reason for _, _, reason in found}))

@@ -136,7 +136,7 @@ def find_repeated(directory: str, rows_max: int, share: tuple[int, int]) -> tupl
         if len(rows) >= rows_max:
             more += len(chunk)
         else:
-            rows += _told(_keys(parts, chunk))
+            rows += _same_messages(_keys(parts, chunk))
     return rows[:rows_max], len(rows) + more
 
 
@@ -171,15 +171,15 @@ def _rows_at(path: Path, rows: npt.NDArray[np.int64]) -> pa.Table:
     return table.take(pa.array(inverse.reshape(-1) * _ROW_GROUP_ROWS + rows % _ROW_GROUP_ROWS))
 
 
-def _told(keys: pa.Table) -> list[TableRow]:
+def _same_messages(keys: pa.Table) -> list[TableRow]:
     """Of keys with equal hashes return the equal ones at more than one place, the oldest place first."""
     by = [(name, "ascending") for name in (*SAME, "stored_ms", "store", "physical_offset")]
-    told: list[TableRow] = []
+    found: list[TableRow] = []
     for same in _runs(keys.sort_by(by).to_pylist()):
         copies = {(row["store_host"], row["physical_offset"]) for row in same}
         if len(copies) > 1:
-            told.append({**same[0], "copies": len(copies), "places": same[:PLACES_MAX]})
-    return told
+            found.append({**same[0], "copies": len(copies), "places": same[:PLACES_MAX]})
+    return found
 
 
 def _runs(rows: Sequence[TableRow]) -> Iterator[list[TableRow]]:

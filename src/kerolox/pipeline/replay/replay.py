@@ -98,23 +98,23 @@ def replay(
     check_topics(found, choice)
     if dry_run:
         places = chosen(found.table(spark, choice, places_only=True), choice)
-        with SocketCluster(options, read_from=LEADER_ALONE) as plain:
-            plan = make_plan(id, where, choice, places, plain, clock.wall_ms())
+        with SocketCluster(options, read_from=LEADER_ALONE) as sockets:
+            plan = make_plan(id, where, choice, places, sockets, clock.wall_ms())
         on_plan(plan)
-        return _told(plan, {}, dry_run=True)
+        return _result(plan, {}, dry_run=True)
     with PlanFile(state, id) as file:
         plan_before = file.read()
         if plan_before is None:
             places = chosen(found.table(spark, choice, places_only=True), choice)
-            with SocketCluster(options, read_from=LEADER_ALONE) as plain:
-                plan = make_plan(id, where, choice, places, plain, clock.wall_ms())
+            with SocketCluster(options, read_from=LEADER_ALONE) as sockets:
+                plan = make_plan(id, where, choice, places, sockets, clock.wall_ms())
             file.write(plan)
         else:
             plan = plan_before
             check_same(plan, where, choice)
         on_plan(plan)
         if plan.finished_ms is not None:
-            return _told(plan, {}, before=plan.count)
+            return _result(plan, {}, before=plan.count)
         messages = chosen(found.table(spark, plan.choice), plan.choice)
         rows = send(
             spark,
@@ -125,7 +125,7 @@ def replay(
             resumed=plan_before is not None,
             on_progress=on_progress,
         )
-        result = _told(plan, rows)
+        result = _result(plan, rows)
         if result.is_complete:
             plan.finished_ms = clock.wall_ms()
             file.write(plan)
@@ -163,12 +163,12 @@ def check(
     else:
         topics = choice.topics or [topic for topic in found.topics or () if not is_of_system(topic)]
         targets = {choice.target(topic) for topic in topics} or set(choice.topic_map.values())
-    with SocketCluster(options) as plain, plain.once():
+    with SocketCluster(options) as sockets, sockets.once():
         if not targets:
-            plain.topics()  # check that the name servers answer
+            sockets.topics()  # check that the name servers answer
         for topic in sorted(targets):
             check_topic_for_sending(topic)
-            if not plain.route(topic).writable:
+            if not sockets.route(topic).writable:
                 raise NoPermission(topic, "written")
 
 
@@ -272,7 +272,7 @@ def _columns(rows: DataFrame) -> list[Column]:
     return columns
 
 
-def _told(
+def _result(
     plan: ReplayPlan, rows: dict[int, dict[str, Any]], *, dry_run: bool = False, before: int = 0
 ) -> Replayed:
     result = Replayed(plan.id, dry_run=dry_run, planned=plan.count, before=before)
