@@ -514,13 +514,13 @@ def _nothing(why: str) -> Answer:
 
 def check_pops(leads: bool, has_timer: bool) -> None:
     """Raise ReadRefused if this broker serves no pops."""
-    if not leads:
-        raise ReadRefused(
-            ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a follower: pop from the leader"
-        )
     if not has_timer:
         raise ReadRefused(
             ResponseCode.SYSTEM_ERROR, "pop message is not supported while timerWheelEnable is false"
+        )
+    if not leads:
+        raise ReadRefused(
+            ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a follower: pop from the leader"
         )
 
 
