@@ -216,18 +216,26 @@ class Keeper:
 
     def _tick(self) -> None:
         self._timer = None
+        try:
+            self._look()
+        except Exception:
+            log.exception("pops_not_kept next='report this defect; tried again'")
+            self._schedule(FAILED_S)
+        else:
+            self._schedule(LOOK_S / 20)
+
+    def _look(self) -> None:
+        """Store old checkpoints, commit offsets, and hand due checkpoints to the task."""
         now_s = self._clock.monotonic_s()
-        outstanding = self.outstanding
-        old = outstanding.take_old(now_s - self._options.pop_stay_ms / 1000, STORED_AT_ONCE_MAX)
+        outstanding, options = self.outstanding, self._options
+        old = outstanding.take_old(now_s - options.pop_stay_ms / 1000, STORED_AT_ONCE_MAX)
         if old:
             self._store(old)
         if self._acked:
             self._intake.soon(_nothing)
         for queue in list(self._unsafe):
             self.commit(queue)
-        self.handed_over_ms = max(
-            self.handed_over_ms, outstanding.hand_over(self._options.pop_checkpoints_max)
-        )
+        self.handed_over_ms = max(self.handed_over_ms, outstanding.hand_over(options.pop_checkpoints_max))
         due = outstanding.take_due(now_s, DUE_AT_ONCE_MAX)
         if due:
             self._due.extend(due)
@@ -236,7 +244,6 @@ class Keeper:
             self._idle_s = now_s
             outstanding.forget(self._retries.is_gone)
             outstanding.forget_idle(now_s - IDLE_S)
-        self._schedule(LOOK_S / 20)
 
     # --- due messages ------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ retry form, broker name, queue id, queue offset. Further fields are ignored, as 
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple, Self
 
 from kerolox.errors import InvalidRequest
@@ -13,7 +14,10 @@ from kerolox.protocol.limits import INT64_MAX
 
 ORDER_QUEUE: Final = 999  # revive queue of ordered pops, which have no checkpoints
 _FIELDS = 8
-_NUMBER_DIGITS_MAX = 20
+_NUMBER = r"(-?\d{1,19})"
+_HANDLE = re.compile(
+    rf"{_NUMBER} {_NUMBER} {_NUMBER} {_NUMBER} ([^ ]*) ([^ ]*) {_NUMBER} {_NUMBER}(?: |\Z)", re.ASCII
+)
 
 
 class Handle(NamedTuple):
@@ -31,23 +35,19 @@ class Handle(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a handle. Raise InvalidRequest if it has too few fields, or a field that is no number."""
-        fields = text.split(" ")
-        if len(fields) < _FIELDS:
-            raise InvalidRequest(f"handle {text[:200]!r} has {len(fields)} fields, expected {_FIELDS}")
-        start, popped, invisible, revive, retry, broker, queue, offset = fields[:_FIELDS]
-        return cls(
-            _number(start), _number(popped), _number(invisible), _number(revive),
-            retry, broker, _number(queue), _number(offset),
-        )  # fmt: skip
+        found = _HANDLE.match(text)
+        if found is None:
+            raise InvalidRequest(
+                f"handle {text[:200]!r}: expected {_FIELDS} fields, of which all but the fifth and sixth are "
+                "numbers of 64 bits"
+            )
+        start, popped, invisible, revive, retry, broker, queue, offset = found.groups()
+        handle = cls(
+            int(start), int(popped), int(invisible), int(revive), retry, broker, int(queue), int(offset)
+        )
+        if max(map(abs, (*handle[:4], *handle[6:]))) > INT64_MAX:
+            raise InvalidRequest(f"handle {text[:200]!r} has a number beyond 64 bits")
+        return handle
 
     def __str__(self) -> str:
         return " ".join(map(str, self))
-
-
-def _number(text: str) -> int:
-    digits = text.removeprefix("-")
-    if digits.isascii() and digits.isdigit() and len(digits) < _NUMBER_DIGITS_MAX:
-        number = int(text)
-        if abs(number) <= INT64_MAX:
-            return number
-    raise InvalidRequest(f"{text[:40]!r} in a handle is no number of 64 bits")
