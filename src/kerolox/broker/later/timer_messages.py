@@ -105,10 +105,17 @@ def _refused(message: StoredMessage, error: Nowhere) -> DueMessage:
 
 def _destination(message: StoredMessage) -> tuple[str, int]:
     _, topic, queue_id = goal(message.packed_properties)
-    # Only this broker parks messages for revive topics: clients cannot send there.
-    if topic is None or queue_id is None or queue_id > INT32_MAX or topic in reserved.NOT_FOR_SENDING:
+    if topic is None or queue_id is None or queue_id > INT32_MAX or not _may_go(message, topic):
         raise Nowhere(f"its properties name no queue to deliver it to: topic {topic!r}, queue {queue_id!r}")
     return topic, queue_id
+
+
+def _may_go(message: StoredMessage, topic: str) -> bool:
+    """Return whether a message may be delivered to a topic. Records of popped messages, which brokers store
+    themselves, go to revive topics; those of clients do not."""
+    if topic.startswith(reserved.REVIVE_PREFIX):
+        return message.born_host == message.store_host
+    return topic not in reserved.NOT_FOR_SENDING
 
 
 def rolled(message: StoredMessage, entered_ms: int, now_ms: int) -> DueMessage:
