@@ -253,8 +253,8 @@ async def test_metrics_are_open_unless_users_are_required(tmp_path: Path) -> Non
     for required, status in ((False, " 200 "), (True, " 401 ")):
         directory = tmp_path / str(required)
         async with running_broker(directory=directory, metrics_users=required, **settings) as running:
-            assert running.broker.exporter is not None
-            address = running.broker.exporter.address
+            assert running.broker.figures.exporter is not None
+            address = running.broker.figures.exporter.address
             assert status in (await fetch(address, b"GET /metrics HTTP/1.1\r\n\r\n"))[0]
             assert " 200 " in (await fetch(address, b"GET /healthz HTTP/1.1\r\n\r\n"))[0]
             asked = f"GET /metrics HTTP/1.1\r\nAuthorization: Basic {secret}\r\n\r\n"
