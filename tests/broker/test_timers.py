@@ -615,7 +615,8 @@ async def test_figures(tmp_path: Path) -> None:
         for seconds in (3, 30, 30, 7200, 172_000):
             await talk.send("T", b"x", after_s(seconds))
         await talk.entered()
-        info = talk.running.broker.later.timer_figures.runtime_info()
+        figures = talk.running.broker.later.timer_figures.runtime_info()
+        info = {name: str(value) for name, value in figures.items()}
         assert (info["timerCongestNum"], info["timerOffsetBehind"], info["timerReadBehind"]) == (
             "5",
             "0",
