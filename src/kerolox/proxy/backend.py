@@ -48,6 +48,15 @@ class Visitor(Protocol):
         """Answer a request of a broker."""
 
 
+class Door(Protocol):
+    """The connection by which a call came."""
+
+    @property
+    def address(self) -> str: ...
+
+    def close(self, reason: str) -> None: ...
+
+
 class Link(Protocol):
     """The connection of one client to the brokers. Every request carries the proof of its user."""
 
@@ -69,6 +78,12 @@ class Link(Protocol):
     async def check_seeing(self, topic: str, proof: Proof) -> Answer | None:
         """Return the rejection if the user may neither send to a topic nor consume it."""
 
+    async def check_sending(self, topic: str, proof: Proof) -> Answer | None:
+        """Return the rejection if the user may not send to a topic."""
+
+    async def check_consuming(self, group: str, topic: str, proof: Proof) -> Answer | None:
+        """Return the rejection if the user may not consume with a group, from a topic if one is named."""
+
     def close(self, reason: str) -> None:
         """Close the connection; brokers forget the client."""
 
@@ -81,6 +96,10 @@ class Backend(Protocol):
 
     async def group(self, name: str) -> GroupConfig | None:
         """Return the settings of a group, or None if it does not exist."""
+
+    async def admit(self, door: Door, code: int, proof: Proof) -> str | Answer | None:
+        """Return the user that makes a call, which becomes requests of this code, or the rejection of a user
+        that is not known. None: users are not asked for."""
 
     def link(self, visitor: Visitor) -> Link:
         """Return a connection for a client."""

@@ -39,6 +39,9 @@ REPLY_S = 5.0  # time for the answer to a command
 ASK_S = 5.0  # time for the answer of a broker
 CLIENTS_MAX = 100_000
 
+# A client id is no secret: with users, the same id of another user or address is another client.
+ClientKey = tuple[str, str, str]
+
 # The command that a one-way request of a broker (by its name) becomes, if there is one.
 Commanded = Callable[[str, int, Header | None, bytes], Message | None]
 
@@ -46,8 +49,9 @@ Commanded = Callable[[str, int, Header | None, bytes], Message | None]
 class Client:
     """One client, by the id that it sends with every call."""
 
-    def __init__(self, client_id: str, address: str, now_s: float, command: Commanded) -> None:
-        self.client_id = client_id
+    def __init__(self, key: ClientKey, address: str, now_s: float, command: Commanded) -> None:
+        self.key = key
+        self.client_id = key[-1]
         self.address = address
         self.language = Language.OTHER
         self.version = 0
@@ -157,6 +161,18 @@ class Visit:
         self.client = client
         self.proof = proof
 
+    async def check_seeing(self, topic: str) -> None:
+        """Raise Rejected unless the user may see a topic."""
+        _check(await self.client.link.check_seeing(topic, self.proof))
+
+    async def check_sending(self, topic: str) -> None:
+        """Raise Rejected unless the user may send to a topic."""
+        _check(await self.client.link.check_sending(topic, self.proof))
+
+    async def check_consuming(self, group: str, topic: str = "") -> None:
+        """Raise Rejected unless the user may consume with a group, from a topic if one is named."""
+        _check(await self.client.link.check_consuming(group, topic, self.proof))
+
     async def ask(
         self,
         broker_name: str,
@@ -170,6 +186,11 @@ class Visit:
         return await self.client.link.ask(broker_name, code, header, body, self.proof, timeout_s)
 
 
+def _check(refused: Answer | None) -> None:
+    if refused is not None:
+        raise from_remoting(refused)
+
+
 class Clients:
     """All clients of the service."""
 
@@ -179,7 +200,7 @@ class Clients:
         self._backend = backend
         self._clock = clock
         self._command = command
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[ClientKey, Client] = {}
         self._scan: TimerHandle | None = None
         self._gone = gone
 
@@ -198,33 +219,51 @@ class Clients:
         for client in self:
             self.remove(client, "the service stops")
 
-    def visit(self, call: Call) -> Visit:
-        """Return the client that makes a call, with the proof of its user. Raises Rejected without an id."""
+    async def visit(self, call: Call, code: int) -> Visit:
+        """Return the client that makes a call, with the proof of its user. ``code``: the request that the
+        call becomes. Raises Rejected without an id, and for a user that is not known."""
         metadata = call.head.metadata
         client_id = metadata.get("x-mq-client-id", "").strip()
         if not client_id:
             raise Rejected(
                 Code.CLIENT_ID_REQUIRED, "the call has no x-mq-client-id; RocketMQ's clients send one"
             )
-        client = self._clients.get(client_id)
+        proof, door = proof_of(metadata), call.peer
+        user = await self._backend.admit(door, code, proof)
+        if isinstance(user, Answer):
+            raise from_remoting(user)
+        key = ("", "", client_id) if user is None else (user, door.address.rpartition(":")[0], client_id)
+        client = self._clients.get(key)
         if client is None:
             if len(self._clients) >= CLIENTS_MAX:
                 raise Rejected(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are connected, the limit")
-            client = Client(client_id, call.peer.address, self._clock.monotonic_s(), self._command)
-            self._clients[client_id] = client
+            client = Client(key, door.address, self._clock.monotonic_s(), self._command)
+            self._clients[key] = client
             client.link = self._backend.link(client)
         client.language = _language(metadata.get("x-mq-language", ""))
         client.sdk_version = metadata.get("x-mq-client-version", "")
-        return Visit(client, proof_of(metadata))
+        return Visit(client, proof)
+
+    async def announce(self, visit: Visit, settings: Message | None, producer_groups: set[str]) -> None:
+        """Take the settings of a client and the groups of its producers, and tell the brokers about them.
+        Raises Rejected if one refuses; then the client keeps what it had."""
+        client = visit.client
+        before = client.settings, client.producer_groups
+        client.settings, client.producer_groups = settings, producer_groups
+        try:
+            await self.register(visit)
+        except Rejected:
+            client.settings, client.producer_groups = before
+            raise
 
     async def register(self, visit: Visit) -> None:
         """Tell the brokers about the client. Raises Rejected if one refuses."""
         client = visit.client
-        client.seen_s = self._clock.monotonic_s()
         body = client.heartbeat().encode()
         for answer in await client.link.ask_all(RequestCode.HEART_BEAT, None, body, visit.proof):
             if answer.code != ResponseCode.SUCCESS:
                 raise from_remoting(answer)
+        client.seen_s = self._clock.monotonic_s()
 
     async def leave(self, visit: Visit) -> None:
         """Remove a client that says goodbye."""
@@ -234,12 +273,14 @@ class Clients:
             groups.append({"consumer_group": client.group})
         for group in groups:
             header = UnregisterClientRequest(client_id=client.client_id, **group)
-            await client.link.ask_all(RequestCode.UNREGISTER_CLIENT, header, b"", visit.proof)
+            for answer in await client.link.ask_all(RequestCode.UNREGISTER_CLIENT, header, b"", visit.proof):
+                if answer.code != ResponseCode.SUCCESS:
+                    raise from_remoting(answer)
         self.remove(client, "the client left")
 
     def remove(self, client: Client, reason: str) -> None:
-        if self._clients.get(client.client_id) is client:
-            del self._clients[client.client_id]
+        if self._clients.get(client.key) is client:
+            del self._clients[client.key]
             client.link.close(reason)
             if client.stream is not None and client.stream.is_open:
                 client.stream.finish()

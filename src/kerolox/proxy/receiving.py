@@ -60,8 +60,7 @@ class Receiving:
 
     async def receive(self, visit: Visit, call: Call, asked: Message, now_s: float) -> None:
         """Send the messages that a pop finds: status, messages, time of delivery."""
-        group = check_group(resource_name(asked.group))
-        topic = check_topic(resource_name(asked.message_queue.topic))
+        group, topic = await _named(visit, asked.group, asked.message_queue.topic)
         config = await self._backend.group(group) or GroupConfig(group_name=group)
         wanted = _filter(topic, asked.filter_expression)
         header = PopRequest(
@@ -199,7 +198,7 @@ class Receiving:
 
     async def ack(self, visit: Visit, asked: Message) -> Message:
         """Acknowledge messages (AckMessage)."""
-        group, topic = check_group(resource_name(asked.group)), check_topic(resource_name(asked.topic))
+        group, topic = await _named(visit, asked.group, asked.topic)
         if not asked.entries:
             raise Rejected(Code.INTERNAL_SERVER_ERROR, "the request names no message")
         response = make("AckMessageResponse")
@@ -224,7 +223,7 @@ class Receiving:
 
     async def change(self, visit: Visit, asked: Message) -> Message:
         """Hide a message for another time (ChangeInvisibleDuration)."""
-        group, topic = check_group(resource_name(asked.group)), check_topic(resource_name(asked.topic))
+        group, topic = await _named(visit, asked.group, asked.topic)
         invisible_ms = asked.invisible_duration.ToMilliseconds()
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             raise Rejected(
@@ -239,11 +238,18 @@ class Receiving:
 
     async def give_up(self, visit: Visit, asked: Message) -> Message:
         """Store a message as a dead letter (ForwardMessageToDeadLetterQueue)."""
-        group, topic = check_group(resource_name(asked.group)), check_topic(resource_name(asked.topic))
+        group, topic = await _named(visit, asked.group, asked.topic)
         receipt = self._renewals.take(visit.client, group, Receipt.parse(asked.receipt_handle))
         await self._pops.give_up(visit, group, topic, receipt)
         status = make("Status", code=Code.OK, message="OK")
         return make("ForwardMessageToDeadLetterQueueResponse", status=status)
+
+
+async def _named(visit: Visit, group: Message, topic: Message) -> tuple[str, str]:
+    """Return the names of a group and a topic. Raises Rejected unless the user may consume them."""
+    names = check_group(resource_name(group)), check_topic(resource_name(topic))
+    await visit.check_consuming(*names)
+    return names
 
 
 def _content(**content: Message) -> bytes:

@@ -52,6 +52,7 @@ class Sending:
         topic = check_topic(resource_name(asked.messages[0].topic))
         if any(resource_name(message.topic) != topic for message in asked.messages):
             raise Rejected(Code.MESSAGE_CORRUPTED, "the messages of a request have different topics")
+        await visit.check_sending(topic)
         now_ms = self._wall_ms()
         messages = [outgoing(message, topic, now_ms, visit.client.address) for message in asked.messages]
         queues = await self._backend.queues(topic)
@@ -90,8 +91,8 @@ class Sending:
     async def _be_producer(self, visit: Visit, topic: str) -> None:
         """Make sure that the brokers can ask this client how its transactions ended."""
         if topic not in visit.client.producer_groups:
-            visit.client.producer_groups.add(topic)
-            await self._clients.register(visit)
+            client = visit.client
+            await self._clients.announce(visit, client.settings, client.producer_groups | {topic})
 
     async def _store(
         self, visit: Visit, broker: str, topic: str, queue_id: int, messages: Sequence[Outgoing]
@@ -144,6 +145,7 @@ class Sending:
     async def recall(self, visit: Visit, asked: Message) -> Message:
         """Take back a delayed message before it is due (RecallMessage)."""
         topic = check_topic(resource_name(asked.topic))
+        await visit.check_sending(topic)
         queues = await self._backend.queues(topic)
         if queues is None:
             raise Rejected(Code.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")

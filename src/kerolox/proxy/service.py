@@ -19,7 +19,7 @@ from kerolox.protocol.grpc.schema import Message
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.transaction import CheckTransaction
 from kerolox.proxy.backend import Backend, BrokerQueues
-from kerolox.proxy.checks import Rejected, check_group, check_topic, from_remoting, resource_name
+from kerolox.proxy.checks import Rejected, check_group, check_topic, resource_name
 from kerolox.proxy.clients import Clients, Visit
 from kerolox.proxy.half_messages import HalfMessages
 from kerolox.proxy.pops import Pops
@@ -36,6 +36,21 @@ HEALTH: Final = "/grpc.health.v1.Health/Check"
 _SERVING, _NOT_SERVING, _UNKNOWN_SERVICE = b"\x08\x01", b"\x08\x02", b"\x08\x03"
 
 Unary = Callable[[Visit, Message], Awaitable[Message]]
+
+# The request of remoting that a call becomes. The guard's log names it.
+_CODES: Final = {
+    "QueryRoute": RequestCode.GET_ROUTEINFO_BY_TOPIC,
+    "QueryAssignment": RequestCode.QUERY_ASSIGNMENT,
+    "Heartbeat": RequestCode.HEART_BEAT,
+    "NotifyClientTermination": RequestCode.UNREGISTER_CLIENT,
+    "SendMessage": RequestCode.SEND_MESSAGE_V2,
+    "RecallMessage": RequestCode.RECALL_MESSAGE,
+    "EndTransaction": RequestCode.END_TRANSACTION,
+    "ReceiveMessage": RequestCode.POP_MESSAGE,
+    "AckMessage": RequestCode.ACK_MESSAGE,
+    "ChangeInvisibleDuration": RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    "ForwardMessageToDeadLetterQueue": RequestCode.CONSUMER_SEND_MSG_BACK,
+}
 
 
 class Addresses(msgspec.Struct, frozen=True):
@@ -115,7 +130,7 @@ class Service:
         response: Message
         try:
             asked = _parsed(f"{name}Request", data)
-            visit = self.clients.visit(call)
+            visit = await self.clients.visit(call, _CODES[name])
             response = await self._unary[name](visit, asked)
         except Rejected as refused:
             response = make(f"{name}Response")
@@ -128,7 +143,7 @@ class Service:
         """Answer ReceiveMessage, with a stream of messages."""
         try:
             asked = _parsed("ReceiveMessageRequest", data)
-            visit = self.clients.visit(call)
+            visit = await self.clients.visit(call, _CODES[name])
             await self._receiving.receive(visit, call, asked, self._clock.monotonic_s())
         except Rejected as refused:
             if call.is_open:
@@ -138,7 +153,8 @@ class Service:
 
     async def _query_route(self, visit: Visit, asked: Message) -> Message:
         topic = check_topic(resource_name(asked.topic))
-        brokers = await self._places(visit, topic, asked.endpoints)
+        await visit.check_seeing(topic)
+        brokers = await self._places(topic, asked.endpoints)
         response = make("QueryRouteResponse", status=_OK)
         response.message_queues.extend(queues_of(asked.topic, brokers))
         return response
@@ -146,23 +162,19 @@ class Service:
     async def _query_assignment(self, visit: Visit, asked: Message) -> Message:
         topic = check_topic(resource_name(asked.topic))
         group = check_group(resource_name(asked.group))
+        await visit.check_consuming(group, topic)
         config = await self._backend.group(group)
         is_fifo = config is not None and config.consume_message_orderly
-        found = assignments_of(
-            asked.topic, await self._places(visit, topic, asked.endpoints), is_fifo=is_fifo
-        )
+        found = assignments_of(asked.topic, await self._places(topic, asked.endpoints), is_fifo=is_fifo)
         if not found:
             raise Rejected(Code.FORBIDDEN, f"topic {topic!r} has no readable queue")
         response = make("QueryAssignmentResponse", status=_OK)
         response.assignments.extend(found)
         return response
 
-    async def _places(self, visit: Visit, topic: str, asked: Message) -> list[tuple[BrokerQueues, Message]]:
+    async def _places(self, topic: str, asked: Message) -> list[tuple[BrokerQueues, Message]]:
         """Return the brokers of a topic with the addresses at which this client finds them: the one that is
         configured, or the one that the client has used."""
-        refused = await visit.client.link.check_seeing(topic, visit.proof)
-        if refused is not None:
-            raise from_remoting(refused)
         brokers = await self._backend.queues(topic)
         if brokers is None:
             raise Rejected(
@@ -180,13 +192,14 @@ class Service:
 
     async def _heartbeat(self, visit: Visit, asked: Message) -> Message:
         if asked.HasField("group"):
-            check_group(resource_name(asked.group))
+            await visit.check_consuming(check_group(resource_name(asked.group)))
         # A client without settings (the service was restarted) sends them later: until then it is served.
         await self.clients.register(visit)
         return make("HeartbeatResponse", status=_OK)
 
     async def _terminate(self, visit: Visit, asked: Message) -> Message:
-        self._renewals.gone(visit.client)
+        if asked.HasField("group"):
+            await visit.check_consuming(check_group(resource_name(asked.group)))
         await self.clients.leave(visit)
         return make("NotifyClientTerminationResponse", status=_OK)
 

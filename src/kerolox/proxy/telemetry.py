@@ -7,6 +7,7 @@ import logging
 
 from kerolox.errors import KeroloxError
 from kerolox.net.grpc_peer import Call
+from kerolox.protocol.codes import RequestCode
 from kerolox.protocol.grpc.calls import CallFailed, GrpcStatus
 from kerolox.protocol.grpc.messages import Code, make, parse
 from kerolox.protocol.grpc.schema import Message
@@ -31,8 +32,8 @@ class Telemetry:
         call.open()  # some clients wait for the headers before they send anything
         return TelemetryCall(self, call)
 
-    def visit(self, call: Call) -> Visit:
-        return self._clients.visit(call)
+    async def visit(self, call: Call) -> Visit:
+        return await self._clients.visit(call, RequestCode.HEART_BEAT)
 
     async def settle(self, visit: Visit, call: Call, settings: Message) -> None:
         """Take a client's settings and answer them. Raises Rejected."""
@@ -43,18 +44,20 @@ class Telemetry:
                 GrpcStatus.INVALID_ARGUMENT, "the settings are neither a producer's nor a consumer's"
             )
         group = None
+        topics = set(client.producer_groups)
         if kind == "publishing":
-            topics = {check_topic(resource_name(topic)) for topic in settings.publishing.topics}
-            client.producer_groups |= topics
+            topics |= {check_topic(resource_name(topic)) for topic in settings.publishing.topics}
+            for topic in topics:  # brokers ask any producer of a topic about its transactions
+                await visit.check_sending(topic)
         else:
             name = check_group(resource_name(settings.subscription.group))
+            await visit.check_consuming(name)
             group = await self._backend.group(name)
-        client.settings = settings
+        await self._clients.announce(visit, settings, topics)
         if client.stream is not call:
             before, client.stream = client.stream, call
             if before is not None and before.is_open:
                 before.finish()
-        await self._clients.register(visit)
         answer = make(
             "TelemetryCommand",
             status=make("Status", code=Code.OK, message="OK"),
@@ -135,7 +138,7 @@ class TelemetryCall:
             command = parse("TelemetryCommand", data)
         except ValueError as error:
             raise CallFailed(GrpcStatus.INTERNAL, str(error)) from error
-        visit = self._telemetry.visit(self._call)
+        visit = await self._telemetry.visit(self._call)
         client = self._client = visit.client
         kind = command.WhichOneof("command")
         if kind == "settings":

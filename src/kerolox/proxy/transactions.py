@@ -29,6 +29,7 @@ class Transactions:
     async def end(self, visit: Visit, asked: Message) -> Message:
         """Commit or roll back a half message (EndTransaction)."""
         topic = check_topic(resource_name(asked.topic))
+        await visit.check_sending(topic)
         transaction_id: str = asked.transaction_id
         if not transaction_id.strip():
             raise Rejected(Code.INVALID_TRANSACTION_ID, "the transaction id is blank")

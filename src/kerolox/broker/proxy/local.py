@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from kerolox.access.guard import Guard
+from kerolox.access.guard import Guard, NotKnown
+from kerolox.access.needs import names
 from kerolox.access.needs.nameserver import ROUTE
 from kerolox.broker.members.groups import Groups
 from kerolox.broker.role.leadership import Leadership
@@ -15,15 +16,34 @@ from kerolox.clock import Clock
 from kerolox.errors import ConnectionLost, InvalidRequest, RequestTimeout
 from kerolox.front.caller import CallerEvents
 from kerolox.front.handlers import Handlers
+from kerolox.front.needs import Need, Rule, View
 from kerolox.front.proof import Proof
+from kerolox.front.refusals import Refusal
 from kerolox.front.requests import Answer, Request
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.codes import VERSION, Language, RequestCode, request_name
 from kerolox.protocol.header import Header, encode_fields
+from kerolox.protocol.headers.pop import PollingInfoRequest
 from kerolox.protocol.headers.route import RouteRequest
-from kerolox.proxy.backend import BrokerQueues, Visitor
+from kerolox.proxy.backend import BrokerQueues, Door, Visitor
 
 H = TypeVar("H", bound=Header)
+
+
+def _sending(asked: Request[RouteRequest], view: View) -> Iterator[Need]:
+    yield from names.sending(asked.header.topic, view)
+
+
+def _consuming(asked: Request[PollingInfoRequest], view: View) -> Iterator[Need]:
+    header = asked.header
+    yield names.group(header.consumer_group, names.SUB)
+    if header.topic:
+        yield from names.topic(header.topic, names.SUB, view, header.consumer_group)
+
+
+# Rights that calls need, whatever requests follow from them.
+SENDING = Rule(_sending)
+CONSUMING = Rule(_consuming)
 MESSAGE_TYPE = "message.type"
 
 
@@ -95,7 +115,17 @@ class LocalLink:
         return [await self.ask("", code, header, body, proof, 5.0)]
 
     async def check_seeing(self, topic: str, proof: Proof) -> Answer | None:
-        return self._backend.check_seeing(self, topic, proof)
+        return self._check(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic=topic), proof, ROUTE)
+
+    async def check_sending(self, topic: str, proof: Proof) -> Answer | None:
+        return self._check(RequestCode.SEND_MESSAGE_V2, RouteRequest(topic=topic), proof, SENDING)
+
+    async def check_consuming(self, group: str, topic: str, proof: Proof) -> Answer | None:
+        header = PollingInfoRequest(consumer_group=group, topic=topic, queue_id=-1)
+        return self._check(RequestCode.POP_MESSAGE, header, proof, CONSUMING)
+
+    def _check(self, code: int, header: Header, proof: Proof, rule: Rule) -> Answer | None:
+        return self._backend.check(self, code, header, proof, rule)
 
     def close(self, reason: str) -> None:
         if not self.is_closed:
@@ -143,6 +173,34 @@ class LocalLink:
 
     def __repr__(self) -> str:
         return f"<gRPC client {self.address}>"
+
+
+class Entrance:
+    """The caller of a call whose user is not known yet: its connection."""
+
+    def __init__(self, door: Door) -> None:
+        self.data: dict[str, Any] = {}
+        self.address = door.address
+        self.is_closed = False
+        self.is_stalled = False
+        self.version = VERSION
+        self.language = Language.OTHER
+        self.close = door.close
+
+    def proof(self, asked: Request[Any], /) -> Proof:
+        proof: Proof = asked.ticket.proof
+        return proof
+
+    def answer(self, asked: Request[Any], answer: Answer) -> None:
+        future = asked.ticket.answered
+        if not future.done():
+            future.set_result(answer)
+
+    async def call(self, code: int, *_: object, **__: object) -> Answer:
+        raise ConnectionLost(self.address, "the caller is not known yet")
+
+    def tell(self, code: int, *_: object, **__: object) -> None:
+        raise ConnectionLost(self.address, "the caller is not known yet")
 
 
 class LocalBackend:
@@ -198,6 +256,16 @@ class LocalBackend:
     async def group(self, name: str) -> GroupConfig | None:
         return self._groups.find(name)
 
+    async def admit(self, door: Door, code: int, proof: Proof) -> str | Answer | None:
+        if not self._guard.wants_signatures:
+            return None
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        now_s = self._clock.monotonic_s()
+        asked: Request[Any] = Request(
+            Entrance(door), code, None, b"", now_s, LocalTicket(None, proof, answered)
+        )
+        return asked.identity if self._guard.admits(asked) else await answered
+
     def link(self, visitor: Visitor) -> LocalLink:
         made = LocalLink(self, visitor)
         self._events.connected(made)
@@ -211,16 +279,17 @@ class LocalBackend:
         self._handlers.handle(Request(link, code, None, body, now_s, ticket), now_s)
         self._handlers.end_pass()
 
-    def check_seeing(self, link: LocalLink, topic: str, proof: Proof) -> Answer | None:
-        """Return the guard's rejection of a look at a topic."""
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        header = RouteRequest(topic=topic)
-        ticket = LocalTicket(header, proof, answered)
-        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-        asked: Request[Any] = Request(link, code, header, b"", self._clock.monotonic_s(), ticket)
-        if self._guard.admits(asked) and self._guard.allows(asked, ROUTE):
+    def check(self, link: LocalLink, code: int, header: Header, proof: Proof, rule: Rule) -> Answer | None:
+        """Return the guard's rejection of a call, before anything of it is looked up."""
+        if not self._guard.wants_signatures:
             return None
-        return answered.result() if answered.done() else None
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        ticket = LocalTicket(header, proof, answered)
+        asked: Request[Any] = Request(link, code, header, b"", self._clock.monotonic_s(), ticket)
+        if self._guard.admits(asked) and self._guard.allows(asked, rule):
+            return None
+        # The user was known a moment ago: a rejection that comes late, or never, must not let the call pass.
+        return answered.result() if answered.done() else Refusal.of(NotKnown("the user has changed")).answer()
 
     def answered(self, asked: Request[Any], answer: Answer) -> None:
         if self._handlers.answered is not None:
