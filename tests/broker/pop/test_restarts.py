@@ -110,3 +110,32 @@ async def test_a_pop_under_way_ends_with_the_broker(tmp_path: Path) -> None:
         assert out(running) == 1
         await running.stop()
         await until(lambda: not running.is_running)
+
+
+async def test_pops_beyond_the_limit_of_memory_are_revived_from_the_log() -> None:
+    """Their handles stay valid, once."""
+    clock = ManualClock()
+    async with (
+        running_broker(clock=clock, pop_checkpoints_max=1, pop_stay_ms=1000) as running,
+        Dialer(clock=clock) as dialer,
+    ):
+        await running.create_topic(TOPIC, queues=1)
+        one = Popper(dialer, running)
+        for number in range(4):
+            await one.send(TOPIC, b"%d" % number)
+        found = []
+        for _ in range(4):
+            found += await one.take(max_msg_nums=1, invisible_time=30_000)
+            await clock.advance(0.01)
+        await advance_until(clock, lambda: committed(running) == 4)
+        await advance_until(clock, lambda: out(running) == 1)
+        assert (await one.ack(found[0])).code == 0
+        renewed = await one.renew(found[1], 60_000)
+        assert (await one.change(found[1], 60_000)).code == ResponseCode.NO_MESSAGE
+        assert (await one.ack(renewed)).code == 0
+        await advance_until(clock, lambda: running.broker.popping.retries.made == 2)
+        assert sorted(message.body for message in await one.take()) == ["2", "3"]
+        for _ in range(80):
+            await clock.advance(1)
+        assert running.broker.popping.retries.made == 4  # those just taken were not acknowledged
+        assert sorted(message.body for message in await one.take()) == ["2", "3"]

@@ -10,6 +10,7 @@ from kerolox.clock import Clock
 from kerolox.protocol import properties as packed
 from kerolox.protocol.pop.handle import Handle
 from kerolox.protocol.pop.revive_records import (
+    EARLY_MS,
     AckRecord,
     BatchAckRecord,
     CheckpointRecord,
@@ -64,7 +65,11 @@ class ReviveLog:
                 topic=topic, group=group, queue_id=handle.queue_id, start_offset=handle.start_offset,
                 pop_time=handle.pop_time, broker_name=handle.broker_name, acked=tuple(offsets),
             )  # fmt: skip
-        return self.put(record, handle.revive_queue, handle.pop_time + handle.invisible_time)
+        # Through the timer even if it is due, at a later moment than the checkpoint: the reader of the revive
+        # topic ignores acknowledgements that precede theirs.
+        early_ms = max(EARLY_MS, self._options.timer_precision_ms)
+        due_ms = handle.pop_time + handle.invisible_time - EARLY_MS + early_ms
+        return self.put(record, handle.revive_queue, max(due_ms, self._clock.wall_ms() + 1))
 
     def put(self, record: ReviveRecord | CheckpointRecord, revive_queue: int, deliver_ms: int) -> int:
         properties = packed.pack(

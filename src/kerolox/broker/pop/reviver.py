@@ -45,10 +45,11 @@ FAILED_S = 1.0
 class Surfaced:
     """A checkpoint that has left the timer, and the messages that are not acknowledged."""
 
-    __slots__ = ("checkpoint", "left", "record", "retry_s")
+    __slots__ = ("checkpoint", "left", "record", "retry_s", "seen_ms")
 
-    def __init__(self, record: CheckpointRecord, checkpoint: Checkpoint | None) -> None:
+    def __init__(self, record: CheckpointRecord, checkpoint: Checkpoint | None, seen_ms: int) -> None:
         self.record = record
+        self.seen_ms = seen_ms  # acknowledgements may have been written until then
         self.checkpoint = checkpoint  # of this process
         self.left = dict.fromkeys(record.offsets)
         self.retry_s = 0.0  # not before this time
@@ -196,7 +197,7 @@ class Reviver:
         key = record.key(self._options.broker_name)
         if isinstance(record, CheckpointRecord):
             if key not in queue.surfaced:
-                surfaced = Surfaced(record, self._of_memory(key))
+                surfaced = Surfaced(record, self._of_memory(key), self._clock.wall_ms())
                 queue.surfaced[key] = (message.queue_offset, surfaced)
             return
         known = queue.surfaced.get(key)
@@ -228,7 +229,11 @@ class Reviver:
             due_ms = surfaced.record.due_ms
             if not surfaced.left:
                 del queue.surfaced[key]
-            elif now_ms >= due_ms + WAIT_MS and timer_ms > due_ms and surfaced.retry_s <= now_s:
+            elif (
+                now_ms >= due_ms + WAIT_MS
+                and timer_ms > max(due_ms, surfaced.seen_ms)
+                and surfaced.retry_s <= now_s
+            ):
                 surfaced.retry_s = now_s + FAILED_S
                 await self._revive(queue, surfaced)
                 del queue.surfaced[key]

@@ -8,6 +8,7 @@ from kerolox.broker.base import Base, Room
 from kerolox.broker.consume.message_waits import ANY_QUEUE
 from kerolox.broker.consume.room import Consuming
 from kerolox.broker.later.room import Scheduling
+from kerolox.broker.later.timers import Timers
 from kerolox.broker.members.room import Membership
 from kerolox.broker.nameservers.group_members import split_nameservers
 from kerolox.broker.pop.acks import Acks
@@ -57,7 +58,7 @@ class Popping(Room):
         )
         self.reviver = Reviver(
             store, path.intake, self.outstanding, self.records, self.retries, offsets,
-            lambda: later.timers.read_ms, options, clock,
+            lambda: delivered_ms(later.timers), options, clock,
         )  # fmt: skip
         orders = PopOrders(store.files, store.path("config"), clock=clock)
         self.orders = Orders(orders, offsets, clock, self._released)
@@ -124,3 +125,9 @@ class Popping(Room):
     def topic_removed(self, topic: str) -> None:
         self.outstanding.forget(lambda key: topic in (key.topic, normal_topic(key.topic, key.group)))
         self.orders.table.forget(lambda name, _: name == topic)
+
+
+def delivered_ms(timers: Timers) -> int:
+    """Return the time before which the timer has delivered every message: those that it has entered, and
+    those that still wait in its queue."""
+    return min(timers.read_ms, timers.last_stored_ms) if timers.arrivals.behind else timers.read_ms

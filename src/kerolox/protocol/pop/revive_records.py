@@ -18,7 +18,7 @@ ACK_TAG: Final = "ack"
 BATCH_ACK_TAG: Final = "bAck"
 MESSAGES_MAX: Final = 32  # of one checkpoint
 ACKS_MAX: Final = 4096  # of one record; more can only be forged or damaged
-_EARLY_MS: Final = 1000
+EARLY_MS: Final = 1000  # time by which checkpoints precede their acknowledgements
 
 _OF_POP = {
     "broker_name": "bn",
@@ -88,7 +88,7 @@ class CheckpointRecord(
     @property
     def deliver_ms(self) -> int:
         """Return the time at which the record enters the revive topic."""
-        return self.due_ms - _EARLY_MS
+        return self.due_ms - EARLY_MS
 
     @property
     def unique_key(self) -> str:
