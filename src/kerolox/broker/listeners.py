@@ -81,7 +81,6 @@ def listen(broker: Broker) -> None:
     on(store.dispatcher.listeners, consuming.waits.arrived)
     if options.multi_dispatch:
         on(store.dispatcher.listeners, consuming.waits.arrived_light)
-    on(store.dispatcher.listeners, broker.popping.reviver.arrived)
 
     # --- the role ----------------------------------------------------------------------------------------
     # The link to the leader comes first: the leadership calls it itself.

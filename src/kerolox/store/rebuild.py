@@ -319,7 +319,7 @@ def _keep_last_numbers(old: Segments, queue: ConsumeQueue, log_end: int) -> int:
             break
     count = offset - queue.next_offset
     if count:
-        queue._add(queue.format.pack(last[0], last[1], HOLE_TAGS) * count, last[0] + last[1])
+        queue._add(queue.format.pack(last[0], last[1], HOLE_TAGS) * count, count, last[0] + last[1])
     return count
 
 

@@ -253,8 +253,13 @@ class MessageWaits:
                 self._end(line.all())
 
     def wake_all(self) -> None:
-        """End every wait: the broker stops, or its role changed."""
+        """End every wait: clients are sent away, or the role or rights have changed."""
         self._end(list(itertools.chain.from_iterable(self._by_caller.values())))
+
+    def wake_shared(self) -> None:
+        """End every wait with a share: the broker serves no more pops."""
+        waits = itertools.chain.from_iterable(self._by_caller.values())
+        self._end([wait for wait in waits if wait.share is not None])
 
     async def truncated(self, cut: Cut) -> None:
         """End every wait after a truncation of the log: reads beyond the end of their queue get its new

@@ -63,7 +63,6 @@ class Keeper:
         self._timer: TimerHandle | None = None
         self._timer_s = 0.0
         self._idle_s = 0.0
-        intake.before.append(self._append_acks)
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -102,6 +101,7 @@ class Keeper:
             self.commit(queue)
         self.outstanding.clear()
         self._acked.clear()
+        self._append_acks()  # none is left: writes need not call it
         self._unsafe.clear()
         self._due.clear()
 
@@ -119,12 +119,9 @@ class Keeper:
     def acked(self, checkpoint: Checkpoint, offset: int) -> None:
         """Note an acknowledgement, by a record if the checkpoint has one."""
         if checkpoint.stored is not Stored.NO:
-            offsets = self._acked.get(checkpoint)
-            if offsets is None:
-                offsets = self._acked[checkpoint] = []
-                if len(self._acked) == 1:
-                    self._intake.soon(_nothing)
-            offsets.append(offset)
+            if not self._acked:
+                self._intake.soon(_nothing)
+            self._note_ack(checkpoint, offset)
         queue = self.outstanding.queues.get(checkpoint.key)
         if queue is not None:
             self.commit(queue)
@@ -147,6 +144,12 @@ class Keeper:
 
     # --- records -----------------------------------------------------------------------------------------
 
+    def _note_ack(self, checkpoint: Checkpoint, offset: int) -> None:
+        """Note an acknowledgement whose record the next write appends."""
+        if not self._acked:
+            self._intake.before.append(self._append_acks)
+        self._acked.setdefault(checkpoint, []).append(offset)
+
     def _append_acks(self) -> None:
         """Append the acknowledgements of this turn, one record per checkpoint."""
         acked = self._acked
@@ -160,6 +163,8 @@ class Keeper:
                 )
                 return
             del acked[checkpoint]
+        if self._append_acks in self._intake.before:
+            self._intake.before.remove(self._append_acks)
 
     def _store(self, checkpoints: list[Checkpoint]) -> None:
         """Append the records of checkpoints. They count when they are written."""
@@ -323,7 +328,7 @@ class Keeper:
                 self.outstanding.take(checkpoint, offset)
                 taken.append((checkpoint, offset, end))
                 if checkpoint.stored is not Stored.NO:
-                    self._acked.setdefault(checkpoint, []).append(offset)
+                    self._note_ack(checkpoint, offset)
             if taken:
                 await self._intake.written()
         except KeroloxError as error:

@@ -27,7 +27,6 @@ from kerolox.protocol.message import StoredMessage
 from kerolox.protocol.pop.handle import Handle
 from kerolox.protocol.pop.revive_records import CheckpointRecord, MergeKey, checkpoint_of, read_record
 from kerolox.protocol.record import decode_records
-from kerolox.protocol.record_scan import Entry
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.reading import ReadStatus
 from kerolox.store.tables.offsets import ConsumerOffsets
@@ -113,9 +112,11 @@ class Reviver:
             last = self._offsets.offset(self._topic, REVIVE_GROUP, queue_id)
             self.queues.append(ReviveQueue(queue_id, last + 1))
         self._wake.set()
+        self._store.queue_filler.watched[self._name] = self._wake.set
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def end(self) -> None:
+        self._store.queue_filler.watched.pop(self._name, None)
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -124,12 +125,6 @@ class Reviver:
             self._timer.cancel()
             self._timer = None
         self.queues = []
-
-    def arrived(self, entries: list[Entry]) -> None:
-        """Look for new records. A listener of the dispatcher."""
-        name = self._name
-        if self._task is not None and any(entry[7] == name for entry in entries):
-            self._wake.set()
 
     @property
     def waiting(self) -> int:

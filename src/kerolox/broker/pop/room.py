@@ -91,7 +91,7 @@ class Popping(Room):
         if not self.keeper.leads:
             return
         self.keeper.rest()
-        self._waits.wake_all()
+        self._waits.wake_shared()
         await self.pops.close()
         await self.reviver.end()
         self.orders.close()

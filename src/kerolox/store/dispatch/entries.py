@@ -68,7 +68,10 @@ class LogEntries:
     def runs(self, records: list[Entry]) -> list[QueueRun] | None:
         """Return the entries, queue by queue; None if some need special treatment: see :meth:`each`."""
         runs = None if self.deleted else queue_runs(records, self.stops)
-        return None if runs is None or any(run[0] == _SCHEDULE for run in runs) else runs
+        for run in runs or ():
+            if run[0] == _SCHEDULE:
+                return None
+        return runs
 
     def each(self, records: list[Entry]) -> Iterator[MadeEntry]:
         """Yield the entries one by one, in the order of the log."""

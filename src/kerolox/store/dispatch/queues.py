@@ -37,6 +37,7 @@ class QueueFiller:
         self._known: dict[tuple[bytes, int], ConsumeQueue | None] = {}
         self.fill_gaps = False  # the whole log is read: messages missing in a queue are missing in the log
         self.wanted: Callable[[Entry], bool] | None = None  # at a start: entries that their queue may lack
+        self.watched: dict[bytes, Callable[[], None]] = {}  # by topic: called after new entries of its queues
 
     def fill(self, entries: list[Entry]) -> None:
         if self.wanted is not None:
@@ -47,7 +48,7 @@ class QueueFiller:
 
     def _extend(self, runs: list[QueueRun]) -> bool:
         """Add runs that continue their queues; return False if one does not: some may have been added."""
-        known = self._known
+        known, watched = self._known, self.watched
         for topic, queue_id, first_offset, packed in runs:
             try:
                 queue = known[topic, queue_id]
@@ -58,10 +59,12 @@ class QueueFiller:
             if queue.next_offset != first_offset:
                 return False
             queue.extend(packed, first_offset)
+            if topic in watched:
+                watched[topic]()
         return True
 
     def _fill_each(self, entries: list[Entry]) -> None:
-        known = self._known
+        known, watched = self._known, self.watched
         for topic, queue_id, queue_offset, physical, size, code, taken in self.rule.each(entries):
             try:
                 queue = known[topic, queue_id]
@@ -72,6 +75,8 @@ class QueueFiller:
             if begins_anew(queue, queue_offset, physical) and not topic.startswith(_LIGHT_QUEUE_PREFIX):
                 self._queues.begin_anew(queue)
             self.enter(queue, physical, size, code, queue_offset, taken)
+            if topic in watched:
+                watched[topic]()
 
     def enter(
         self, queue: ConsumeQueue, physical: int, size: int, code: int, queue_offset: int, taken: int

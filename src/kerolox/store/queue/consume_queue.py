@@ -159,7 +159,7 @@ class ConsumeQueue:
                 self._cut(queue_offset)
         if not self._must_add(physical, size, queue_offset):
             return False
-        self._add(entry, physical + size)
+        self._add(entry, 1, physical + size)
         return True
 
     def extend(self, entries: bytes, first_offset: int) -> int:
@@ -167,9 +167,10 @@ class ConsumeQueue:
         count = self.format.count(entries)
         if not count:
             return 0
-        if first_offset == self.next_offset and self.format.at(entries)[0] >= self.max_physical:
-            physical, size, _ = self.format.last(entries)
-            self._add(entries, physical + size)
+        unpack_from = self.format.unpack_from
+        if first_offset == self.next_offset and unpack_from(entries)[0] >= self.max_physical:
+            physical, size, _ = unpack_from(entries, len(entries) - self.format.size)
+            self._add(entries, count, physical + size)
             return count
         return sum(
             self.append(physical, size, tags_code, queue_offset)
@@ -202,7 +203,7 @@ class ConsumeQueue:
         )
         return False
 
-    def _add(self, entries: bytes, physical_end: int) -> None:
+    def _add(self, entries: bytes, count: int, physical_end: int) -> None:
         tail = self._tail
         if tail is not None and len(tail) >= _TAIL_MAX:
             self.write()  # before the entry is added: if the write fails, it is not added
@@ -212,7 +213,7 @@ class ConsumeQueue:
         tail += entries
         if self._written == self.next_offset:
             self._waiting.append(self)
-        self.next_offset += self.format.count(entries)
+        self.next_offset += count
         self.max_physical = physical_end
 
     # Writing
@@ -536,14 +537,14 @@ class ConsumeQueue:
         """Set the offset of the next entry, because the messages before it are lost or deleted."""
         last = self.entry(self.next_offset - 1)
         if last is not None and last[1] != BLANK_SIZE:
-            self._add(
-                self.format.pack(last[0], last[1], HOLE_TAGS) * (offset - self.next_offset), self.max_physical
-            )
+            missing = offset - self.next_offset
+            hole = self.format.pack(last[0], last[1], HOLE_TAGS)
+            self._add(hole * missing, missing, self.max_physical)
             return
         first = offset - offset * self.format.size % self._segments.size // self.format.size
         self._set_end(first)
         if offset > first:
-            self._add(self.format.blank * (offset - first), -1)
+            self._add(self.format.blank * (offset - first), offset - first, -1)
         self.min_offset = offset
 
     def adopt(self, known: QueueSums) -> None:

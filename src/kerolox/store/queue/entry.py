@@ -27,10 +27,11 @@ class EntryFormat:
     """Layout of queue entries, and of the files that hold them.
 
     ``fields`` are names and types as numpy writes them; ``per_file``: entries in a file of RocketMQ's default
-    size; ``pack`` makes the bytes of an entry, ``each`` yields the entries of bytes.
+    size; ``pack`` makes the bytes of an entry, ``each`` yields the entries of bytes, ``unpack_from`` returns
+    the one at a byte.
     """
 
-    __slots__ = ("_unpack_from", "blank", "each", "fields", "pack", "per_file", "size")
+    __slots__ = ("blank", "each", "fields", "pack", "per_file", "size", "unpack_from")
 
     def __init__(self, fields: tuple[tuple[str, str], ...], per_file: int) -> None:
         codes = {">i4": "i", ">i8": "q"}
@@ -42,21 +43,20 @@ class EntryFormat:
         self.each = cast(
             "Callable[[bytes | bytearray | memoryview], Iterator[QueueEntry]]", entry.iter_unpack
         )
-        self._unpack_from = entry.unpack_from
+        self.unpack_from: Callable[..., QueueEntry] = cast("Callable[..., QueueEntry]", entry.unpack_from)
         self.blank = entry.pack(0, BLANK_SIZE, 0)
 
     def count(self, data: bytes | bytearray) -> int:
         """Return the number of entries in ``data``. Raise ValueError if it ends within one."""
-        count, rest = divmod(len(data), self.size)
-        if rest:
+        if len(data) % self.size:
             raise ValueError(f"{len(data)} bytes are not a multiple of the entry size, {self.size}")
-        return count
+        return len(data) // self.size
 
     def at(self, data: bytes | bytearray, number: int = 0) -> QueueEntry:
-        return cast(QueueEntry, self._unpack_from(data, number * self.size))
+        return self.unpack_from(data, number * self.size)
 
     def last(self, data: bytes | bytearray) -> QueueEntry:
-        return cast(QueueEntry, self._unpack_from(data, len(data) - self.size))
+        return self.unpack_from(data, len(data) - self.size)
 
     def part(self, data: bytes, first: int, end: int | None = None) -> bytes:
         """Return the entries from number ``first`` on, up to number ``end``."""

@@ -188,7 +188,7 @@ class QueueReader:
         except StoreError:
             # One by one: messages deleted meanwhile are skipped, and an unreadable one ends the read.
             found = self._collect(asked, entries, queue_filter, record_filter or _everything)
-        if found.count and queue.format.at(entries)[0] < self.checked_from:
+        if found.count and queue.format.unpack_from(entries)[0] < self.checked_from:
             seen = queue.format.part(entries, 0, found.next_offset - offset)
             self._read_check.check(queue, offset, seen, found.count, b"".join(found.parts))
         return found
@@ -335,7 +335,7 @@ class QueueReader:
         if size_bytes > bytes_max or first < log.min_offset:
             return None
         if not limits.is_scan and (
-            first < self.hot_from or count < min(asked.format.count(entries), count_max)
+            first < self.hot_from or count < min(len(entries) // asked.format.size, count_max)
         ):
             return None  # a pull gets all it may have, including messages of the next file
         if limits.is_scan and not asked.may_wait and not self._is_quick(run):
