@@ -291,8 +291,8 @@ class GroupReads:
         """
         for topic, queue_id, offset in wait.points:
             if queue_id != ANY_QUEUE:
-                begin, end = self.bounds(topic, queue_id)
-                if begin <= offset < end:
+                queue = self._store.queues.find(topic, queue_id)
+                if queue is not None and queue.min_offset <= offset < queue.max_offset:
                     return False
         return self._waits.add(wait)
 

@@ -80,10 +80,7 @@ class _Line:
         self.each: dict[Wait, int] = {}  # every message ends all of these
         self.shared: dict[Hashable, dict[Wait, int]] | None = None  # a message ends one of each share
 
-    def add(self, wait: Wait, offset: int) -> None:
-        if wait.share is None:
-            self.each[wait] = offset
-            return
+    def add_shared(self, wait: Wait, offset: int) -> None:
         if self.shared is None:
             self.shared = {}
         self.shared.setdefault(wait.share, {})[wait] = offset
@@ -107,11 +104,10 @@ class _Line:
     def met(self, news: _News) -> list[Wait]:
         """Return the waits that these messages end."""
         last = news[-1][0]  # offsets of one queue ascend
-        found = [
-            wait
-            for wait, offset in self.each.items()
-            if last >= offset and (wait.filter is None or _first(wait, offset, news) is not None)
-        ]
+        found: list[Wait] = []
+        for wait, offset in self.each.items():
+            if last >= offset and (wait.filter is None or _first(wait, offset, news) is not None):
+                found.append(wait)
         if self.shared is None:
             return found
         for waits in self.shared.values():
@@ -163,12 +159,19 @@ class MessageWaits:
         if self.held >= self.held_max or len(of_caller) >= self.held_of_one_max:
             return False
         of_caller.add(wait)
+        known = self._lines
         for topic, queue_id, offset in wait.points:
-            lines = self._lines.setdefault(topic.encode(), {})
+            key = topic.encode()
+            lines = known.get(key)
+            if lines is None:
+                lines = known[key] = {}
             line = lines.get(queue_id)
             if line is None:
                 line = lines[queue_id] = _Line()
-            line.add(wait, offset)
+            if wait.share is None:
+                line.each[wait] = offset
+            else:
+                line.add_shared(wait, offset)
         self.held += 1
         self._set_deadline(wait)
         return True
@@ -180,9 +183,10 @@ class MessageWaits:
         self._by_caller[wait.caller].discard(wait)
         for topic, queue_id, _ in wait.points:
             key = topic.encode()
-            lines = self._lines.get(key, {})
-            line = lines.get(queue_id)  # none: a queue that was named twice
-            if line is not None and line.remove(wait):
+            lines = self._lines.get(key)
+            if lines is None or (line := lines.get(queue_id)) is None:
+                continue  # a queue that was named twice
+            if line.remove(wait):
                 del lines[queue_id]
                 if not lines:
                     del self._lines[key]
@@ -206,7 +210,8 @@ class MessageWaits:
         for _, _, queue_id, queue_offset, _, _, _, topic, properties in entries:
             if topic in known:
                 news.setdefault((topic, queue_id), []).append((queue_offset, properties))
-        self._end_met(news)
+        if news:
+            self._end_met(news)
 
     def arrived_light(self, entries: list[Entry]) -> None:
         """End waits for messages of the light queues that these messages name. A listener of the dispatcher,

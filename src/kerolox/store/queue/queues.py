@@ -15,7 +15,16 @@ from kerolox.store.log.commit_log import CommitLog
 from kerolox.store.queue.consume_queues import ConsumeQueues
 from kerolox.store.queue.entry import QueueEntry
 from kerolox.store.queue.extension import Unit
-from kerolox.store.queue.reading import PULL_BYTES_MAX, QueueRead, QueueReader, ReadFilters, ReadLimits
+from kerolox.store.queue.reading import (
+    PULL_BYTES_MAX,
+    QueueFilter,
+    QueueRead,
+    QueueReader,
+    ReadFilters,
+    ReadLimits,
+    RecordFilter,
+    UnitFilter,
+)
 
 
 class Queue(Protocol):
@@ -106,12 +115,22 @@ class Queues:
         *,
         bytes_max: int = PULL_BYTES_MAX,
         limits: ReadLimits | None = None,
-        **filters: Unpack[ReadFilters],
+        queue_filter: QueueFilter | None = None,
+        unit_filter: UnitFilter | None = None,
+        record_filter: RecordFilter | None = None,
     ) -> QueueRead:
         """Return messages of a queue from an offset on. Raise :class:`Cold` if some are not in memory: then
         call :meth:`read`."""
-        queue = self._files.find(topic, queue_id)
-        return self._reader.read(queue, offset, count_max, bytes_max=bytes_max, limits=limits, **filters)
+        return self._reader.read(
+            self._files.find(topic, queue_id),
+            offset,
+            count_max,
+            bytes_max=bytes_max,
+            queue_filter=queue_filter,
+            unit_filter=unit_filter,
+            record_filter=record_filter,
+            limits=limits,
+        )
 
     async def read(
         self,
