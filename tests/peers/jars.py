@@ -19,6 +19,7 @@ from pathlib import Path
 
 VERSION_5X = "5.5.0"
 VERSION_4X = "4.9.7"  # 4.9.8 was released without its name server and broker jars
+CLIENT_OF_GRPC = "client-java-5.2.0"  # RocketMQ 5's own Java client, in one jar with all it needs
 ECJ_VERSION = "3.33.0"  # the last line of the Eclipse compiler that itself runs on Java 11 and up
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 MODULES = ("namesrv", "broker", "client", "tools")
@@ -130,6 +131,9 @@ def _run_mvn(mvn: str, work: Path, version: str) -> None:
 
 def _pom(version: str) -> str:
     modules = MODULES if version.startswith("4.") else MODULES_5X
+    if version == CLIENT_OF_GRPC:
+        name, _, version = version.rpartition("-")
+        modules = (name,)
     wanted = [("org.apache.rocketmq", f"rocketmq-{module}", version) for module in modules]
     wanted.append(("org.eclipse.jdt", "ecj", ECJ_VERSION))
     dependencies = "".join(

@@ -96,6 +96,15 @@ def driver_jar(java: Java, jars: Jars) -> Path:
     sources = sorted(DRIVER_SOURCES.glob("*.java"))
     if not jars.is_4x:
         sources += sorted((DRIVER_SOURCES / "v5").glob("*.java"))
+    return _built(java, jars, sources)
+
+
+def grpc_driver_jar(java: Java, jars: Jars) -> Path:
+    """Compile ``driver/grpc`` against the client that speaks gRPC."""
+    return _built(java, jars, sorted((DRIVER_SOURCES / "grpc").glob("*.java")))
+
+
+def _built(java: Java, jars: Jars, sources: list[Path]) -> Path:
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     target = jars.root / f"driver-{digest}.jar"
     if not target.exists():

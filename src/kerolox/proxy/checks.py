@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kerolox.errors import KeroloxError
+from kerolox.errors import InvalidRequest, KeroloxError
 from kerolox.front.refusals import NOT_AUTHENTICATED, NOT_AUTHORIZED
 from kerolox.front.requests import Answer
 from kerolox.protocol import properties as packed
+from kerolox.protocol.bodies.heartbeat import SubscriptionData
 from kerolox.protocol.codes import ResponseCode
-from kerolox.protocol.grpc.messages import Code
+from kerolox.protocol.filters.sql import compile_filter
+from kerolox.protocol.grpc.messages import Code, FilterType
 from kerolox.protocol.grpc.schema import Message
 from kerolox.protocol.reserved import (
     DEAD_LETTER_PREFIX,
@@ -20,6 +22,7 @@ from kerolox.protocol.reserved import (
     is_closed,
     is_of_system,
 )
+from kerolox.protocol.subscription import SQL92, TAG, is_tag_type, subscription
 
 TOPIC_MAX: Final = 127
 GROUP_MAX: Final = 120
@@ -102,6 +105,26 @@ def check_group(group: str) -> str:
     if group.startswith(SYSTEM_GROUP_PREFIX):
         raise Rejected(Code.ILLEGAL_CONSUMER_GROUP, f"group {group!r} belongs to the brokers")
     return group
+
+
+def read_filter(topic: str, expression: Message) -> SubscriptionData:
+    """Return the subscription that a filter expression means. Brokers check conditions of SQL92."""
+    kind = SQL92 if expression.type == FilterType.SQL else TAG
+    try:
+        # One version for all members: the expression decides, not the time of the settings.
+        return subscription(topic, expression.expression, 0, kind)
+    except InvalidRequest as error:
+        raise Rejected(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+
+
+def check_condition(wanted: SubscriptionData) -> None:
+    """Check a condition of SQL92, where no broker does."""
+    if is_tag_type(wanted):
+        return
+    try:
+        compile_filter(wanted.sub_string or "")
+    except InvalidRequest as error:
+        raise Rejected(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
 
 
 def check_tag(tag: str) -> None:

@@ -21,13 +21,12 @@ from kerolox.protocol.bodies.heartbeat import (
     ProducerData,
 )
 from kerolox.protocol.codes import Language, RequestCode, ResponseCode, language_named, request_name
-from kerolox.protocol.grpc.messages import Code, FilterType, make
+from kerolox.protocol.grpc.messages import Code, make
 from kerolox.protocol.grpc.schema import Message
 from kerolox.protocol.header import Header
 from kerolox.protocol.headers.heartbeat import UnregisterClientRequest
-from kerolox.protocol.subscription import SQL92, TAG, subscription
 from kerolox.proxy.backend import Backend, Link
-from kerolox.proxy.checks import Rejected, from_remoting, resource_name
+from kerolox.proxy.checks import Rejected, check_condition, from_remoting, read_filter, resource_name
 from kerolox.proxy.credentials import proof_of
 from kerolox.proxy.settings import SIMPLE
 
@@ -136,13 +135,8 @@ class Client:
         is_simple = self.settings.client_type in SIMPLE
         entries = []
         for entry in self.settings.subscription.subscriptions:
-            kind = SQL92 if entry.expression.type == FilterType.SQL else TAG
-            topic = resource_name(entry.topic)
-            try:
-                # One version for all members: the expression decides, not the time of the settings.
-                entries.append(subscription(topic, entry.expression.expression, 0, kind))
-            except ValueError as error:
-                raise Rejected(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+            entries.append(read_filter(resource_name(entry.topic), entry.expression))
+            check_condition(entries[-1])
         return ConsumerData(
             group_name=self.group,
             consume_type=ConsumeType.CONSUME_ACTIVELY if is_simple else ConsumeType.CONSUME_PASSIVELY,

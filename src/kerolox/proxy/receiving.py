@@ -7,14 +7,14 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final
 
-from kerolox.errors import InvalidRequest, KeroloxError
+from kerolox.errors import KeroloxError
 from kerolox.front.requests import Answer
 from kerolox.net.grpc_peer import Call
 from kerolox.protocol import properties as packed
 from kerolox.protocol.bodies.groups import GroupConfig
 from kerolox.protocol.bodies.heartbeat import SubscriptionData
 from kerolox.protocol.codes import RequestCode, ResponseCode
-from kerolox.protocol.grpc.messages import Code, FilterType, make
+from kerolox.protocol.grpc.messages import Code, make
 from kerolox.protocol.grpc.schema import Message
 from kerolox.protocol.headers.pop import PopAnswer, PopRequest
 from kerolox.protocol.message import StoredMessage
@@ -22,9 +22,9 @@ from kerolox.protocol.pop.answer_texts import read_order_counts, read_start_offs
 from kerolox.protocol.pop.handle import Handle
 from kerolox.protocol.pop.retry_topics import NORMAL
 from kerolox.protocol.record import decode_records
-from kerolox.protocol.subscription import SQL92, TAG, matches_tag, subscription
+from kerolox.protocol.subscription import matches_tag
 from kerolox.proxy.backend import Backend
-from kerolox.proxy.checks import Rejected, check_group, check_topic, from_remoting, resource_name
+from kerolox.proxy.checks import Rejected, check_group, check_topic, from_remoting, read_filter, resource_name
 from kerolox.proxy.clients import Client, Visit
 from kerolox.proxy.messages import received
 from kerolox.proxy.pops import Pops
@@ -62,7 +62,7 @@ class Receiving:
         """Send the messages that a pop finds: status, messages, time of delivery."""
         group, topic = await _named(visit, asked.group, asked.message_queue.topic)
         config = await self._backend.group(group) or GroupConfig(group_name=group)
-        wanted = _filter(topic, asked.filter_expression)
+        wanted = read_filter(topic, asked.filter_expression)
         header = PopRequest(
             consumer_group=group,
             topic=topic,
@@ -255,14 +255,6 @@ async def _named(visit: Visit, group: Message, topic: Message) -> tuple[str, str
 def _content(**content: Message) -> bytes:
     data: bytes = make("ReceiveMessageResponse", **content).SerializeToString()
     return data
-
-
-def _filter(topic: str, expression: Message) -> SubscriptionData:
-    kind = SQL92 if expression.type == FilterType.SQL else TAG
-    try:
-        return subscription(topic, expression.expression, 0, kind)
-    except InvalidRequest as error:
-        raise Rejected(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
 
 
 def _invisible_ms(asked: Message) -> int:
