@@ -79,7 +79,7 @@ ROOMS = {
         "dispatch",
         "retention recovery verdict notes",
         "offline",
-        "opening rebuild repair housekeeping expiry truncate ledger message_store",
+        "parts saving opening rebuild repair housekeeping expiry truncate ledger message_store",
     ),
     "broker": (
         "absent names bounds options endpoints address",

@@ -74,6 +74,7 @@ class Bench:
             clock=self.clock,
             store_host=store_host,
             executor=worker,
+            next_offset_of=lambda topic, queue_id: 0,
         )
         self.progress.reset()
         self.log.begin()

@@ -109,7 +109,7 @@ async def test_a_claimed_size_reads_nothing_by_itself(rig: Rig) -> None:
 
 async def test_what_is_not_yet_dispatched_counts(rig: Rig) -> None:
     store = await rig.open()
-    store.dispatcher.held = True
+    store.dispatcher.hold()
     first = await store.put("T", 0, b"0")
     place = await store.put("T", 0, b"1")
     forged = await forge(store, "T", 2)
@@ -119,7 +119,7 @@ async def test_what_is_not_yet_dispatched_counts(rig: Rig) -> None:
     for read in (store.named.record, store.named.framed_record):
         with pytest.raises(NoRecordThere):
             await read(forged)
-    store.dispatcher.held = False
+    store.dispatcher.release()
     store.dispatcher.run()
     assert decode_record(await store.named.record(place[0])).body == b"1"
 

@@ -22,7 +22,7 @@ from tests.store.dispatch.kit import (
 )
 
 from kerolox.protocol.record import decode_record, encode_blank
-from kerolox.store import housekeeping, opening, recovery
+from kerolox.store import housekeeping, opening, recovery, saving
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.progress_notes import NAME as MARKS
 from kerolox.store.disk.progress_notes import ProgressNotes, ProgressNotesFile
@@ -37,7 +37,6 @@ from kerolox.store.errors import (
 )
 from kerolox.store.log.commit_log import Place
 from kerolox.store.message_store import MessageStore
-from kerolox.store.opening import Opening
 from kerolox.store.recovery import CorruptLog, LogEndsEarly, LogGone, Recovered
 
 COUNT = 30
@@ -148,7 +147,7 @@ async def test_after_a_clean_stop_the_last_of_the_log_is_checked(rig: Rig) -> No
 async def test_after_a_clean_stop_no_more_than_a_step_is_read(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeping, "CHECKED_BYTES", 1000)
+    monkeypatch.setattr(saving, "CHECKED_BYTES", 1000)
     places = await stopped(rig)
     end = places[-1][0] + places[-1][2]
     found = await recovered(rig)
@@ -676,7 +675,7 @@ async def test_marks_in_a_body_of_zeros(rig: Rig) -> None:
 async def test_marks_that_are_behind_the_log(rig: Rig) -> None:
     store = await rig.open(delete_pause_ms=0)
     await fill(store, 60)
-    marks = store.housekeeper.note()
+    marks = store._saver.note()
     await store.expiry.delete_before(2 * LOG_FILE)
     await rig.kill(store)
     file = ProgressNotesFile(Files(), rig.path)
@@ -853,7 +852,7 @@ async def test_power_lost_is_known_by_the_run_of_the_system(rig: Rig) -> None:
         store.notes.boot = boot
         marks = store.notes.progress.load()
         marks.boot = "first"
-        assert Opening(store).circumstances(marks, True).power_lost is lost
+        assert store._opening().circumstances(marks, True).power_lost is lost
 
 
 @pytest.mark.parametrize("back", [1, 10, 15, 19, 20])

@@ -12,7 +12,7 @@ import pytest
 from tests.broker.talk import Talk, until
 
 from kerolox.net.dialer import Dialer
-from kerolox.store import housekeeping, opening
+from kerolox.store import opening, saving
 from kerolox.store.disk.files import Files
 from kerolox.store.disk.log_identity import NAME, LogIdentityFile
 from kerolox.store.disk.progress_notes import ProgressNotes, ProgressNotesFile
@@ -254,7 +254,7 @@ async def test_the_check_of_the_end_is_never_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The place where it is to begin is damaged itself: then it begins with that file."""
-    for module in (housekeeping, opening):
+    for module in (opening, saving):
         monkeypatch.setattr(module, "CHECKED_BYTES", 3000)  # as if the log were long
     await fill(tmp_path, COUNT)
     from kerolox.store.disk.sums import SumsFile

@@ -77,7 +77,7 @@ async def overlap_of(store: MessageStore, leader_begin: int) -> Overlap:
         begin = max(end - COMPARED_BYTES, low)
         if end - COMPARED_BYTES > low:
             try:
-                record = boundaries(store, begin)[0]
+                record = boundaries(store.segments, store.consume_queues, begin)[0]
             except StoreError:
                 record = begin
             if low <= record and begin - record <= RECORD_BYTES_MAX:

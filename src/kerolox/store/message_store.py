@@ -48,11 +48,13 @@ from kerolox.store.notes import Notes
 from kerolox.store.offline.layout import LEDGER_PREFIX
 from kerolox.store.opening import Opening
 from kerolox.store.options import FlushMode, StoreOptions
+from kerolox.store.parts import Derived, StoreDirectory, Writes
 from kerolox.store.queue.consume_queues import ConsumeQueues, flush
 from kerolox.store.queue.named_records import NamedRecords
 from kerolox.store.queue.queues import Queues
 from kerolox.store.queue.reading import QueueReader
 from kerolox.store.recovery import Recovered
+from kerolox.store.saving import ProgressSaver
 from kerolox.store.standing_failures import StandingFailures
 from kerolox.store.state import Obstacle, StoreState
 from kerolox.store.truncate import Truncation
@@ -116,6 +118,15 @@ class MessageStore:
             transient=options.transient and not options.ledger,
             warm=options.warm,
         )
+        self.consume_queues = ConsumeQueues(
+            self.files,
+            self.path("consumequeue"),
+            file_bytes=options.queue_file_size,
+            open_files=open_files,
+            extension_directory=self.path("consumequeue_ext"),
+            extension_file_bytes=options.queue_extension_file_bytes,
+            extended=options.queue_extension,
+        )
         self.progress = Progress(self.segments, wait_for_flush=options.flush_mode is FlushMode.SYNC)
         of_entries = partial(
             LedgerLog, index=LedgerIndex(self.files, os.path.join(member, "index"), open_files)
@@ -129,15 +140,7 @@ class MessageStore:
             clock=clock,
             store_host=store_host,
             executor=self.ahead,
-        )
-        self.consume_queues = ConsumeQueues(
-            self.files,
-            self.path("consumequeue"),
-            file_bytes=options.queue_file_size,
-            open_files=open_files,
-            extension_directory=self.path("consumequeue_ext"),
-            extension_file_bytes=options.queue_extension_file_bytes,
-            extended=options.queue_extension,
+            next_offset_of=self.consume_queues.next_offset,
         )
         self.index = KeyIndex(
             self.files,
@@ -172,7 +175,6 @@ class MessageStore:
         self.reader = QueueReader(self.log, options, _memory_bytes())
         self.queues = Queues(self.consume_queues, self.reader, self.log, self.readers, self.root)
         self.named = NamedRecords(self.log, self.queues, self.readers)
-        self.log.next_offset_of = self._next_offset_of
 
         # In this order: a message is in its queue before any listener is notified.
         self.dispatcher = Dispatcher(self.log, self.failing)
@@ -189,7 +191,22 @@ class MessageStore:
         # parts that let clients read on. Their changes are on disk when the call returns.
         self.on_truncated: list[Callable[[Cut], Awaitable[None]]] = []
         self._truncations: set[asyncio.Task[Cut | None]] = set()
-        self.housekeeper = Housekeeper(self)
+        self._directory = StoreDirectory(self.root, options, self.files, clock, self._lock, self.reads)
+        self._derived = Derived(
+            self.consume_queues, self.index, self.dispatcher, self.queue_filler, self.key_filler
+        )
+        self._writes = Writes(self.log, self.flusher, self.acks, self.failing)
+        self._saver = ProgressSaver(self.log, self.flusher, self._derived, self.notes)
+        self.housekeeper = Housekeeper(
+            self._directory,
+            self._writes,
+            self._derived,
+            self.notes,
+            self._saver,
+            self.ledger,
+            readers=self.readers,
+            keeper=self.keeper,
+        )
         self.expiry = Expiry(self, self.housekeeper.spawn)
         self._opened = False
 
@@ -210,10 +227,10 @@ class MessageStore:
             self.notes.close()
             self._lock.release()
             raise
-        self.key_filler.on_loop = True
+        self.key_filler.start()
         if self.ledger is not None and self.ledger.alone:
             self.ledger.lead(max(0, self.ledger.end_term))
-        self.segments.prepare_next(self.ahead)
+        self.log.prepare_next()
         self.flusher.start()
         self.housekeeper.start()
         self.expiry.start()
@@ -340,8 +357,8 @@ class MessageStore:
         await asyncio.get_running_loop().run_in_executor(self.keeper, begin)
         self.log.begin()
         self.progress.reset()
-        self.dispatcher.dispatched = offset
-        self.segments.prepare_next(self.ahead)
+        self.dispatcher.begin(offset)
+        self.log.prepare_next()
 
     async def truncate(self, offset: int, *, untold: bool = False) -> Cut | None:
         """Truncate a follower's log at ``offset``, because the leader does not have the rest.
@@ -355,10 +372,17 @@ class MessageStore:
         """
         # The cut runs to its end even when the caller is cancelled: only the next start can finish half a
         # cut.
-        task = asyncio.get_running_loop().create_task(Truncation(self, offset, untold=untold).run())
+        task = asyncio.get_running_loop().create_task(self._truncate(offset, untold=untold))
         self._truncations.add(task)
         task.add_done_callback(self._truncations.discard)
         return await asyncio.shield(task)
+
+    async def _truncate(self, offset: int, *, untold: bool) -> Cut | None:
+        cut = Truncation(
+            offset, self._directory, self._writes, self._derived, self.notes, self.queues, self.housekeeper
+        )
+        async with self.expiry.paused():
+            return await cut.run(None if untold else self.tell_truncated)
 
     async def cuts_over(self) -> None:
         """Wait until no cut is under way: cuts continue after their callers are cancelled."""
@@ -380,7 +404,13 @@ class MessageStore:
     # --- start and stop, in threads ------------------------------------------------------------------
 
     def _recover(self, progress: Callable[[int], None] | None) -> Recovered:
-        return Opening(self).recover(progress)
+        found = self._opening().recover(progress)
+        self.flusher.recovered(found.flushed_ms)
+        self.reader.recovered(found.start)
+        return found
+
+    def _opening(self) -> Opening:
+        return Opening(self._directory, self.log, self._derived, self.notes, self._saver, self.ledger)
 
     def _close_files(self) -> None:
         clean = not self.state.fenced
@@ -389,8 +419,8 @@ class MessageStore:
             self.key_filler.put_pending()
             flush(self.consume_queues.write())
             self.index.flush()
-            noted = self.housekeeper.note()  # never more than the flushed log
-            self.housekeeper.save_sums(noted.dispatched, whole=True)
+            noted = self._saver.note()  # never more than the flushed log
+            self._saver.save_sums(noted.dispatched, whole=True)
             clean = clean and noted.dispatched >= self.progress.appended
             if clean:
                 noted = msgspec.structs.replace(
@@ -398,7 +428,7 @@ class MessageStore:
                     log_end=self.progress.appended,
                     queue_files=sum(queue.file_count for queue in self.consume_queues),
                 )
-            self.housekeeper.save_notes(noted, self.housekeeper.queues_ms())
+            self._saver.save_notes(noted, self._saver.queues_ms())
         except StoreError as error:
             clean = False
             log.error("close_failed error=%r next='no action needed: the next start recovers'", str(error))
@@ -421,12 +451,6 @@ class MessageStore:
         self.readers.close()
         for pool in (self.ahead, self.urgent, self.keeper):
             pool.shutdown(wait=True)
-
-    # --- small things --------------------------------------------------------------------------------
-
-    def _next_offset_of(self, topic: str, queue_id: int) -> int:
-        queue = self.consume_queues.find(topic, queue_id)
-        return 0 if queue is None else queue.next_offset
 
 
 def _paths(text: str) -> list[str]:

@@ -53,7 +53,7 @@ class Notes:
         self.epochs = EpochFile(files, epoch_path or os.path.join(root, EPOCH_FILE))
         self._files = files
         self._root = root
-        self._controlled = controlled
+        self.controlled = controlled
         self._abort = os.path.join(root, ABORT)
 
     # --- start and stop, in threads ------------------------------------------------------------------
@@ -64,7 +64,7 @@ class Notes:
         progress = self.progress.load()
         crashed = self._files.exists(self._abort)
         self.checkpoint.load(now_ms)
-        if self._controlled:
+        if self.controlled:
             self.epochs.load()
         return progress, crashed
 
@@ -86,7 +86,7 @@ class Notes:
     def fit(self, end: int) -> None:
         """Adjust all notes to the recovered end of the log."""
         self.deleted.fit(end)
-        if self._controlled:
+        if self.controlled:
             self.epochs.fit(end)
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Notes:
         checkpoint.queues_ms = max(checkpoint.queues_ms, times.queues_ms)
         # This time may decrease: a full file that was cut is no longer full.
         checkpoint.index_ms = times.index_ms
-        if self._controlled:
+        if self.controlled:
             checkpoint.confirmed_offset = confirmed
         checkpoint.save()
         self.progress.save(progress)
@@ -116,7 +116,7 @@ class Notes:
 
     def drop_before(self, log_min: int) -> None:
         """Remove what belongs to deleted files of the log."""
-        if self._controlled:
+        if self.controlled:
             self.epochs.drop_before(log_min)
 
     # --- a cut of the log ------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Notes:
         try:
             self.epochs.load()  # also without a controller at the moment
         except CorruptRecord as error:
-            if self._controlled:
+            if self.controlled:
                 raise
             log.warning("epochs_not_cut offset=%d error=%r", cut.end, str(error))
         else:

@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,11 +20,15 @@ from kerolox.store.disk.progress_notes import UNKNOWN, ProgressNotes
 from kerolox.store.disk.sums import CHECKED_BYTES, Sums
 from kerolox.store.dispatch.comparing import Comparison
 from kerolox.store.errors import DiskError, QueueGap, StoreError
+from kerolox.store.ledger import StoredLedger
+from kerolox.store.log.commit_log import CommitLog
 from kerolox.store.log.framing import position_of
+from kerolox.store.notes import Notes
 from kerolox.store.offline.half_made import refuse_half_made
 from kerolox.store.offline.index_check import IndexCheck
 from kerolox.store.offline.layout import Finding, OnlyReading, find_layout, ledgers_in
 from kerolox.store.offline.repair_note import refuse_unfinished
+from kerolox.store.parts import Derived, StoreDirectory
 from kerolox.store.queue.consume_queue import ConsumeQueue
 from kerolox.store.queue.consume_queues import flush
 from kerolox.store.queue.entry import SIMPLE
@@ -40,11 +43,9 @@ from kerolox.store.recovery import (
     refuse_early_end,
     refuse_gaps,
 )
+from kerolox.store.saving import ProgressSaver
 from kerolox.store.truncate import clear_log, clear_timer
 from kerolox.store.verdict import doubtful_from, noted_end, refuse_lost_log, refuse_strange_files
-
-if TYPE_CHECKING:
-    from kerolox.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +58,22 @@ _LIGHT_QUEUE_PREFIX = "%LMQ%"
 class Opening:
     """One start of one store. It blocks: run it in a thread, before anything else uses the store."""
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
+    def __init__(
+        self,
+        directory: StoreDirectory,
+        log: CommitLog,
+        derived: Derived,
+        notes: Notes,
+        saver: ProgressSaver,
+        ledger: StoredLedger | None,
+    ) -> None:
+        self._directory = directory
+        self._log = log
+        self._queues, self._index = derived.queues, derived.index
+        self._derived = derived
+        self._notes = notes
+        self._saver = saver
+        self._ledger = ledger
         self._sums: Sums | None = None
         # Queues to be refilled from the log, and the log offset from which on.
         self._floors: dict[tuple[str, int], int] = {}
@@ -67,74 +82,55 @@ class Opening:
         self._confirmed_end = 0  # end of the confirmed log; later messages wait to be confirmed
 
     def recover(self, progress: Callable[[int], None] | None) -> Recovered:
-        store = self._store
-        refuse_half_made(store.root, store.files)
-        refuse_unfinished(store.root, store.files)
-        store.files.make_dirs(store.root)
-        store._lock.take()
-        if store.options.private_files:
+        place, notes, segments = self._directory, self._notes, self._log.segments
+        filler = self._derived.queue_filler
+        refuse_half_made(place.root, place.files)
+        refuse_unfinished(place.root, place.files)
+        place.files.make_dirs(place.root)
+        place.lock.take()
+        if place.options.private_files:
             self._close_to_others()
-        notes = store.notes
-        marks, crashed = notes.load(store.clock.wall_ms())
-        store.segments.load()
-        if store.ledger is not None:
-            store.ledger.place()
-        refuse_other_log(store)
+        marks, crashed = notes.load(place.clock.wall_ms())
+        segments.load()
+        if self._ledger is not None:
+            self._ledger.place()
+        self._refuse_other_log()
         sums = self._sums = notes.sums.load()
         cut, untold = notes.cut.found(crashed=crashed)
         self._judge_files(cut, marks, crashed)
         if cut is not None:
             marks = self._finish_cut(cut, marks)
             sums = self._sums = None
-        store.consume_queues.load()
+        self._queues.load()
         if sums is None:
             safe = marks.dispatched if crashed and marks.dispatched != UNKNOWN else None
-            store.consume_queues.recover(crashed=crashed, safe_physical=safe)
+            self._queues.recover(crashed=crashed, safe_physical=safe)
             if cut is not None:
-                store.consume_queues.truncate_to_physical(cut.end)
+                self._queues.truncate_to_physical(cut.end)
         else:
             self._judge_queues(sums, crashed)
-        store.queue_filler.rule.deleted = notes.deleted.load()
-        store.index.load(
+        filler.rule.deleted = notes.deleted.load()
+        self._index.load(
             after_crash=crashed,
             checkpoint_ms=notes.checkpoint.index_ms,
             sums=None if sums is None else sums.index,
         )
-        if store.segments.first is None:
+        if segments.first is None:
             self._refuse_lost_log(marks, cut)
-            store.consume_queues.delete_all()
-            store.index.delete_all()
-            store.segments.roll()
+            self._queues.delete_all()
+            self._index.delete_all()
+            segments.roll()
             notes.fit(0)
             found = Recovered(crashed=crashed, start=0, end=0, stop="a new log")
         else:
             found = self._recover_all(marks, crashed, progress)
-        store.queue_filler.rule.deleted = {}  # from here on all messages are new
-        if store.ledger is not None:
-            found.end = store.ledger.begin(found.end)
-        store.consume_queues.correct_min_offsets(store.log.min_offset)
-        store.log.begin()
-        store.progress.reset()
-        waiting = store.log.undispatched
-        dispatched = position_of(store.segments, waiting[0][PHYSICAL_OFFSET]) if waiting else found.end
-        if store.controlled and self._confirmed_end:
-            # The blank record at the end of a file is no message, and needs no confirmation.
-            dispatched = min(dispatched, self._confirmed_end)
-        store.dispatcher.dispatched = dispatched
-        if store.ledger is not None and not store.ledger.alone:
-            store.progress.confirmed = store.progress.replicated = dispatched
-            store.log.renew_cursors()
-        if store.controlled:
-            store.progress.confirmed = store.progress.replicated = dispatched
-            store.log.renew_cursors()
-        store.log.last_store_timestamp = found.last_store_timestamp
-        known_ms = max(found.last_store_timestamp, notes.checkpoint.commit_log_ms)
-        store.log.store_time.not_before(known_ms)
-        store.flusher.flushed_store_timestamp = known_ms
-        store.reader.checked_from = found.start
-        store.housekeeper.save_sums(dispatched)
-        notes.progress.save(store.housekeeper.note())
-        store._lock.sign()
+        filler.rule.deleted = {}  # from here on all messages are new
+        if self._ledger is not None:
+            found.end = self._ledger.begin(found.end)
+        found.flushed_ms = max(found.last_store_timestamp, notes.checkpoint.commit_log_ms)
+        self._saver.save_sums(self._begin(found))
+        notes.progress.save(self._saver.note())
+        place.lock.sign()
         notes.note_running()
         if cut is not None:
             found.cut = cut
@@ -148,20 +144,54 @@ class Opening:
                 notes.cut.forget(untold)
         return found
 
+    def _begin(self, found: Recovered) -> int:
+        """Set log, progress and dispatch to the recovered log; return the offset up to which it is
+        dispatched."""
+        commit_log = self._log
+        self._queues.correct_min_offsets(commit_log.min_offset)
+        commit_log.begin()
+        commit_log.progress.reset()
+        waiting = commit_log.undispatched
+        dispatched = position_of(commit_log.segments, waiting[0][PHYSICAL_OFFSET]) if waiting else found.end
+        if self._notes.controlled and self._confirmed_end:
+            # The blank record at the end of a file is no message, and needs no confirmation.
+            dispatched = min(dispatched, self._confirmed_end)
+        self._derived.dispatcher.begin(dispatched)
+        if self._notes.controlled or (self._ledger is not None and not self._ledger.alone):
+            commit_log.progress.confirm_to(dispatched)
+            commit_log.renew_cursors()
+        commit_log.recovered(found.last_store_timestamp, found.flushed_ms)
+        return dispatched
+
+    def _refuse_other_log(self) -> None:
+        """Raise if the messages of this store are in a log that the options do not name."""
+        place, ledger = self._directory, self._ledger
+        own = None if ledger is None else os.path.basename(ledger.directory)
+        others = [name for name in ledgers_in(place.root, place.files) if name != own]
+        if others:
+            set_to = (
+                "enableDLegerCommitLog is not set" if own is None else f"dLegerSelfId={own.partition('-')[2]}"
+            )
+            raise StoreError(
+                f"{place.path(others[0])} holds the log of a DLedger group member, but {set_to}. Nothing "
+                "was changed. Start the broker with enableDLegerCommitLog=true and "
+                f"dLegerSelfId={others[0].partition('-')[2]}: the messages are in no other log. To return to "
+                "a plain log, send the messages anew.",
+                path=place.path(others[0]),
+            )
+
     def _judge_files(self, cut: Cut | None, marks: ProgressNotes, crashed: bool) -> None:
         """Raise if the log's first file is missing, or a file belongs to another log."""
-        store = self._store
-        identity = store.notes.identity.load(trusted=store._lock.signed)
+        identity = self._notes.identity.load(trusted=self._directory.lock.signed)
         if identity is not None and cut is not None:
             identity = identity.before(cut.end)
-        doubtful = doubtful_from(marks, store.notes.boot, crashed=crashed)
-        refuse_strange_files(store.segments, identity, store.root, doubtful)
+        doubtful = doubtful_from(marks, self._notes.boot, crashed=crashed)
+        refuse_strange_files(self._log.segments, identity, self._directory.root, doubtful)
 
     def _close_to_others(self) -> None:
-        store = self._store
-        for path in (store.root, *store.segments.directories):
+        for path in (self._directory.root, *self._log.segments.directories):
             try:
-                count = store.files.close_to_others(path)
+                count = self._directory.files.close_to_others(path)
             except DiskError as error:
                 log.warning(
                     "store_open_to_others path=%s error=%r next='remove the rights of other users, because "
@@ -173,69 +203,64 @@ class Opening:
 
     def _finish_cut(self, cut: Cut, marks: ProgressNotes) -> ProgressNotes:
         """Finish a cut during which the process died. Data that the cut may have changed is not trusted."""
-        store = self._store
         log.warning("cut_finished offset=%d reason='the process died while the log was cut'", cut.end)
-        store.notes.lower_to(cut)
-        store.notes.clear_behind(cut)
-        store.segments.truncate_to(min(cut.end, store.segments.wrote))
-        clear_log(store, cut)
-        store.segments.close()
-        store.segments.load()  # all data in the files counts as written until it was read
-        clear_timer(store, cut)
+        self._notes.lower_to(cut)
+        self._notes.clear_behind(cut)
+        self._log.segments.truncate_to(min(cut.end, self._log.segments.wrote))
+        clear_log(self._log.segments, cut)
+        self._log.segments.close()
+        self._log.segments.load()  # all data in the files counts as written until it was read
+        clear_timer(self._directory, cut)
         return ProgressNotes(
             boot=marks.boot, dispatched=min(marks.dispatched, cut.end), flushed=min(marks.flushed, cut.end)
         )
 
     def _refuse_lost_log(self, marks: ProgressNotes, cut: Cut | None) -> None:
         """Raise if a store without log files had messages and was not being truncated to nothing."""
-        store = self._store
         if cut is None:
-            ends = len(store.consume_queues), store.consume_queues.max_physical
-            refuse_lost_log(store.segments, marks, self._sums, *ends, store.root)
+            ends = len(self._queues), self._queues.max_physical
+            refuse_lost_log(self._log.segments, marks, self._sums, *ends, self._directory.root)
 
     def circumstances(self, marks: ProgressNotes, crashed: bool) -> Circumstances:
         """Return the facts known before the log is read."""
-        store = self._store
-        queues_end = store.consume_queues.max_physical if self._sums is None else self._sums.end
+        queues_end = self._queues.max_physical if self._sums is None else self._sums.end
         # If the noted end of the store is its end now, kerolox used the store last: missing queues and index
         # files have vanished and are rebuilt from the log. With sums this is not needed, because they list
         # the queues and files.
         ours = self._sums is None and (crashed or (marks.log_end != UNKNOWN and queues_end <= marks.log_end))
-        queue_files = sum(queue.file_count for queue in store.consume_queues)
-        queues_vanished = ours and (
-            len(store.consume_queues) < marks.queues or queue_files < marks.queue_files
-        )
-        index_vanished = store.options.index_enabled and (
+        queue_files = sum(queue.file_count for queue in self._queues)
+        queues_vanished = ours and (len(self._queues) < marks.queues or queue_files < marks.queue_files)
+        index_vanished = self._directory.options.index_enabled and (
             (
                 self._sums is None
-                and not len(store.index)
+                and not len(self._index)
                 and (marks.index_files > 0 or (not crashed and marks.index_files != 0))
             )
-            or (ours and not crashed and len(store.index) < marks.index_files)
+            or (ours and not crashed and len(self._index) < marks.index_files)
         )
         if queues_vanished or index_vanished:
             log.warning(
                 "rebuilding queues=%d of %d queue_files=%d of %d index_files=%d of %d "
                 "reason='files have vanished' next='no action needed: the whole log is read'",
-                len(store.consume_queues),
+                len(self._queues),
                 marks.queues,
                 queue_files,
                 marks.queue_files,
-                len(store.index),
+                len(self._index),
                 marks.index_files,
             )
-        if store.options.index_enabled and store.index.damage:
+        if self._directory.options.index_enabled and self._index.damage:
             log.warning(
                 "index_damaged reason=%r next='no action needed: it is rebuilt from the whole log'",
-                store.index.damage,
+                self._index.damage,
             )
             index_vanished = True
-        elif self._compares_all and crashed and store.options.index_enabled and len(store.index):
+        elif self._compares_all and crashed and self._directory.options.index_enabled and len(self._index):
             log.info("index_made_again reason='no saved sums cover it'")
             index_vanished = True
         return Circumstances(
             crashed=crashed,
-            power_lost=not marks.boot or not store.notes.boot or marks.boot != store.notes.boot,
+            power_lost=not marks.boot or not self._notes.boot or marks.boot != self._notes.boot,
             marks=marks,
             queues_end=queues_end,
             queues_vanished=queues_vanished,
@@ -247,10 +272,9 @@ class Opening:
 
     def _judge_queues(self, sums: Sums, crashed: bool) -> None:
         """Compare every queue with its sums. Changes nothing."""
-        store = self._store
-        log_min = max(0, store.segments.min_offset)
+        log_min = max(0, self._log.segments.min_offset)
         known = {(queue.topic, queue.queue_id): queue for queue in sums.queues}
-        queues = [(queue, known.get((queue.topic, queue.queue_id))) for queue in store.consume_queues]
+        queues = [(queue, known.get((queue.topic, queue.queue_id))) for queue in self._queues]
         # All entries are read, twenty bytes for each message, by several threads: computing sums releases the
         # interpreter.
         with ThreadPoolExecutor(SUMMED_BESIDE, thread_name_prefix="kerolox-sums") as pool:
@@ -276,7 +300,7 @@ class Opening:
                 # Later entries have no sum, and their messages are read again anyway.
                 self._verified_ends[queue] = 0 if of_queue is None else of_queue.end // SIMPLE.size
         for key, of_queue in known.items():
-            if store.consume_queues.find(*key) is None:
+            if self._queues.find(*key) is None:
                 log.warning(
                     "queue_missing topic=%r queue=%d next='no action needed: it is rebuilt from the log'",
                     *key,
@@ -286,19 +310,18 @@ class Opening:
 
     def _recover_queues(self, sums: Sums, crashed: bool) -> None:
         """Find the end of every queue; truncate entries that the sums do not cover."""
-        store = self._store
         known = {(queue.topic, queue.queue_id): queue for queue in sums.queues}
-        store.consume_queues.recover(crashed=crashed, verified_ends=self._verified_ends)
-        for queue in store.consume_queues:
+        self._queues.recover(crashed=crashed, verified_ends=self._verified_ends)
+        for queue in self._queues:
             key = queue.topic, queue.queue_id
             if key in self._floors:
-                if queue.max_physical < store.log.min_offset:
+                if queue.max_physical < self._log.min_offset:
                     queue.delete()  # its remaining entries have no message in the log
             elif key in known:
                 queue.adopt(known[key])
 
     def _is_light(self, queue: ConsumeQueue) -> bool:
-        return queue.topic.startswith(_LIGHT_QUEUE_PREFIX) and not self._store.options.multi_dispatch
+        return queue.topic.startswith(_LIGHT_QUEUE_PREFIX) and not self._directory.options.multi_dispatch
 
     def _refuse_light(self, queue: ConsumeQueue) -> None:
         if self._is_light(queue):
@@ -312,7 +335,7 @@ class Opening:
     def _compares_all(self) -> bool:
         """Return True if there are no sums, and the log is small enough to compare queues and index with
         it."""
-        segments = self._store.segments
+        segments = self._log.segments
         return self._sums is None and segments.wrote - max(0, segments.min_offset) <= COMPARED_BYTES_MAX
 
     def _wanted(self, trusted: int) -> Callable[[Entry], bool]:
@@ -337,31 +360,28 @@ class Opening:
     def _recover_all(
         self, marks: ProgressNotes, crashed: bool, progress: Callable[[int], None] | None
     ) -> Recovered:
-        store = self._store
         known = self.circumstances(marks, crashed)
         try:
             found = self._recover_log(known, progress)
         except QueueGap as gap:
             log.warning("rebuilding reason=%r next='no action needed: the whole log is read'", str(gap))
             found = self._recover_log(msgspec.structs.replace(known, queues_vanished=True), progress)
-        store.notes.fit(found.end)
-        store.consume_queues.truncate_to_physical(found.end)
-        store.index.truncate_to(found.end)
+        self._notes.fit(found.end)
+        self._queues.truncate_to_physical(found.end)
+        self._index.truncate_to(found.end)
         for key, count in self._counts.items():
-            queue = store.consume_queues.queue(*key)
+            queue = self._queues.queue(*key)
             if queue.next_offset < count:
                 queue.count_from(count)
-        store.notes.deleted.finish(store.consume_queues)
+        self._notes.deleted.finish(self._queues)
         if crashed:
             # Data that was read may still be only in memory: it is flushed before it counts as safe.
-            store.segments.flushed = found.start
-            for segment in store.segments.all:
-                segment.named = False
-            store.segments.flush()
+            self._log.segments.flush_again_from(found.start)
+            self._log.segments.flush()
         # The progress notes saved next state that queues and index hold all of it, so the next start may skip
         # it.
-        flush(store.consume_queues.write())
-        store.index.sync(store.index.write())
+        flush(self._queues.write())
+        self._index.sync(self._index.write())
         return found
 
     def _confirmed(self, known: Circumstances, found: Recovered) -> int:
@@ -371,22 +391,20 @@ class Opening:
         confirmed offset, or the end of the queues, because only confirmed messages enter them. Later messages
         wait until this broker leads, or its leader confirms them.
         """
-        store = self._store
-        if store.ledger is not None:
+        if self._ledger is not None:
             seen = max(known.queues_end, known.marks.dispatched)
-            return store.ledger.recover(found.start, found.end, seen)
-        if not store.controlled:
+            return self._ledger.recover(found.start, found.end, seen)
+        if not self._notes.controlled:
             return found.end
-        noted = max(store.notes.checkpoint.confirmed_offset, known.marks.dispatched)
-        return max(noted, known.queues_end, store.log.min_offset)
+        noted = max(self._notes.checkpoint.confirmed_offset, known.marks.dispatched)
+        return max(noted, known.queues_end, self._log.min_offset)
 
     def _give(self, entries: list[Entry]) -> None:
         """Dispatch the confirmed entries, and keep the rest for later."""
-        store = self._store
         confirmed = self._bounded(entries)
         if confirmed:
-            store.dispatcher.give(confirmed)
-        store.log.undispatched.extend(entries[len(confirmed) :])
+            self._derived.dispatcher.give(confirmed)
+        self._log.undispatched.extend(entries[len(confirmed) :])
 
     def _bounded(self, entries: list[Entry]) -> list[Entry]:
         last = entries[-1]
@@ -402,63 +420,58 @@ class Opening:
         return bounded
 
     def _recover_log(self, known: Circumstances, progress: Callable[[int], None] | None) -> Recovered:
-        store, sums = self._store, self._sums
-        segments, checkpoint = store.segments, store.notes.checkpoint
-        store.log.undispatched.clear()
+        sums = self._sums
+        segments, checkpoint = self._log.segments, self._notes.checkpoint
+        self._log.undispatched.clear()
         # The queues hold all messages before this, even if earlier ones are read for the index.
         trusted = choose_start(segments, checkpoint, msgspec.structs.replace(known, index_vanished=False))
         start = min([trusted, *self._floors.values()])
         if self._compares_all or known.rebuild:
-            start = store.log.min_offset
+            start = self._log.min_offset
         read_from = start
-        if read_from > store.log.min_offset:
+        if read_from > self._log.min_offset:
             # The end of the log is checked at every start: a crash or a copy may have damaged it.
             read_from = min(start, self._checked_from(start))
-        refuse_gaps(segments, read_from, store.root)
+        refuse_gaps(segments, read_from, self._directory.root)
         found, kept = find_end(
             segments,
             read_from,
             known,
             checkpoint,
-            check_crc=store.options.check_crc,
-            root=store.root,
+            check_crc=self._directory.options.check_crc,
+            root=self._directory.root,
             progress=progress,
         )
-        refuse_early_end(segments, found, noted_end(known.marks, sums), store.root)
+        refuse_early_end(segments, found, noted_end(known.marks, sums), self._directory.root)
         self._confirmed_end = self._confirmed(known, found)
         if (
             self._compares_all
             and not known.rebuild
-            and len(store.index)
+            and len(self._index)
             and not self._index_agrees(found, kept)
         ):
             known = msgspec.structs.replace(known, index_vanished=True)
         # The log is good. Nothing is changed before this line.
         found.dispatched_from = start
-        store.index.settle()
+        self._index.settle()
         if sums is not None:
             self._recover_queues(sums, known.crashed)
         if known.rebuild:
-            store.notes.note_unfinished(0)
+            self._notes.note_unfinished(0)
         if known.queues_vanished:
-            for queue in store.consume_queues:
+            for queue in self._queues:
                 # A queue whose messages have all left the log keeps its files, because they hold its offset.
-                if queue.max_physical > store.log.min_offset:
+                if queue.max_physical > self._log.min_offset:
                     queue.delete()
         elif sums is None or not known.crashed:
             self._compare(found, kept, start if sums is None else trusted, trusted)
         if known.index_vanished:
-            store.index.delete_all()
+            self._index.delete_all()
         cut_behind(segments, found)
-        filler = store.queue_filler
-        filler.fill_gaps = start <= store.log.min_offset
-        filler.wanted = None if known.queues_vanished else self._wanted(trusted)
-        try:
+        wanted = None if known.queues_vanished else self._wanted(trusted)
+        with self._derived.queue_filler.refilling(wanted, fill_gaps=start <= self._log.min_offset):
             dispatch_found(segments, found, kept, self._give, start)
-        finally:
-            filler.fill_gaps = False
-            filler.wanted = None
-        store.key_filler.put_pending()
+        self._derived.key_filler.put_pending()
         return found
 
     def _checked_from(self, start: int) -> int:
@@ -466,7 +479,7 @@ class Opening:
 
         Without sums, or if no record begins any more at the offset they name, it is the beginning of a file.
         """
-        segments, first = self._store.segments, self._store.log.min_offset
+        segments, first = self._log.segments, self._log.min_offset
         before = start - CHECKED_BYTES
         if self._sums is not None and self._sums.before != UNKNOWN:
             before = self._sums.before
@@ -479,14 +492,13 @@ class Opening:
 
     def _compare(self, found: Recovered, kept: list[Entry] | None, start: int, trusted: int) -> None:
         """Truncate queues where they contradict the log: those entries are then rebuilt from it."""
-        store = self._store
-        comparison = Comparison(store.consume_queues, store.log)
-        levels = parse_levels(store.options.delay_levels)
-        filler = comparison.filler(levels, multi_dispatch=store.options.multi_dispatch)
-        filler.rule.deleted = store.queue_filler.rule.deleted
-        dispatch_found(store.segments, found, kept, self._with_bound(filler.fill), start)
+        comparison = Comparison(self._queues, self._log)
+        levels = parse_levels(self._directory.options.delay_levels)
+        filler = comparison.filler(levels, multi_dispatch=self._directory.options.multi_dispatch)
+        filler.rule.deleted = self._derived.queue_filler.rule.deleted
+        dispatch_found(self._log.segments, found, kept, self._with_bound(filler.fill), start)
         if comparison.unlike:
-            store.notes.note_unfinished(start)
+            self._notes.note_unfinished(start)
         for queue, offset, physical in comparison.unlike:
             key = queue.topic, queue.queue_id
             if offset < queue.next_offset or physical < trusted or not found.crashed:
@@ -504,16 +516,15 @@ class Opening:
 
     def _index_agrees(self, found: Recovered, kept: list[Entry] | None) -> bool:
         """Return True if the index that another broker left has every key, and no other."""
-        store = self._store
         findings: list[Finding] = []
-        layout = find_layout(store.root, store.options)
-        check = IndexCheck(layout, OnlyReading(), store.log.min_offset, findings, clean=True)
-        dispatch_found(store.segments, found, kept, self._with_bound(check.check))
+        layout = find_layout(self._directory.root, self._directory.options)
+        check = IndexCheck(layout, OnlyReading(), self._log.min_offset, findings, clean=True)
+        dispatch_found(self._log.segments, found, kept, self._with_bound(check.check))
         end = min(found.end, self._confirmed_end)
         check.finish(end, crashed=False, dispatched=end)
-        for path, physical, time_ms in store.index.claims():
-            said_ms = store.log.store_timestamp_at(physical)
-            if physical >= store.log.min_offset and said_ms != time_ms:
+        for path, physical, time_ms in self._index.claims():
+            said_ms = self._log.store_timestamp_at(physical)
+            if physical >= self._log.min_offset and said_ms != time_ms:
                 what = f"its header gives the message at {physical} the time {time_ms}, not {said_ms}"
                 findings.append(Finding("index header", path, what))
         for finding in findings[:1]:
@@ -523,20 +534,3 @@ class Opening:
                 finding.what,
             )
         return not findings
-
-
-def refuse_other_log(store: MessageStore) -> None:
-    """Raise if the messages of this store are in a log that the options do not name."""
-    own = None if store.ledger is None else os.path.basename(store.ledger.directory)
-    others = [name for name in ledgers_in(store.root, store.files) if name != own]
-    if others:
-        set_to = (
-            "enableDLegerCommitLog is not set" if own is None else f"dLegerSelfId={own.partition('-')[2]}"
-        )
-        raise StoreError(
-            f"{store.path(others[0])} holds the log of a DLedger group member, but {set_to}. Nothing "
-            "was changed. Start the broker with enableDLegerCommitLog=true and "
-            f"dLegerSelfId={others[0].partition('-')[2]}: the messages are in no other log. To return to a "
-            "plain log, send the messages anew.",
-            path=store.path(others[0]),
-        )

@@ -148,6 +148,7 @@ class Recovered(msgspec.Struct):
     stop: str = ""  # reason for the end of the log
     seconds: float = 0.0
     last_store_timestamp: int = 0
+    flushed_ms: int = 0  # all messages before this store time are on the medium
     dispatched_from: int = 0  # offset from which on queues and index were filled
     cut: Cut | None = None  # cut of the log that was under way when the process died, and is now finished
 

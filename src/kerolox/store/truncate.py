@@ -23,10 +23,8 @@ Once the note is written, every failure fences the store, and the next start fin
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -44,20 +42,21 @@ from kerolox.protocol.record_scan import (
     Stop,
 )
 from kerolox.store.disk.cut_note import Cut, QueueEnd
+from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import StoreError
+from kerolox.store.housekeeping import Housekeeper
 from kerolox.store.log.framing import position_of
 from kerolox.store.log.readable_log import ReadableLog
+from kerolox.store.notes import Notes
+from kerolox.store.parts import Derived, StoreDirectory, Writes
 from kerolox.store.queue.consume_queue import QueueCut
+from kerolox.store.queue.consume_queues import ConsumeQueues
+from kerolox.store.queue.queues import Queues
 from kerolox.store.recovery import record_starts, records_from
 from kerolox.store.state import NotWritable, Obstacle
 from kerolox.store.timer.cut import begin_anew_behind
 
-if TYPE_CHECKING:
-    from kerolox.store.message_store import MessageStore
-
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _AT_REAL_TOPIC = names.marker(names.REAL_TOPIC)
 _AT_TIMER_OUT = names.marker(names.TIMER_OUT_MS)
@@ -73,34 +72,47 @@ class CannotTruncate(StoreError):
 class Truncation:
     """One cut of one store. The event loop owns it."""
 
-    def __init__(self, store: MessageStore, offset: int, *, untold: bool = False) -> None:
-        self._store = store
+    def __init__(
+        self,
+        offset: int,
+        directory: StoreDirectory,
+        writes: Writes,
+        derived: Derived,
+        notes: Notes,
+        reads: Queues,
+        housekeeper: Housekeeper,
+    ) -> None:
         self._offset = offset
-        self._untold = untold
+        self._directory = directory
+        self._log, self._flusher, self._acks = writes.log, writes.flusher, writes.acks
+        self._state = writes.failing.state
+        self._derived = derived
+        self._notes = notes
+        self._reads = reads
+        self._housekeeper = housekeeper
         self._queues: list[QueueCut] = []
 
-    async def run(self) -> Cut | None:
-        """Truncate the log and return what was removed; None if it already ends there."""
-        store = self._store
-        async with store.housekeeper.alone():
+    async def run(self, tell: Callable[[Cut], Awaitable[None]] | None) -> Cut | None:
+        """Truncate the log and return what was removed; None if it already ends there. ``tell`` notifies the
+        listeners; None: they are not registered yet, and the next start notifies them."""
+        async with self._housekeeper.alone():
             self._check_state()
-            end = store.log.max_offset
+            end = self._log.max_offset
             if self._offset == end:
                 return None
             self._check_range(end)
-            store.state.set(Obstacle.CUTTING, f"the log is being cut back to {self._offset}")
-            store.dispatcher.held = True
+            self._state.set(Obstacle.CUTTING, f"the log is being cut back to {self._offset}")
+            self._derived.dispatcher.hold()
             try:
-                await store.flusher.hold(self._offset)
-                store.key_filler.put_pending()
-                cut = await self._in_keeper(self._plan)
-                await self._carry_out(cut)
+                await self._flusher.hold(self._offset)
+                self._derived.key_filler.put_pending()
+                cut = await self._housekeeper.in_keeper(self._plan)
+                await self._carry_out(cut, tell)
             finally:
-                store.state.clear(Obstacle.CUTTING)
-                # Stays held if fenced: the queues and the index may be half cut
-                store.dispatcher.held = store.state.fenced
-                store.flusher.release()
-                store.dispatcher.run()  # messages that were flushed meanwhile
+                self._state.clear(Obstacle.CUTTING)
+                self._flusher.release()
+                if not self._state.fenced:  # else the queues and the index may be half cut
+                    self._derived.dispatcher.release()
         log.warning(
             "log_truncated offset=%d before=%d bytes=%d records=%d stored_ms=%d..%d queues=%d "
             "reason='the leader does not have the rest'",
@@ -108,39 +120,38 @@ class Truncation:
         )  # fmt: skip
         return cut
 
-    async def _carry_out(self, cut: Cut) -> None:
-        store = self._store
+    async def _carry_out(self, cut: Cut, tell: Callable[[Cut], Awaitable[None]] | None) -> None:
         is_noted = False
         try:
-            await self._in_keeper(lambda: store.notes.cut.save(cut))
+            await self._housekeeper.in_keeper(lambda: self._notes.cut.save(cut))
             is_noted = True
             self._lower(cut)
-            await self._in_keeper(lambda: self._clear(cut))
-            store.log.begin()
-            await store.housekeeper.make_safe(sums=True)
-            store.flusher.release()  # the listeners may wait for a flush
-            if self._untold:
-                await self._in_keeper(lambda: store.notes.cut.save_untold(cut))
+            await self._housekeeper.in_keeper(lambda: self._clear(cut))
+            self._log.begin()
+            await self._housekeeper.make_safe(sums=True)
+            self._flusher.release()  # the listeners may wait for a flush
+            if tell is None:
+                await self._housekeeper.in_keeper(lambda: self._notes.cut.save_untold(cut))
             else:
-                await store.tell_truncated(cut)
-                await self._in_keeper(store.notes.cut.remove)
+                await tell(cut)
+                await self._housekeeper.in_keeper(self._notes.cut.remove)
             # Last, because the listeners need the space that the cut has freed.
-            store.segments.prepare_next(store.ahead)
+            self._log.prepare_next()
         except BaseException as error:
             # Without a note nothing has changed. The next start would carry out a note that exists.
-            if is_noted or not await self._in_keeper(self._take_note_back):
-                store.state.set(
+            if is_noted or not await self._housekeeper.in_keeper(self._take_note_back):
+                self._state.set(
                     Obstacle.FENCED,
                     f"the log could not be truncated to {cut.end}: {error}; the next start finishes it",
                 )
             raise
         finally:
-            store.readers.repeat()  # reads of the index made meanwhile may have seen half of it
+            self._reads.repeat_reads()  # reads of the index made meanwhile may have seen half of it
 
     def _take_note_back(self) -> bool:
         """Remove a note that was not written safely; return False if that is not certain. Runs in a
         thread."""
-        note = self._store.notes.cut
+        note = self._notes.cut
         try:
             note.remove()
         except StoreError as error:
@@ -151,24 +162,23 @@ class Truncation:
     # --- checks ----------------------------------------------------------------------------------------
 
     def _check_state(self) -> None:
-        store = self._store
-        hindered = {one: why for one, why in store.state.obstacles.items() if one not in _ALLOWED}
+        hindered = {one: why for one, why in self._state.obstacles.items() if one not in _ALLOWED}
         if hindered:
             raise NotWritable(hindered)
-        if Obstacle.FOLLOWER not in store.state.obstacles:
+        if Obstacle.FOLLOWER not in self._state.obstacles:
             raise CannotTruncate(
                 f"cannot truncate the log to {self._offset}: this store leads, and followers copy its log. "
                 "Only a follower's log can be truncated: make this broker a follower first."
             )
-        if store.log.unwritten:
+        if self._log.unwritten:
             raise CannotTruncate(
-                f"cannot truncate the log to {self._offset}: {store.log.unwritten} messages are appended and "
+                f"cannot truncate the log to {self._offset}: {self._log.unwritten} messages are appended and "
                 "not yet written. Retry when they are written.",
             )
 
     def _check_range(self, end: int) -> None:
         """Raise unless the offset is inside the log, as far as that is known without reading."""
-        offset, first, size = self._offset, self._store.log.min_offset, self._store.segments.size
+        offset, first, size = self._offset, self._log.min_offset, self._log.segments.size
         if not 0 <= offset < end:
             raise CannotTruncate(
                 f"cannot truncate the log to {offset}: it holds {first} to {end}. A follower copies missing "
@@ -185,22 +195,22 @@ class Truncation:
 
     def _plan(self) -> Cut:
         """Find out what the cut removes. Raise with nothing changed. Runs in a thread."""
-        store, offset = self._store, self._offset
-        if store.segments.transient:
-            store.segments.commit()
+        offset = self._offset
+        if self._log.segments.transient:
+            self._log.segments.commit()
         stored_ms = 0
-        if offset > store.log.min_offset:
+        if offset > self._log.min_offset:
             stored_ms = self._check_place()
-        self._queues = store.consume_queues.plan_cut(offset)
-        taken = what_is_taken(store.log, max(offset, store.log.min_offset), store.log.whole_end)
+        self._queues = self._derived.queues.plan_cut(offset)
+        taken = what_is_taken(self._log, max(offset, self._log.min_offset), self._log.whole_end)
         ends = [QueueEnd(cut.queue.topic, cut.queue.queue_id, cut.end) for cut in self._queues]
         return msgspec.structs.replace(taken, end=offset, stored_ms=stored_ms, queues=ends)
 
     def _check_place(self) -> int:
         """Return the store time of the message before the offset. Raise unless a record begins or ends
         there."""
-        store, offset = self._store, self._offset
-        before, behind, stored_ms = boundaries(store, offset)
+        offset = self._offset
+        before, behind, stored_ms = boundaries(self._log.segments, self._derived.queues, offset)
         if before == offset or behind == offset:
             return stored_ms
         raise CannotTruncate(
@@ -214,57 +224,50 @@ class Truncation:
     def _lower(self, cut: Cut) -> None:
         """Lower all ends in one step of the loop, without the disk: from here on no reader sees the removed
         data."""
-        store, offset = self._store, cut.end
-        store.readers.repeat()
-        store.segments.lower_to(offset)
-        store.log.cut(offset, cut.stored_ms)
-        store.progress.cut(offset)
-        store.dispatcher.cut(offset, cut.stored_ms)
-        store.consume_queues.lower_to(self._queues)
+        offset = cut.end
+        self._reads.cut(offset)
+        self._log.segments.lower_to(offset)
+        self._log.cut(offset, cut.stored_ms)
+        self._log.progress.cut(offset)
+        self._derived.dispatcher.cut(offset, cut.stored_ms)
+        self._derived.queues.lower_to(self._queues)
         for queue_cut in self._queues:
             if queue_cut.leaves_nothing:
-                store.queue_filler.forget(queue_cut.queue.topic)
-        store.log.renew_cursors()
-        store.reader.checked_from = min(store.reader.checked_from, offset)
-        store.notes.lower_to(cut)
-        store.acks.cut(offset, cut.stored_ms)
+                self._derived.queue_filler.forget(queue_cut.queue.topic)
+        self._log.renew_cursors()
+        self._notes.lower_to(cut)
+        self._acks.cut(offset, cut.stored_ms)
 
     def _clear(self, cut: Cut) -> None:
         """Cut the files. Runs in a thread; the loop touches none of them meanwhile."""
-        store = self._store
-        store.notes.clear_behind(cut)
-        clear_log(store, cut)
-        store.consume_queues.clear_behind(self._queues)
-        store.index.truncate_to(cut.end)
-        clear_timer(store, cut)
-
-    async def _in_keeper(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._store.keeper, work)
+        self._notes.clear_behind(cut)
+        clear_log(self._log.segments, cut)
+        self._derived.queues.clear_behind(self._queues)
+        self._derived.index.truncate_to(cut.end)
+        clear_timer(self._directory, cut)
 
 
-def clear_log(store: MessageStore, cut: Cut) -> None:
+def clear_log(segments: Segments, cut: Cut) -> None:
     """End the log's files at the cut; begin anew there if nothing is left. Runs in a thread."""
-    segments = store.segments
     segments.clear_behind()
     if segments.last is None and cut.end % segments.size == 0:
         segments.start_at(cut.end)
 
 
-def clear_timer(store: MessageStore, cut: Cut) -> None:
+def clear_timer(directory: StoreDirectory, cut: Cut) -> None:
     if cut.timer:
-        begin_anew_behind(store.files, store.root, cut, store.clock.wall_ms())
+        begin_anew_behind(directory.files, directory.root, cut, directory.clock.wall_ms())
 
 
-def boundaries(store: MessageStore, offset: int) -> tuple[int, int, int]:
+def boundaries(segments: Segments, queues: ConsumeQueues, offset: int) -> tuple[int, int, int]:
     """Return the begin and end of the last record that begins before an offset, and the store time of the
     last record that ends at or before it. The unwritten end of the log or of a file counts as a record. Runs
     in a thread."""
-    segments = store.segments
     first = segments.segment_at(offset - 1)
     assert first is not None
-    known = position_of(segments, store.consume_queues.place_before(offset - 1))
+    known = position_of(segments, queues.place_before(offset - 1))
     # All files begin with a record, except one in which the log was begun anew.
-    start = max(known, first.start if record_starts(segments, first.start) else store.log.min_offset)
+    start = max(known, first.start if record_starts(segments, first.start) else segments.min_offset)
     before, stored_ms = start, 0
     for position, entries, stop, _ in records_from(segments, start, CHECK_NONE):
         before = position

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kerolox.protocol.reserved import SCHEDULE_TOPIC
-from kerolox.store import housekeeping, opening
+from kerolox.store import opening, saving
 from kerolox.store.disk.sums import NAME as SUMS
 from kerolox.store.message_store import MessageStore
 from kerolox.store.queue.entry import SIMPLE
@@ -211,7 +211,7 @@ async def test_damage_that_no_start_reads_is_found_by_who_reads_it(
     """In the log far before its end: the read fails and says where, it neither skips nor invents."""
     store = await rig.open()
     places = [await store.put("A", 0, b"<%d>" % number * 9) for number in range(COUNT)]
-    monkeypatch.setattr(housekeeping, "CHECKED_BYTES", 300)  # as if the log were long
+    monkeypatch.setattr(saving, "CHECKED_BYTES", 300)  # as if the log were long
     await store.close()
     physical, offset, _ = places[20]
     flip(rig.path / "commitlog" / f"{physical // LOG_FILE * LOG_FILE:020d}", physical % LOG_FILE + at)
@@ -232,7 +232,7 @@ async def test_an_entry_that_became_another_while_running(rig: Rig, monkeypatch:
     store = await rig.open()
     for number in range(COUNT):
         await store.put("A", 0, b"<%d>" % (number % 10))
-    monkeypatch.setattr(housekeeping, "CHECKED_BYTES", 0)
+    monkeypatch.setattr(saving, "CHECKED_BYTES", 0)
     await store.close()
     store = await rig.open()
     path = rig.path / "consumequeue" / "A" / "0" / f"{0:020d}"

@@ -482,6 +482,13 @@ class Segments:
                 unflushed.popleft()
             return self.flushed
 
+    def flush_again_from(self, offset: int) -> None:
+        """Count the data from ``offset`` on, and the names of the files, as not flushed: after a crash they
+        may be only in memory."""
+        self.flushed = offset
+        for segment in self._segments:
+            segment.named = False
+
     def doubt(self, error: FsyncFailed) -> None:
         """Note that a flush of one of the files failed."""
         if self._unflushed is None:

@@ -32,12 +32,12 @@ class Dispatcher:
         self.listeners: Observers[[list[Entry]]] = Observers("messages dispatched")
         self.dispatched = 0  # every record before this offset was passed to all fillers
         self.dispatched_ms = 0  # store time of the last one
-        self.held = False  # True while the log is being cut: nothing is dispatched
+        self._is_held = False  # True while the log is being cut: nothing is dispatched
         log.progress.on_confirmed.append(self.run)
 
     def run(self) -> None:
         """Dispatch the confirmed entries. Called by the log; never polls."""
-        if self.held:
+        if self._is_held:
             return
         waiting = self._log.undispatched
         confirmed = self._log.progress.confirmed
@@ -64,6 +64,19 @@ class Dispatcher:
             self._failing.passed(Kind.QUEUE, "dispatch")
             # After the last record there may be a blank one; on a replica also half a record.
             self.dispatched = max(self.dispatched, min(confirmed, self._log.whole_end))
+
+    def begin(self, offset: int) -> None:
+        """Continue at ``offset``: all messages before it are in queues and index."""
+        self.dispatched = offset
+
+    def hold(self) -> None:
+        """Dispatch nothing before :meth:`release`: the log is to be cut."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Dispatch again, with the messages that were confirmed meanwhile."""
+        self._is_held = False
+        self.run()
 
     def cut(self, offset: int, stored_ms: int) -> None:
         """Lower the dispatched offset after a cut of the log; ``stored_ms`` is the store time of the last

@@ -74,14 +74,18 @@ class KeyFiller:
         self._pending: list[Entry] = []
         self._timer: TimerHandle | None = None
         self._failed: StoreError | None = None  # error of the last failed attempt
-        self.on_loop = False  # without a running loop (recovery, repair) entries are added immediately
+        self._on_loop = False  # without a running loop (recovery, repair) entries are added immediately
+
+    def start(self) -> None:
+        """Collect entries from here on: the event loop adds them later."""
+        self._on_loop = True
 
     def fill(self, entries: list[Entry]) -> None:
         """Add the keys of these messages. Raise the index's last error if too many wait already."""
         if len(self._pending) >= PENDING_MAX and self._failed is not None:
             raise self._failed
         self._pending += entries
-        if not self.on_loop:
+        if not self._on_loop:
             self.put_pending()
         elif len(self._pending) >= BATCH:
             self._put_if_possible()

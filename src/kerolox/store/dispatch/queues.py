@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from kerolox.protocol.record import RECORD_BYTES_MIN
 from kerolox.protocol.record_scan import Entry
@@ -38,6 +39,16 @@ class QueueFiller:
         self.fill_gaps = False  # the whole log is read: messages missing in a queue are missing in the log
         self.wanted: Callable[[Entry], bool] | None = None  # at a start: entries that their queue may lack
         self.watched: dict[bytes, Callable[[], None]] = {}  # by topic: called after new entries of its queues
+
+    @contextmanager
+    def refilling(self, wanted: Callable[[Entry], bool] | None, *, fill_gaps: bool) -> Iterator[None]:
+        """Fill only with ``wanted`` entries while the block runs, at a start. ``fill_gaps``: the whole log is
+        read."""
+        self.wanted, self.fill_gaps = wanted, fill_gaps
+        try:
+            yield
+        finally:
+            self.wanted, self.fill_gaps = None, False
 
     def fill(self, entries: list[Entry]) -> None:
         if self.wanted is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 
 from kerolox.clock import Clock, StoreTime
 from kerolox.observers import Observers
@@ -27,6 +27,7 @@ from kerolox.protocol.record import BLANK_BYTES, encode_record, record_size, sea
 from kerolox.protocol.record_scan import PHYSICAL_OFFSET, STORE_TIMESTAMP, Entry
 from kerolox.protocol.send_rules import SendRules
 from kerolox.protocol.signature import Signer
+from kerolox.store.disk.segment import Segment
 from kerolox.store.disk.segments import Segments
 from kerolox.store.errors import StoreError
 from kerolox.store.failures import Kind, Operation
@@ -76,6 +77,7 @@ class CommitLog(ReadableLog):
         clock: Clock,
         store_host: bytes,
         executor: Executor,
+        next_offset_of: Callable[[str, int], int],
         framing: Framing = PLAIN,
     ) -> None:
         super().__init__(segments)
@@ -88,7 +90,7 @@ class CommitLog(ReadableLog):
         self.undispatched: deque[Entry] = deque()  # entries that are written and wait to be confirmed
         self.whole_end = 0  # end of the last whole record; before the end of the log on a replica
         self.on_written: Observers[[]] = Observers("log written")
-        self.next_offset_of: Callable[[str, int], int] = lambda topic, queue_id: 0
+        self._next_offset_of = next_offset_of  # of a queue, after its entries
         self._options = options
         self._failing = failing
         self._state = failing.state
@@ -108,6 +110,16 @@ class CommitLog(ReadableLog):
         self._lost: BaseException | None = None
         self._raw = RecordStream(0)
 
+    # --- files -----------------------------------------------------------------------------------
+
+    def prepare_next(self) -> None:
+        """Create the next file in a thread. A failure is raised by the roll."""
+        self.segments.prepare_next(self._executor)
+
+    def retry_next(self) -> Future[Segment] | None:
+        """Create the next file again if that failed before; return None while it is being created."""
+        return self.segments.retry_next(self._executor)
+
     # --- queues ----------------------------------------------------------------------------------
 
     def cursor(self, topic: str, queue_id: int) -> QueueCursor:
@@ -116,7 +128,7 @@ class CommitLog(ReadableLog):
         if cursor is None:
             check_queue(topic, queue_id)
             waits = self._waiting.get((topic, queue_id), 0)
-            cursor = QueueCursor(topic, queue_id, max(self.next_offset_of(topic, queue_id), waits))
+            cursor = QueueCursor(topic, queue_id, max(self._next_offset_of(topic, queue_id), waits))
             self._cursors[topic, queue_id] = cursor
         return cursor
 
@@ -138,7 +150,7 @@ class CommitLog(ReadableLog):
             waiting.update(next_offsets(entry))
         self._waiting = waiting
         for key, cursor in self._cursors.items():
-            cursor.next_offset = max(self.next_offset_of(*key), waiting.get(key, 0))
+            cursor.next_offset = max(self._next_offset_of(*key), waiting.get(key, 0))
 
     @property
     def unwritten(self) -> int:
@@ -157,6 +169,12 @@ class CommitLog(ReadableLog):
         self.last_store_timestamp = min(self.last_store_timestamp, stored_ms)
         while self.undispatched and self.undispatched[-1][PHYSICAL_OFFSET] >= offset:
             self.undispatched.pop()
+
+    def recovered(self, last_ms: int, flushed_ms: int) -> None:
+        """Note the store times of the last message, and of the last flushed one: later ones do not precede
+        them."""
+        self.last_store_timestamp = last_ms
+        self.store_time.not_before(flushed_ms)
 
     def begin(self) -> None:
         """Continue at the end of the segments, after recovery."""
@@ -540,7 +558,7 @@ class CommitLog(ReadableLog):
         if end < self._file_end:
             self._append(blank_at(self.segments, end, self._file_end - end))
         self.segments.roll()
-        self.segments.prepare_next(self._executor)
+        self.prepare_next()
         self.begin()
 
     def take_back(self) -> None:

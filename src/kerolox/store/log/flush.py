@@ -107,6 +107,10 @@ class LogFlusher:
         """Return how long the flush under way has taken so far, in seconds; 0 without one."""
         return self._clock.monotonic_s() - self._running_since_s if self._running else 0.0
 
+    def recovered(self, flushed_ms: int) -> None:
+        """Note that all messages before this store time are on the medium."""
+        self.flushed_store_timestamp = flushed_ms
+
     def start(self) -> None:
         self._thorough_s = self._clock.monotonic_s()
         self._schedule()

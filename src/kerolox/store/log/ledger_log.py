@@ -7,7 +7,7 @@ unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from kerolox.clock import Clock
@@ -44,6 +44,7 @@ class LedgerLog(CommitLog):
         clock: Clock,
         store_host: bytes,
         executor: Executor,
+        next_offset_of: Callable[[str, int], int],
     ) -> None:
         super().__init__(
             segments,
@@ -53,6 +54,7 @@ class LedgerLog(CommitLog):
             clock=clock,
             store_host=store_host,
             executor=executor,
+            next_offset_of=next_offset_of,
             framing=ENTRIES,
         )
         self.index = index

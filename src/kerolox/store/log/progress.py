@@ -69,6 +69,10 @@ class Progress:
         if self.replicated is not None:
             self.replicated = self.confirmed
 
+    def confirm_to(self, offset: int) -> None:
+        """Confirm the log up to ``offset``: enough replicas had it before the start."""
+        self.confirmed = self.replicated = offset
+
     def cut(self, offset: int) -> None:
         """Lower the offsets after a cut of the log at ``offset``."""
         self.confirmed = min(self.confirmed, offset)

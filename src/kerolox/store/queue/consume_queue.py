@@ -389,9 +389,7 @@ class ConsumeQueue:
         self.correct_min_offset(0)
         if crashed and segments.last is not None:
             self._suspect = self.next_offset - 1
-            segments.flushed = segments.min_offset
-            for segment in segments.all:
-                segment.named = False  # its name may not be on the medium either
+            segments.flush_again_from(segments.min_offset)
             segments.files.sync_dir(os.path.dirname(self.path))
             self._waiting.append(self)
 

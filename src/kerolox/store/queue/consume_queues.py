@@ -71,6 +71,11 @@ class ConsumeQueues:
         queues = self.by_topic.get(topic)
         return None if queues is None else queues.get(queue_id)
 
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset after the last entry of a queue; 0 if it does not exist."""
+        queue = self.find(topic, queue_id)
+        return 0 if queue is None else queue.next_offset
+
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the queue, created if necessary. Its directory appears with its first entries."""
         queue = self.find(topic, queue_id)

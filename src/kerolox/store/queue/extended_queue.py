@@ -192,9 +192,7 @@ class ExtendedQueue(ConsumeQueue):
         else:
             extension.end_at(extension.find_end())
         if crashed and extension.segments.last is not None:
-            extension.segments.flushed = extension.segments.min_offset
-            for segment in extension.segments.all:
-                segment.named = False
+            extension.segments.flush_again_from(extension.segments.min_offset)
             extension.segments.files.sync_dir(os.path.dirname(extension.segments.directories[0]))
             self._waiting.append(self)
 

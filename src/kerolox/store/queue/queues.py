@@ -75,6 +75,16 @@ class Queues:
         self._readers = readers
         self._root = root
 
+    # After a cut of the log
+
+    def cut(self, offset: int) -> None:
+        """Repeat reads under way, and check messages after ``offset`` that are read later."""
+        self.repeat_reads()
+        self._reader.cut(offset)
+
+    def repeat_reads(self) -> None:
+        self._readers.repeat()
+
     # Which there are
 
     @property

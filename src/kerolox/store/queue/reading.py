@@ -136,6 +136,14 @@ class QueueReader:
         self._read_check = ReadCheck(log)
         self.checked_from = 0  # the start has checked the log from this offset on
 
+    def recovered(self, start: int) -> None:
+        """Note that the start has checked the log from ``start`` on."""
+        self.checked_from = start
+
+    def cut(self, offset: int) -> None:
+        """Check later messages after a cut of the log at ``offset``: the start has not seen them."""
+        self.checked_from = min(self.checked_from, offset)
+
     @property
     def hot_from(self) -> int:
         """Return the log offset from which on messages count as being in memory."""
