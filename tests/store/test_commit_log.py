@@ -58,6 +58,7 @@ class Bench:
         assert isinstance(start, int)
         assert isinstance(store_host, bytes)
         self.options = options_for(path, **changes)
+        self.queue_end = 0  # next offset of each queue
         self.state = StoreState()
         self.clock = ManualClock()
         self.failing = StandingFailures(self.state, self.clock)
@@ -74,7 +75,7 @@ class Bench:
             clock=self.clock,
             store_host=store_host,
             executor=worker,
-            next_offset_of=lambda topic, queue_id: 0,
+            next_offset_of=lambda topic, queue_id: self.queue_end,
         )
         self.progress.reset()
         self.log.begin()
@@ -745,7 +746,7 @@ def test_a_replica_that_becomes_the_master_and_back(bench: MakeBench) -> None:
     replica = bench()
     replica.log.append_raw(data)
     replica.log.forget_cursors()
-    replica.log.next_offset_of = lambda topic, queue_id: 1
+    replica.queue_end = 1
     assert replica.append(b"own")[:2] == (len(data), 1)
     replica.log.write()
     end = replica.log.max_offset

@@ -58,8 +58,6 @@ class StoredLedger:
         self._seen = NO_INDEX  # last index that was added to those two
         self._saved: tuple[int, int] | None = None
         self._saved_s = 0.0
-        if not alone:
-            store.progress.replicated = 0
         log.on_written.append(self._written)
         store.flusher.on_flushed.append(self._flushed)
 

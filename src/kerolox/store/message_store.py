@@ -127,7 +127,11 @@ class MessageStore:
             extension_file_bytes=options.queue_extension_file_bytes,
             extended=options.queue_extension,
         )
-        self.progress = Progress(self.segments, wait_for_flush=options.flush_mode is FlushMode.SYNC)
+        self.progress = Progress(
+            self.segments,
+            wait_for_flush=options.flush_mode is FlushMode.SYNC,
+            replicated=0 if options.ledger and not alone else None,
+        )
         of_entries = partial(
             LedgerLog, index=LedgerIndex(self.files, os.path.join(member, "index"), open_files)
         )

@@ -57,13 +57,19 @@ than one for a batch kept as one record."""
 class LogEntries:
     """Queue entries of the records of one log."""
 
-    def __init__(self, delay_levels: tuple[int, ...], *, light_queues: bool = False) -> None:
+    def __init__(
+        self,
+        delay_levels: tuple[int, ...],
+        *,
+        light_queues: bool = False,
+        deleted: Mapping[bytes, int] | None = None,
+    ) -> None:
         self._delay_levels = delay_levels
         self._light_queues = light_queues
         # Words that the properties of an ordinary record do not contain
         self.stops = (_AT_LIGHT,) if light_queues else ()
         # While the log is read again: topic → its messages before this offset belong to a deleted topic.
-        self.deleted: Mapping[bytes, int] = {}
+        self.deleted: Mapping[bytes, int] = {} if deleted is None else deleted
 
     def runs(self, records: list[Entry]) -> list[QueueRun] | None:
         """Return the entries, queue by queue; None if some need special treatment: see :meth:`each`."""

@@ -36,10 +36,10 @@ class Progress:
         "wait_for_flush",
     )
 
-    def __init__(self, ends: Ends, *, wait_for_flush: bool) -> None:
+    def __init__(self, ends: Ends, *, wait_for_flush: bool, replicated: int | None = None) -> None:
         self._ends = ends
         self.wait_for_flush = wait_for_flush
-        self.replicated: int | None = None  # end of the data on enough replicas; None if none are required
+        self.replicated = replicated  # end of the data on enough replicas; None if none are required
         self.confirmed = 0  # end of the data that readers may see
         self.on_confirmed: Observers[[]] = Observers(
             "messages confirmed"

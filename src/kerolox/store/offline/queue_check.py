@@ -116,8 +116,11 @@ class QueueCheck:
         self._queues: dict[tuple[bytes, int], _Queue | None] = {}
         # Number of messages, log offset of the first
         self._unqueued: dict[tuple[bytes, int], tuple[int, int]] = {}
-        self._rule = LogEntries(layout.delay_levels, light_queues=layout.light_queues)
-        self._rule.deleted = DeletedTopics(files, layout.root).load()
+        self._rule = LogEntries(
+            layout.delay_levels,
+            light_queues=layout.light_queues,
+            deleted=DeletedTopics(files, layout.root).load(),
+        )
         self._of_deleted: Counter[bytes] = Counter()  # messages of deleted topics
         self._batch_topics = set(files.list_dir(layout.path(BATCH_QUEUES)))
         self._load()
