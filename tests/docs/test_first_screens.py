@@ -10,7 +10,7 @@ from tests.docs.source_names import ROOT
 
 SCREEN = 45  # lines
 GUIDES = ("CLIENT", "OPERATIONS", "PIPELINES", "SPARK")
-OTHERS = ("CHANGING", "PERFORMANCE", "REQUESTS", "SETTINGS")
+OTHERS = ("CHANGING", "GRPC", "PERFORMANCE", "REQUESTS", "SETTINGS")
 
 
 @pytest.mark.parametrize("name", [*GUIDES, *OTHERS])

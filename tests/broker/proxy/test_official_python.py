@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,3 +63,19 @@ async def test_a_push_consumer_gets_what_it_subscribed_and_what_it_failed_on() -
         story = await told(served, "consumed_by_push")
         expected = {str(number): 1 for number in range(20)} | {"again": 2}
         assert story["counts"] == expected
+
+
+async def test_the_first_program_of_the_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "GRPC.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    async with grpc_broker() as served:
+        await served.topic("orders")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program.replace("127.0.0.1:8081", served.broker.grpc_address),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, error = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, error.decode()[-3000:]
+    sent, received = out.decode().splitlines()[-2:]
+    message_id = sent.removeprefix("sent ")
+    assert received == f"received {message_id} paid {{'o-17'}}"
