@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kerolox.broker.broker import Broker
 from kerolox.clock import SYSTEM_CLOCK, Clock
 from kerolox.net.dialer import Dialer
 from kerolox.net.tls import ServerTls
+from kerolox.protocol.bodies.stats import HaStatus
+from kerolox.protocol.codes import RequestCode
 from kerolox.replication.entrance import Trust
 from kerolox.replication.follower import Follower
 from kerolox.replication.ha_port import PLAIN, HaPort
@@ -266,3 +269,10 @@ class Between:
             pass
         finally:
             writer.close()
+
+
+def ha_status(broker: Broker) -> HaStatus:
+    """Return what a broker says of its followers or its leader."""
+    asked: Any = None  # nothing of the request is looked at
+    answer: Any = broker.handlers.routes[RequestCode.GET_BROKER_HA_STATUS].handler(asked)
+    return HaStatus.decode(answer.body)

@@ -10,7 +10,6 @@ import pytest
 
 from kerolox.broker.broker import Broker
 from kerolox.broker.options import BrokerOptions
-from kerolox.protocol.bodies.stats import HaStatus
 from kerolox.protocol.codes import RequestCode
 from kerolox.replication.link_state import LinkState
 from kerolox.replication.turned_away import Why
@@ -20,9 +19,7 @@ from kerolox.testing.broker import SMALL
 from kerolox.testing.clock import ManualClock
 from kerolox.testing.faults import FaultyFiles
 
-from .kit import FILE, Between, Following, Leading, Settings, pair, put, raw, store_at, until
-
-ASKED: Any = None  # nothing of the request is looked at
+from .kit import FILE, Between, Following, Leading, Settings, ha_status, pair, put, raw, store_at, until
 
 
 async def test_a_connection_cut_at_any_byte(tmp_path: Path) -> None:
@@ -162,7 +159,7 @@ async def test_brokers_change_places(tmp_path: Path) -> None:
         assert raw(two.store) == raw(one.store)
         assert two.store.queues.max_offset("T", 0) == one.store.queues.max_offset("T", 0)
         await until(lambda: [each.behind for each in one.replication.leader.followers] == [0])
-        told, of = (HaStatus.decode(each.replication.ha_status(ASKED).body) for each in (one, two))
+        told, of = (ha_status(each) for each in (one, two))
         (row,) = told.ha_connection_info
         end = one.store.log.max_offset
         assert (told.master, told.in_sync_slave_nums, told.master_commit_log_max_offset) == (True, 1, end)

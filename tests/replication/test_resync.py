@@ -15,7 +15,6 @@ import pytest
 from kerolox.broker.broker import Broker
 from kerolox.broker.options import BrokerOptions, BrokerRole
 from kerolox.net.dialer import Dialer
-from kerolox.protocol.bodies.stats import HaStatus
 from kerolox.replication.leader_questions import LeaderQuestions
 from kerolox.replication.link_state import LinkState
 from kerolox.replication.own_log import OwnLog
@@ -28,7 +27,7 @@ from kerolox.store.offline.verify import verify
 from kerolox.testing.broker import SMALL
 from kerolox.testing.faults import FaultyFiles
 
-from .kit import FILE, put, raw, until
+from .kit import FILE, ha_status, put, raw, until
 
 SIZES: dict[str, Any] = {**SMALL, "commit_log_file_bytes": FILE, "disk_free_enough": 1}
 
@@ -154,7 +153,7 @@ async def test_one_that_goes_on_where_the_leader_ends(tmp_path: Path, before: in
             command = f"`kerolox store resync {follower.store.root} --leader {leader.address}`"
             assert command in text
             # Wherever people look.
-            ha = HaStatus.decode(follower.replication.ha_status(None).body)  # type: ignore[arg-type]
+            ha = ha_status(follower)
             assert ha.ha_client_runtime_info.link_text == text
             assert follower.replication.runtime_info()["followerState"] == text
         parting, aside = await resync(tmp_path, leader)

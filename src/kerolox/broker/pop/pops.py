@@ -250,7 +250,7 @@ class Pops:
             request.answer(answer)
 
     def _read_queue(self, header: PopRequest, reading: Reading, read: GroupRead, queue_id: int) -> None:
-        queue = self._open(header, reading, read, queue_id)
+        queue = self._state_to_read(header, reading, read, queue_id)
         if queue is None:
             return
         start = begin = queue.next_offset
@@ -265,10 +265,10 @@ class Pops:
         """Read a queue from the disk, while it is closed to other pops."""
         read, queue_id = reading.todo[0]
         try:
-            queue = self._open(header, reading, read, queue_id)
+            queue = self._state_to_read(header, reading, read, queue_id)
         except Cold:
             await self._begin_cold(read, queue_id)
-            queue = self._open(header, reading, read, queue_id)
+            queue = self._state_to_read(header, reading, read, queue_id)
         if queue is None:
             return
         queue.is_read = True
@@ -304,7 +304,9 @@ class Pops:
             return found.next_offset < found.max_offset
         return False
 
-    def _open(self, header: PopRequest, reading: Reading, read: GroupRead, queue_id: int) -> PopQueue | None:
+    def _state_to_read(
+        self, header: PopRequest, reading: Reading, read: GroupRead, queue_id: int
+    ) -> PopQueue | None:
         """Return the state of a queue to be read; None if nothing is to be read there now. Raises Cold if the
         first offset of the group is not known from memory."""
         topic, group = read.topic.topic_name, read.group.group_name
