@@ -11,7 +11,7 @@ from kerolox.front.needs import Rule
 from kerolox.protocol.codes import ResponseCode, request_name
 from kerolox.protocol.command import Command
 
-from . import followers_port
+from . import followers_port, grpc_port
 from .attackers import ATTACKS, Attack, make
 from .requests import CODES, Names
 from .wire import Cut, Line
@@ -66,7 +66,12 @@ async def attack_all(
     outcome.attempts += count
     outcome.by_listener[followers_port.NAME] += count
     outcome.violations += wrong
-    _compare(outcome, before, world.known(), followers_port.NAME)
+    before = _compare(outcome, before, world.known(), followers_port.NAME)
+    count, wrong = await grpc_port.attack_all(world.broker.grpc_address)
+    outcome.attempts += count
+    outcome.by_listener[grpc_port.NAME] += count
+    outcome.violations += wrong
+    _compare(outcome, before, world.known(), grpc_port.NAME)
     return outcome
 
 

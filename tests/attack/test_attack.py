@@ -40,9 +40,11 @@ async def test_nobody_gets_through(tmp_path: Path) -> None:
 async def test_an_attack_that_succeeds_is_found(tmp_path: Path) -> None:
     """A code that needs no signature here: the checker has to see what that lets in."""
     sends = int(RequestCode.SEND_MESSAGE)
+    open_to_all = f"{sends},{int(RequestCode.SEND_MESSAGE_V2)}"
     async with running_world(
-        tmp_path, unauthenticated_codes=str(sends), unauthorized_codes=str(sends)
+        tmp_path, unauthenticated_codes=open_to_all, unauthorized_codes=open_to_all
     ) as world:
         outcome = await attack_all(world, seed=16, codes=(sends,), attacks=ATTACKS[:1], at_followers=1)
     assert any("unsigned: SEND_MESSAGE" in text for text in outcome.violations)
     assert any("log changed" in text for text in outcome.violations)
+    assert any("gRPC port: unsigned: SendMessage" in text for text in outcome.violations)

@@ -127,6 +127,7 @@ async def running_world(place: Path, **more: str) -> AsyncIterator[World]:
             nameserver=nameserver,
             controlled=True,
             controllers=controller.address,
+            grpcListen="127.0.0.1:0",
             **(options | more),
         ) as running,
     ):
