@@ -157,7 +157,7 @@ class OurSide:
         """As ``kerolox pipeline archive --once`` does: Spark's tasks pull, and write the files themselves."""
         from kerolox.pipeline.archive.archive import Archive
         from kerolox.pipeline.archive.log import ParquetArchive
-        from kerolox.pipeline.archive.on_spark import OnSpark
+        from kerolox.pipeline.runner import OnSpark
         from kerolox.spark.source.options import read_wanted
 
         options = {"nameserver": self.broker.nameserver.address, "topic": data.topic, "group": "archive"}
