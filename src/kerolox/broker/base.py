@@ -25,7 +25,7 @@ def new_start() -> int:
 
 
 class Started(Protocol):
-    """What starts and closes in the order that the broker gives."""
+    """Part that starts and closes in the order that the broker gives."""
 
     async def start(self) -> None: ...
 

@@ -28,7 +28,7 @@ ConfOption = Annotated[
 
 
 class RunnerKind(StrEnum):
-    """Where the tasks of a job run."""
+    """Place of the tasks of a job."""
 
     SPARK = "spark"
     PROCESSES = "processes"
@@ -36,7 +36,7 @@ class RunnerKind(StrEnum):
 
 RunnerOption = Annotated[
     RunnerKind,
-    typer.Option(help="Where the tasks run: spark, or processes (of this machine, for small work)."),
+    typer.Option(help="Place of the tasks: spark, or processes of this machine (for small work)."),
 ]
 TopicsOption = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic. Repeatable.")]
 SinceOption = Annotated[

@@ -286,7 +286,7 @@ class GrpcPeer(asyncio.Protocol):
             self._take(stream_id, b"", is_last=True)
 
     def _take_data(self, event: DataArrived) -> None:
-        # What arrived is in this connection's memory, where the budgets count it.
+        # The data is in this connection's memory, where the budgets count it.
         self.http2.consumed(event.stream_id, event.window_bytes)
         self._take(event.stream_id, event.data, is_last=event.is_last)
 

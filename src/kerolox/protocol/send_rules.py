@@ -1,4 +1,4 @@
-"""What may be sent to a broker, and what the broker adds to messages and answers: one immutable value."""
+"""Rules of sends: limits, and properties that the broker adds to messages and answers. An immutable value."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class Code(IntEnum):
 
 
 class MessageType(IntEnum):
-    """What a topic accepts, and what a message is."""
+    """Types of messages, and of the topics that accept them."""
 
     UNSPECIFIED = 0
     NORMAL = 1
@@ -146,7 +146,7 @@ class MessageType(IntEnum):
 
 
 class ClientType(IntEnum):
-    """What a client does."""
+    """Kinds of clients."""
 
     UNSPECIFIED = 0
     PRODUCER = 1
@@ -158,7 +158,7 @@ class ClientType(IntEnum):
 
 
 class Permission(IntEnum):
-    """What clients may do with a queue."""
+    """Rights of clients at a queue."""
 
     NONE = 1
     READ = 2
