@@ -116,7 +116,7 @@ def test_the_first_record_of_a_file_may_be_the_damaged_one(store: AuditStore) ->
 def test_an_entry_that_points_elsewhere_is_found(store: AuditStore) -> None:
     store.write()
     path = store.queue_file("orders", 0)
-    right = [SIMPLE.at(store.queues["orders", 0], at * 20) for at in (5, 6, 7)]
+    right = [SIMPLE.at(store.queues["orders", 0], at) for at in (5, 6, 7)]
     overwrite(path, 100, SIMPLE.pack(right[0][0] + 1, right[0][1], right[0][2]))
     overwrite(path, 120, SIMPLE.pack(right[1][0], 17, right[1][2]))
     overwrite(path, 140, SIMPLE.pack(right[2][0], right[2][1], 99))

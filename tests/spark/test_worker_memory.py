@@ -27,7 +27,7 @@ def test_only_workers_that_are_used_again_put_things_aside() -> None:
     assert not is_used_again()
     before = gc.get_freeze_count()  # a broker in this process does so as well
     put_aside()
-    assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() <= before  # some of what the broker put aside may have ended
 
 
 def test_workers_do_not_look_at_what_stays(spark: SparkSession) -> None:

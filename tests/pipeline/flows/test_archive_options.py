@@ -32,7 +32,12 @@ COMMAND = {
     "compact": {"join"},
     "storage_options": {"storage_options", "storage_file"},
 }
-OF_THE_RUN = {"master", "conf", "json"}  # ``kerolox pipeline run`` has them
+OF_THE_RUN = {
+    "master",
+    "conf",
+    "json",
+    "runner",
+}  # of one run; ``kerolox pipeline run`` decides for all its flows
 FILE = """\
 name: archives
 storage: ${DIR}/state

@@ -223,7 +223,7 @@ class IcebergArchive:
                 self._forget(run, [name for name in notes if name.startswith(f".{run}.")], now_ms)
         # Runs that were killed while they wrote their first note; names of runs begin with the time.
         first = [name for name in notes if name.startswith(".") and name[1:].rsplit(".", 2)[0] not in runs]
-        old = [name for name in first if now_ms - int(name[1:].partition("-")[0]) > LINGER_MS]
+        old = [name for name in first if _began_before(name, now_ms - LINGER_MS)]
         self.storage.delete(f"{NOTES}/{name}" for name in old)
 
     def _fence(self) -> None:
@@ -468,3 +468,9 @@ def _as_placed(file: WrittenFile) -> WrittenFile:
     """Return the file at the path where its task wrote it: nothing is moved in an Iceberg table."""
     bounds = file.bounds | {"topic": Bounds(file.topic, file.topic, 0)}
     return replace(file, path=file.staged, bounds=bounds)
+
+
+def _began_before(note: str, limit_ms: int) -> bool:
+    """Return whether the run of an unfinished note began before a time; never of a file of another kind."""
+    began = note[1:].partition("-")[0]
+    return began.isdecimal() and int(began) < limit_ms

@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "kerolox."  # prefix of kerolox's names in summaries and properties
 TRIES = 8
+COMMIT_TRIES = 24  # of a commit, which other writers of the table may overtake
 PAUSE_S = 0.1  # seconds, doubled after each try
 PAUSE_S_MAX = 3.0
 # Every commit writes a new list of all snapshots, and a manifest with its few files. Without these settings
@@ -380,7 +381,7 @@ class IcebergTable:
         unsure: set[int | None] = set()  # parents on which a try of unknown outcome may still commit
         pause_s = PAUSE_S
         trouble = Exception()
-        for number in range(TRIES):
+        for number in range(COMMIT_TRIES):
             once = self._one_try()
             transaction = once.transaction()
             try:
