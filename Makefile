@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side, more of them than there are cores: half of their time they wait.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 
-.PHONY: demo test check bench crash faults chaos partition simulate jepsen dledger spark spark-versions long rebuild soak attack attacks access-decisions fuzz sanitize pure peers peers-4x lock clean install
+.PHONY: demo test check bench crash faults chaos partition simulate jepsen dledger spark spark-versions long rebuild soak attack attacks access-decisions fuzz sanitize pure closed peers peers-4x lock clean install
 
 install: $(STAMP)
 
@@ -61,6 +61,11 @@ sanitize: $(STAMP)
 # The whole suite without the compiled core: its twins in Python serve.
 pure: $(STAMP)
 	KEROLOX_PURE=1 $(PYTEST) -q -m "not long" --ignore=tests/peers $(ARGS)
+
+# The tests of servers and clients; sockets and files that they leave open fail the run.
+closed: $(STAMP)
+	KEROLOX_REQUIRE_CLOSED=1 $(PYTEST) -q -m "not long" tests/client tests/net tests/front tests/proxy tests/broker \
+	    tests/nameserver tests/controller tests/replication $(ARGS)
 
 # All tests with Apache's programs, every story told to our servers and to Apache's; and against the 4.9 line.
 peers: $(STAMP)

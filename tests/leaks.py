@@ -1,14 +1,16 @@
-"""Unclosed sockets and files, reported with the test that opened them. They fail the run.
+"""Unclosed sockets and files, reported with the test that opened them.
 
 Objects in cycles are collected in a later test, or not at all. So each socket and file is recorded with its
 test when it is opened, and garbage is collected at the end of each module. The report comes at the end of the
-run: the test that happens to run during a collection does not fail.
+run: the test that happens to run during a collection does not fail. With KEROLOX_REQUIRE_CLOSED (`make
+closed`) they fail the run; the gate shows them only, for under load a peer of a test may end after its loop.
 """
 
 from __future__ import annotations
 
 import gc
 import io
+import os
 import socket
 import sys
 import warnings
@@ -18,6 +20,7 @@ from typing import Any
 
 import pytest
 
+REQUIRED = "KEROLOX_REQUIRE_CLOSED"
 OUTPUT = "kerolox_leaks"  # of a worker
 SHOWN_MAX = 30
 OUTSIDE = "outside of tests"
@@ -106,7 +109,7 @@ class Leaks:
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
             output[OUTPUT] = dict(self.found)
-        elif self.found and session.exitstatus == pytest.ExitCode.OK:
+        elif self.found and session.exitstatus == pytest.ExitCode.OK and os.environ.get(REQUIRED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(optionalhook=True)

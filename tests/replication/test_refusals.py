@@ -183,12 +183,17 @@ async def test_no_log_is_no_log(tmp_path: Path) -> None:
         await reader.readexactly(8)
         writer.write(pack_head(0, 100) + b"x" * 100)
         await reader.read()
+        writer.close()
+        left.set()
+
+    left = asyncio.Event()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with store_at(tmp_path / "follower") as follows, Following(follows, address) as following:
         await following.becomes(LinkState.NOT_A_LOG)
         assert follows.log.max_offset == 0
+    await asyncio.wait_for(left.wait(), 10)
     server.close()
 
 
