@@ -167,7 +167,7 @@ class Looks:
     def _keys(
         self, topic: TopicConfig, group: str, queue_id: int, draw: int, *, retries: bool = True
     ) -> list[QueueKey]:
-        """Return the queues of a request: those of the topic, then those of the retry topics."""
+        """Return the queues of a request: first the topic's, then the retry topics'."""
         name, count = topic.topic_name, topic.read_queue_nums
         numbers = [queue_id] if queue_id >= 0 else [(draw + number) % count for number in range(count)]
         keys = [QueueKey(name, group, number) for number in numbers]
